@@ -256,7 +256,8 @@ def reads(score: Score) -> str:
         ("a repetition of the context", inputs.repeat),
         ("future queries predicted from the prompt", inputs.future_queries),
         *((f"the {name} projection of the model", True) for name in inputs.projections),
-        ("the hidden states of the prompt", inputs.hidden_states),
+        ("the queries of the prompt and its keys before their rotation", inputs.queries),
+        ("the hidden states of the prompt", inputs.hidden_states and not inputs.queries),
     )
     return ", ".join(word for word, needed in words if needed) or "nothing but the cache"
 

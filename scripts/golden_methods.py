@@ -9,7 +9,7 @@ again.
 
 A case: `seed` and `shape` of the inputs; `score`, its `params`, fields of the `policy` here; `budget`: pairs per head;
 `scores`: what ranks the tokens of each KV head, null where the code gives a constant to what it always keeps;
-`kept`: their positions. `rows`: how many of the last tokens are no context but repeat it.
+`kept`: their positions. `rows`: how many of the last tokens are no context but repeat it. `drawn`: a seed of `sketch`.
 """
 
 import argparse
@@ -45,6 +45,11 @@ def made_up(seed: int, shape: Mapping[str, int]) -> dict[str, np.ndarray]:
         "output": draw((hidden, query_heads * head_dim)),
     }
     return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def sketch(seed: int, kv_heads: int, head_dim: int, directions: int) -> np.ndarray:
+    """Random directions [kv_heads, head_dim, directions] that Compactor projects keys to."""
+    return np.random.RandomState(seed).standard_normal((kv_heads, head_dim, directions)) / directions**0.5
 
 
 class Layer:
@@ -125,6 +130,30 @@ def chunkkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
+def compactor(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Keys as they are, or in 5 directions; chunks of 32 of 103 tokens; both, blended by a number or by the ratio."""
+    import torch
+
+    presses, tokens, width = import_module("kvpress"), SHAPE["tokens"], SHAPE["head_dim"]
+    kv_heads, exact, chunk = SHAPE["kv_heads"], {"sketch": None}, {"chunk": 32}
+    drawn = torch.from_numpy(sketch(2, kv_heads, width, 5))
+    torch.randn = lambda *shape, **kind: (torch.eye(width) if shape[-1] == width else drawn) * shape[-1] ** 0.5
+    left_out = [*range(8), *range(99, 103)]
+
+    def blended(budget: int, blending: float | None) -> dict[str, Any]:
+        press = presses.CompactorPress(chunk_size=32, sketch_dimension=width, blending=blending)
+        if blending is None:  # `case` asks for half a pair more than it keeps
+            press.blending = 1 - budget / tokens
+        return case(press, "compactor", budget, {**exact, **chunk, "blending": blending}, left_out)
+
+    return [
+        case(presses.LeverageScorePress(sketch_dimension=width), "leverage", 40, exact),
+        case(presses.LeverageScorePress(sketch_dimension=5), "leverage", 40, {"sketch": 5}) | {"drawn": 2},
+        case(presses.NonCausalAttnPress(chunk_size=32), "non_causal", 40, chunk),
+        *(blended(budget, blending) for budget, blending in ((20, None), (60, None), (40, 0.35))),
+    ]
+
+
 def criticalkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Over SnapKV: equal heads at three budgets; heads that compete as in AdaKV."""
     presses = import_module("kvpress")
@@ -202,6 +231,7 @@ def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 METHODS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
     "chunkkv": chunkkv,
+    "compactor": compactor,
     "criticalkv": criticalkv,
     "cur": cur,
     "kvzip_plus": kvzip_plus,

@@ -9,19 +9,22 @@ PRESSES = {
     "adakv": "policy=ada_snapkv",
     "adakvsnapkv": "policy=ada_snapkv",
     "attentionsink": "policy=streaming_llm",
+    "compactor": "policy=plain score=compactor",
     "criticaladakvexpectedattention": "policy=ada_snapkv score=criticalkv score.host=expected_attention",
     "criticaladakvsnapkv": "policy=ada_snapkv score=criticalkv",
     "criticalexpectedattention": "policy=plain score=criticalkv score.host=expected_attention",
     "criticalsnapkv": "policy=snapkv score=criticalkv",
     "duoattentiononthefly": "policy=duo_attention score.path=FILE",
     "fullkv": "policy=full",
+    "leveragescore": "policy=plain score=leverage",
+    "noncausalattn": "policy=plain score=non_causal",
     "knorm": "policy=plain score=key_norm",
     "l2norm": "policy=plain score=key_norm",
     "no": "policy=full",
     "none": "policy=full",
     "observedattention": "policy=h2o_full policy.reduce=observed_attention policy.recent=0",
 }
-"""Methods by their names in small letters, without `_` and `press`, that no policy or score has."""
+"""Methods by their names in small letters, without `_` and `press`, where ours is another or none."""
 SETTINGS = {
     "attn_implementation": "model.attention=VALUE",
     "base_capacity": "budget=VALUE",
@@ -74,7 +77,8 @@ def here(key: str, values: Sequence[str]) -> str | None:
 
 
 def _method(name: str, key: str) -> str | None:
-    plain = _plain(name)
+    if (plain := _plain(name)) in PRESSES and key in METHODS:
+        return PRESSES[plain]
     policies, scores = ({_plain(item): item for item in items(group)} for group in ("policy", "score"))
     if plain in policies and (key != "score" or plain not in scores):
         return f"policy={policies[plain]}"

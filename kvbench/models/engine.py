@@ -24,7 +24,7 @@ from kvbench.cache.future_queries import FutureQueries
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.eviction.scores.score import Projection, Repeat, Score
+from kvbench.eviction.scores.score import AttentionCall, Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
@@ -34,7 +34,7 @@ from kvbench.models.decode.next_token import Choose, greedy
 from kvbench.models.own_attention import own_attention
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, RepeatReader
-from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, re_rotation_of, rotations
+from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
 from kvbench.support.errors import UserError
 
 CudaGraph = Literal["auto", "never"]
@@ -146,7 +146,8 @@ class Engine:
         Raises UserError for inputs that the model does not have, such as later queries if no rotation can be undone.
         """
         self._check_prompt(ids)
-        hidden_scores = tuple(dict.fromkeys(score for score in scores if score.inputs.hidden_states))
+        recorded = (part for score in scores if score.inputs.hidden_states for part in score.recorded)
+        hidden_scores = tuple(dict.fromkeys(recorded))
         whole = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
         whole = whole or bridge.traits(self.model).starts_anew
         block = len(ids) if whole else block or self.block
@@ -154,15 +155,23 @@ class Engine:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes
                 bridge.forward(self.model, ids[None, :1].to(self.device), 0, Prefill(1, ()))
+        if names := sorted({score.name for score in scores if score.inputs.future_queries or score.inputs.queries}):
+            self._check_rotation(f"score={','.join(names)}", "it cannot be undone: choose another score")
+        turned = self.rotations if any(score.inputs.queries for score in scores) else {}
         moments = self._moments({future for score in scores if (future := score.inputs.future_queries)})
-        names: set[Projection] = {name for score in scores for name in score.inputs.projections}
+        matrices: set[Projection] = {name for score in scores for name in score.inputs.projections}
 
         def projections(layer: int, width: int) -> Mapping[str, Tensor]:
-            return {name: bridge.projection(self.model, layer, width, name) for name in names}
+            return {name: bridge.projection(self.model, layer, width, name) for name in matrices}
 
         arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
         reader, logits = Prefill(len(ids), *arguments), None
-        with bridge.attention_calls(self.model, reader.receive) if hidden_scores else nullcontext():
+
+        def receive(call: AttentionCall) -> None:
+            rotation = turned.get(call.module.layer_idx)
+            reader.receive(call._replace(unrotate=rotation.undo) if rotation else call)
+
+        with bridge.attention_calls(self.model, receive) if hidden_scores else nullcontext():
             for part in ids.to(self.device).split(block):
                 logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
                 reader.finish_block(len(part))
@@ -361,13 +370,16 @@ class Engine:
         self._check_rotation("policy.positions=cache", "use policy.positions=original")
         return re_rotation_of(self.model, self.max_length)
 
+    @cached_property
+    def rotations(self) -> dict[int, Rotation]:
+        """How each layer rotates queries and keys. Raises UserError if that cannot be undone."""
+        return rotations(self.model)
+
     def _moments(self, future_queries: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
         if not future_queries:
             return lambda layer: ()
-        self._check_rotation("score=expected_attention", "future queries cannot be predicted: choose another score")
-        by_layer = rotations(self.model)
         requests = sorted(future_queries, key=lambda request: (request.skip, request.positions))
-        return lambda layer: [QueryMoments(by_layer[layer], request) for request in requests]
+        return lambda layer: [QueryMoments(self.rotations[layer], request) for request in requests]
 
     def check_length(self, prompt: int, later: int) -> None:
         """Raise UserError if `later` tokens cannot be read after a prompt of `prompt`."""

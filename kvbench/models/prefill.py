@@ -81,7 +81,7 @@ class Prefill:
             self._projections[layer] = self._find_projections(layer, queries.shape[1] * queries.shape[3])
         for moments in self._moments[layer]:
             moments.add(queries[0], self.num_tokens)
-        self._read_hidden(layer, call, keys[0], values[0])
+        self._read_hidden(layer, call, queries[0], keys[0], values[0])
         block = keys.shape[2]
         stop = self.num_tokens + block
         self._keys[layer][:, self.num_tokens : stop] = keys[0]
@@ -121,7 +121,9 @@ class Prefill:
         """Take the hidden states that the attention of a layer is about to read."""
         self._call = call
 
-    def _read_hidden(self, layer: int, call: AttentionCall | None, keys: Tensor, values: Tensor) -> None:
+    def _read_hidden(
+        self, layer: int, call: AttentionCall | None, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> None:
         """Pass the hidden states of the new tokens to the scores that ask for them."""
         if not self._hidden_scores:
             return
@@ -135,8 +137,7 @@ class Prefill:
         new = from_dense(layer, query_heads, keys, values)
         new = replace(new, positions=new.positions + first, projections=self._projections[layer])
         for score in self._hidden_scores:
-            reads_call = score.inputs.module
-            rows = (score.read_call(new, call) if reads_call else score.read_hidden(new, call.hidden[0])).float()
+            rows = score.read_call(new, call._replace(queries=queries)).float()
             shape = rows.shape[0], keys.shape[1]
             if shape[0] not in (query_heads, keys.shape[0]) or tuple(rows.shape) != shape:
                 expected = " or ".join(str([heads, shape[1]]) for heads in {query_heads, keys.shape[0]})

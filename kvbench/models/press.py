@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, get_type_hints
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
@@ -113,10 +112,6 @@ class Press(Score):
 
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
         return self._score(layer, call)
-
-    def read_hidden(self, layer: LayerCache, hidden: Float[Tensor, "new hidden"]) -> Scores:
-        """Where there is no model: conformance tests have random caches."""
-        return self._score(layer, AttentionCall(None, None, hidden[None], {}))
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return layer.probed[self] if self.inputs.hidden_states else self._score(layer, None)

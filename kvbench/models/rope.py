@@ -335,6 +335,6 @@ def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
         if all(torch.allclose(queries, plain[0], rtol=0, atol=tolerance) for queries in plain):
             return rotation
     raise UserError(
-        f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as the score "
-        "expected_attention needs: choose another score"
+        f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as scores of "
+        "queries or keys before rotation need: choose another score"
     )

@@ -216,7 +216,8 @@ def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     """Bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what all
     scores make of those of the prompt. None if no score asks for them. A score that reads the module gets a copy.
     """
-    scores, tokens = {cell.score for cell in group.cells if cell.score.inputs.hidden_states}, group.task.context_length
+    reading = (cell.score for cell in group.cells if cell.score.inputs.hidden_states)
+    scores, tokens = {part for score in reading for part in score.recorded}, group.task.context_length
     if not scores or tokens is None:
         return None
     text, dtype = _text_and_dtype(group.model)

@@ -46,6 +46,8 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
     refused = {score for (_, score), why in FOUND.items() if why}
     assert refused == {
         "cake",
+        "compactor",
+        "compactor_vllm",
         "criticalkv",
         "cap",
         "expected_attention",
@@ -55,6 +57,8 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "kvpress",
         "kvzip",
         "kvzip_logit",
+        "leverage",
+        "non_causal",
         "rkv",
         "kvzip_plus",
     }

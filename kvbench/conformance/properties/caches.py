@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal, observe
@@ -15,7 +14,7 @@ from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.kvzip import KVzip, KVzipPlus, strongest
-from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.score import AttentionCall, Score
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 3, 6, 2, 10
 WINDOWED = Policy("windowed", window=16, recent=4)
@@ -42,13 +41,13 @@ def random_layer(
 class Probed(dict[Hashable, Scores]):
     """The records of a layer; for any score that reads hidden states, what it makes of these."""
 
-    def __init__(self, records: Mapping[Any, Scores], layer: LayerCache, hidden: Float[Tensor, "t d"]) -> None:
+    def __init__(self, records: Mapping[Any, Scores], layer: LayerCache, call: AttentionCall) -> None:
         super().__init__(records)
-        self._layer, self._hidden = layer, hidden
+        self._layer, self._call = layer, call
 
     def __missing__(self, score: Hashable) -> Scores:
         assert isinstance(score, Score) and score.inputs.hidden_states, f"{score} was not declared"
-        return score.read_hidden(self._layer, self._hidden)
+        return score.read_call(self._layer, self._call)
 
 
 def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
@@ -67,7 +66,9 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     generator, width = torch.Generator().manual_seed(index), queries.shape[0] * queries.shape[2]
     output = torch.randn(hidden.shape[1], width, generator=generator)
     layer = replace(layer, projections={"output": output, "query": output.T})
-    return replace(layer, probed=Probed(probed, layer, hidden), future_queries=(future_queries_of(queries, scaling),))
+    every = queries[:, torch.arange(hidden.shape[0]) % queries.shape[1]]
+    call = AttentionCall(None, None, hidden[None], {}, every)
+    return replace(layer, probed=Probed(probed, layer, call), future_queries=(future_queries_of(queries, scaling),))
 
 
 def future_queries_of(queries: Tensor, scaling: float) -> FutureQueryStats:

@@ -4,7 +4,7 @@ Set `name`, override `__call__`, and what else differs from the defaults. The sh
 `scores/attn.py` is the simplest one that reads attention.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -54,12 +54,17 @@ class Repeat:
 class AttentionCall(NamedTuple):
     """One call of a layer's attention: the model, its module, the hidden states [1, new, hidden] that it reads, and the
     other arguments by name, such as `position_embeddings`.
+
+    queries: those of the new tokens, rotated. unrotate: undoes the rotation of queries or keys [heads, tokens,
+        head_dim] at a first position and those behind it, in float32; it is set for `ScoreInputs.queries`.
     """
 
     model: Any
     module: Any
     hidden: Float[Tensor, "1 new hidden"]
     named: Mapping[str, Any]
+    queries: Float[Tensor, "heads new head_dim"] | None = None
+    unrotate: Callable[[Tensor, int], Tensor] = lambda states, first: states.float()
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,8 @@ class ScoreInputs:
     window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
     future_queries: predicted statistics of later queries. projections: these matrices of the model, as
     `layer.projections`; a bias or a norm is no part of them. hidden_states: those that each attention layer reads go to
-    `Score.read_hidden`, as many tokens at once as it says, and are then freed. module: they go to `Score.read_call`
-    instead, with the module that reads them.
+    `Score.read_hidden`, as many tokens at once as it says, and are then freed. module: `Score.read_call` reads the
+    module and its arguments. queries: it reads queries, and keys before their rotation.
     """
 
     window: bool = False
@@ -79,6 +84,7 @@ class ScoreInputs:
     projections: tuple[Projection, ...] = ()
     hidden_states: Span | None = None
     module: bool = False
+    queries: bool = False
 
 
 @runtime_checkable
@@ -122,8 +128,13 @@ class Score(Protocol):
         raise UserError(f"score {self.name} asks for hidden states: its class must define read_hidden")
 
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
-        """`read_hidden` for `inputs.module`. Neither the module nor its arguments may be changed."""
+        """`read_hidden` with all that the attention reads. Neither the module nor its arguments may be changed."""
         return self.read_hidden(layer, call.hidden[0])
+
+    @property
+    def recorded(self) -> tuple["Score", ...]:
+        """The scores whose `read_call` records what this one reads, if `inputs.hidden_states`: by default itself."""
+        return (self,)
 
     def of_budget(self, budget: Budget) -> "Score":
         """The score of a cell with this budget: the same for all budgets, unless it depends on how much is kept."""

@@ -15,10 +15,11 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.compactor import Leverage
 from kvbench.eviction.scores.cur import Cur
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.support.errors import UserError
-from scripts.golden_methods import FOLDER, made_up
+from scripts.golden_methods import FOLDER, made_up, sketch
 from tests.arrays import layer_of, random_layer
 
 CASES = [
@@ -40,9 +41,16 @@ def repeated(arrays: dict[str, torch.Tensor], tokens: int, head: int) -> torch.T
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, Any]) -> None:
+def test_scores_and_kept_pairs_are_those_of_the_published_code(
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = {name: torch.from_numpy(array) for name, array in made_up(case["seed"], case["shape"]).items()}
-    score, tokens = make_score(case["score"], case["params"]), case["shape"]["tokens"] - case.get("rows", 0)
+    score = make_score(case["score"], case["params"]).of_budget(Tokens(case["budget"]))
+    tokens = case["shape"]["tokens"] - case.get("rows", 0)
+    if "drawn" in case:
+        kv_heads, _, head_dim = arrays["keys"].shape
+        drawn = torch.from_numpy(sketch(case["drawn"], kv_heads, head_dim, case["params"]["sketch"]))
+        monkeypatch.setattr(Leverage, "directions", lambda *of: drawn)
     layer = layer_of(arrays["queries"][:, :tokens], arrays["keys"][:, :tokens], arrays["values"][:, :tokens])
     layer = replace(layer, projections={"output": arrays["output"]})
     if score.inputs.repeat:
@@ -56,7 +64,7 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, A
         got = eviction.rank(cache)[0].scores
         expected = expected[:, policy.sinks : policy.sinks + got.shape[1]]
         scored = ~expected.isnan()
-        assert torch.allclose(got[scored], expected[scored], rtol=1e-5, atol=1e-7)
+        assert torch.allclose(got[scored], expected[scored], rtol=1e-5, atol=1e-6 if score.signed else 1e-7)
     (kept,) = eviction.decide(cache).kept
     assert [head.nonzero()[:, 0].tolist() for head in kept] == case["kept"]
 

@@ -1,0 +1,180 @@
+"""Compactor: how far the key of a pair lies off the others, and the attention that it gets from its neighbours.
+
+Compactor (Chari, Van Durme 2025, https://arxiv.org/abs/2507.08143), as `LeverageScorePress`, `NonCausalAttnPress` and
+`CompactorPress` of kvpress, which its first author wrote, or as in his compactor-vllm (`compression/compactor.py`).
+All three scores are in standard deviations over the KV heads of a layer, and read the prompt in one pass.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.shapes import Dense, Rows, Scores
+from kvbench.eviction.budget import Budget, Fraction, parse_budget
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.random import generator
+from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
+from kvbench.support.errors import UserError
+
+ROW_TILE = 64
+"""Queries that the kernel of compactor-vllm handles at a time."""
+
+
+@dataclass(frozen=True)
+class _OfPrompt(Score):
+    """Base class: the first `sink` and last `recent` tokens are left out, and score as much as the best pair."""
+
+    sink: int = 0
+    recent: int = 0
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="prompt", queries=True)
+    signed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for field, least in (("sink", 0), ("recent", 0), ("span", 1), ("sketch", 1), ("chunk", 1)):
+            if (number := getattr(self, field, None)) is not None and number < least:
+                raise UserError(f"score.{field}={number}: a number of tokens or directions from {least}, e.g. 48")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        return layer.probed[self]
+
+    def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
+        tokens = layer.lengths[0]
+        if tokens < self.sink + self.recent + 2:
+            raise UserError(
+                f"score {self.name} leaves out {self.sink} + {self.recent} tokens and compares two or more, and there "
+                f"are {tokens}: lower score.sink or score.recent"
+            )
+        compared = slice(self.sink, tokens - self.recent)
+        scores = self._of_tokens(layer, call, compared)
+        every = scores.max().repeat(len(scores), tokens)
+        every[:, compared] = scores
+        return every
+
+    def _of_tokens(self, layer: LayerCache, call: AttentionCall, compared: slice) -> Scores:
+        """The scores of these tokens alone."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Leverage(_OfPrompt):
+    """x_j.(X^T X + ridge I)^-1 x_j of keys before their rotation, less their mean, in `sketch` random directions.
+
+    sketch: None for the keys themselves. span: tokens that are compared with each other, from the first on; None: all.
+    """
+
+    sketch: int | None = 48
+    ridge: float = 0.01
+    span: int | None = None
+    seed: int = 0
+    name: str = "leverage"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ridge > 0:
+            raise UserError(f"score.ridge={self.ridge}: more than 0 is added to the diagonal, e.g. 0.01")
+
+    def _of_tokens(self, layer: LayerCache, call: AttentionCall, compared: slice) -> Scores:
+        keys, heads = layer.dense[0][:, compared], []
+        for head, directions in enumerate(self.directions(layer.index, *keys.shape[::2])):
+            plain = call.unrotate(keys[head : head + 1], self.sink)[0].double() @ directions.to(keys.device)
+            heads.append([self._leverage(part) for part in plain.split(self.span or len(plain))])
+        return torch.cat([standardized(torch.stack(span)) for span in zip(*heads, strict=True)], dim=1)
+
+    def directions(self, layer: int, kv_heads: int, head_dim: int) -> torch.Tensor:
+        """The sketch of a layer, float64 [kv_heads, head_dim, sketch]; lengths are kept on average."""
+        if self.sketch is None:
+            return torch.eye(head_dim).double().expand(kv_heads, -1, -1)
+        drawn = torch.randn(kv_heads, head_dim, self.sketch, generator=generator(self.seed, layer, self.sketch))
+        return drawn.double() / self.sketch**0.5
+
+    def _leverage(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = rows - rows.mean(dim=0)
+        factor = torch.linalg.cholesky_ex(rows.mT @ rows + self.ridge * torch.eye(rows.shape[1]).to(rows))[0]
+        return torch.linalg.solve_triangular(factor, rows.mT, upper=False).square().sum(dim=0)
+
+
+@dataclass(frozen=True)
+class NonCausal(_OfPrompt):
+    """sum_i A_ij |v_j| over all queries i of the chunk of j, mean of the query heads; A as softmax_j of q_i.k_j, not
+    scaled, over the keys of the chunk; then an average pool of 3.
+
+    Chunks have `chunk` tokens. The missing queries of the last one count as if each attended to all of it alike.
+    padded: its missing keys take part with a logit of 0, and all queries are missing that it lacks, as in kvpress;
+    False: no keys, and the queries that are missing from a multiple of 64, as in compactor-vllm. values: False leaves
+    out |v_j| and the pool.
+    """
+
+    chunk: int = 256
+    padded: bool = True
+    values: bool = True
+    name: str = "non_causal"
+
+    def _of_tokens(self, layer: LayerCache, call: AttentionCall, compared: slice) -> Scores:
+        keys, values = (part[:, compared] for part in layer.dense)
+        assert call.queries is not None
+        parts = zip(call.queries[:, compared].split(self.chunk, 1), keys.split(self.chunk, 1), strict=True)
+        scores = torch.cat([self._received(*part) for part in parts], dim=1)
+        if self.values:
+            scores = Pool("avg", 3)(scores * values.float().norm(dim=-1))
+        return standardized(scores)
+
+    def _received(self, queries: Rows, keys: Dense) -> Scores:
+        kv_heads, tokens, _ = keys.shape
+        logits = queries.float().unflatten(0, (kv_heads, -1)) @ keys.float().mT[:, None]
+        weights = F.pad(logits, (0, self.chunk - tokens if self.padded else 0)).softmax(dim=-1)[..., :tokens]
+        missing = self.chunk - tokens if self.padded else -tokens % ROW_TILE
+        return weights.sum(dim=2).mean(dim=1) + missing / self.chunk
+
+
+@dataclass(frozen=True)
+class Compactor(_OfPrompt):
+    """blending x leverage + attention of the chunk, by `Leverage` and `NonCausal`.
+
+    blending: None for the evicted part of the prompt, which depends on `budget`, that of the cell.
+    """
+
+    sink: int = 8
+    recent: int = 4
+    sketch: int | None = 48
+    ridge: float = 0.01
+    span: int | None = None
+    chunk: int = 256
+    padded: bool = True
+    values: bool = True
+    blending: float | None = None
+    seed: int = 0
+    budget: str | None = None
+    name: str = "compactor"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Leverage(ridge=self.ridge)
+
+    @cached_property
+    def recorded(self) -> tuple[Score, ...]:  # type: ignore[override]
+        left_out = self.sink, self.recent
+        leverage = Leverage(*left_out, self.sketch, self.ridge, self.span, self.seed)
+        return leverage, NonCausal(*left_out, self.chunk, self.padded, self.values)
+
+    def of_budget(self, budget: Budget) -> Score:
+        return self if self.blending is not None else replace(self, budget=str(budget))
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        leverage, attention = (layer.probed[part] for part in self.recorded)
+        return self._blending(layer.lengths[0]) * leverage + attention
+
+    def _blending(self, tokens: int) -> float:
+        if self.blending is not None or self.budget is None:
+            return self.blending or 0.0
+        budget = parse_budget(self.budget)
+        kept = float(budget.share) if isinstance(budget, Fraction) else budget.of(tokens) / tokens
+        return max(0.0, 1 - kept)
+
+
+def standardized(scores: torch.Tensor) -> Scores:
+    """Scores of the KV heads of a layer less their mean, over their standard deviation, in float32."""
+    return ((scores - scores.mean()) / scores.std().clamp_min(1e-6)).float()
