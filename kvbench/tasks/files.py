@@ -40,6 +40,11 @@ SOURCES = {
         "LongBench and LongBench-E",
     ),
     "longbench_v2": Source(("longbench_v2/data.jsonl", "longbench_v2/prompts/0shot*.txt"), "LongBench v2"),
+    "helmet": Source(
+        ("helmet/json_kv/*.jsonl", "helmet/ruler/*/*.jsonl", "helmet/kilt/*.jsonl", "helmet/msmarco/*.jsonl"),
+        "HELMET: recall, RAG and re-ranking",
+    ),
+    "helmet_icl": Source(("helmet_icl/*.jsonl",), "HELMET: in-context learning, but for nlu"),
     "infinitebench": Source(("infinitebench/*.jsonl", "infinitebench/prompts.json"), "InfiniteBench"),
     "pg19": Source(("pg19/*.txt",), "PG19 perplexity"),
     "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),
@@ -63,7 +68,9 @@ class NoData(MissingFile):
     def __init__(self, root: str | None, name: str) -> None:
         family = name.partition("/")[0]
         source = SOURCES.get(family)
-        fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or" if source else ""
+        fix = "docs/data.md says where it comes from, or"
+        if source:
+            fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or"
         place = folder(root)
         super().__init__(f"no file {place / name} (data.root={place}): {fix} name another folder with data.root=FOLDER")
         self.name = name

@@ -80,6 +80,10 @@ class Tokens(Protocol):
         """The text of token ids, special tokens spelled out."""
         ...
 
+    def starts(self, text: str) -> list[int]:
+        """The character at which each token of a text starts, also those that the tokenizer adds around it."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:

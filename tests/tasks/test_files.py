@@ -9,7 +9,20 @@ import pytest
 from kvbench.tasks import files
 from kvbench.tasks.files import SOURCES, FromFiles, find, folder, limit_samples, listing
 
-ELSEWHERE = ("ruler", "longbench_v2", "scbench", "squad", "gsm8k", "math500", "aime", "mrcr", "nolima", "booksum")
+ELSEWHERE = (
+    "ruler",
+    "longbench_v2",
+    "scbench",
+    "squad",
+    "gsm8k",
+    "math500",
+    "aime",
+    "mrcr",
+    "nolima",
+    "booksum",
+    "helmet",
+    "helmet_icl",
+)
 """Sources of which the shared files hold nothing, or something else."""
 
 

@@ -60,6 +60,13 @@ class TokensOf:
         """The text of token ids, special ones spelled out."""
         return self.tokenizer.decode(list(ids))
 
+    def starts(self, text: str) -> list[int]:
+        """The character at which each token starts, special ones included. Raises UserError for a slow tokenizer."""
+        try:
+            return [start for start, _ in self.tokenizer(text, return_offsets_mapping=True).offset_mapping]
+        except NotImplementedError:
+            raise UserError("the model's tokenizer does not say where its tokens start: use a fast tokenizer") from None
+
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     """The text of each token, with the blank before a word that tokenizers drop at the start of a text."""

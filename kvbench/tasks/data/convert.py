@@ -8,7 +8,9 @@ import csv
 import json
 import shutil
 import sys
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,8 +29,8 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
     Raises Unobtained for a file that is not of its kind.
     """
     try:
-        if download.kind == "zip":
-            yield from _members(download, fetched, work)
+        if download.kind in ("zip", "tar"):
+            yield from (_members if download.kind == "zip" else _streamed)(download, fetched, work)
             return
         (output,) = download.outputs
         if download.kind in ("file", "index"):
@@ -43,7 +45,15 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
                 for row in rows[download.kind](fetched):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
         yield output, made
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 
 
@@ -94,6 +104,27 @@ def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Ou
             with archive.open(members[output.member]) as member, made.open("wb") as file:
                 shutil.copyfileobj(member, file)
             yield output, made
+
+
+def _streamed(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+    """The members of a tar archive, in its order: read once, nothing else is unpacked."""
+    wanted = {output.member: output for output in download.outputs}
+    most = LARGEST_RATIO * fetched.stat().st_size
+    with tarfile.open(fetched, "r|*") as archive:
+        for member in archive:
+            if (output := wanted.pop(member.name, None)) is None:
+                continue
+            most -= member.size
+            if most < 0 or not (content := archive.extractfile(member)):
+                raise UserError(
+                    f"its member {member.name} is no file, or {LARGEST_RATIO} times as large as the archive"
+                )
+            made = work / f"{fetched.stem}.{len(wanted)}.made"
+            with content, made.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            yield output, made
+    if wanted:
+        raise UserError(f"it has no member {next(iter(wanted))}")
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:

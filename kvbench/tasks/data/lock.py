@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args
 from kvbench.support.errors import UserError
 
 FILE = Path(__file__).with_name("lock.json")
-Kind = Literal["file", "zip", "prompts", "parquet", "csv", "squad", "list", "index"]
-"""file: as it is; zip: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad, list (a
-JSON list): rows as lines of JSON; index: a list of further files."""
+Kind = Literal["file", "zip", "tar", "prompts", "parquet", "csv", "squad", "list", "index"]
+"""file: as it is; zip, tar: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad, list
+(a JSON list): rows as lines of JSON; index: a list of further files."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
             raise TypeError(f"kind {kind!r} of {source} is none of {', '.join(get_args(Kind))}")
         for name, file in group["files"].items():
             pin = file["sha256"]
-            if kind == "zip":
+            if kind in ("zip", "tar"):
                 members = file["members"].items()
                 outputs = [Output(to["to"], to["sha256"], to["bytes"], member, pin) for member, to in members]
             elif kind in ("file", "index"):

@@ -118,7 +118,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
             "files into data.root (docs/data.md says how)"
         )
     needed = (download.bytes or download.about_bytes or 0) - size_of(partial)
-    if download.kind == "zip":
+    if download.kind in ("zip", "tar"):
         needed += sum(output.bytes or 0 for output in download.outputs)
     free = shutil.disk_usage(partial.parent).free
     if needed > free:

@@ -2,7 +2,9 @@
 
 import io
 import json
+import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,6 +71,31 @@ def test_a_truncated_archive_is_named(tmp_path: Path, cut: int) -> None:
 def test_a_member_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unobtained, match=r"no member data/b\.jsonl"):
         made(zipped("a.jsonl", "b.jsonl"), archive({"data/a.jsonl": b"a"}), tmp_path / "w")
+
+
+def tarred(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as file:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_members_of_a_tar_archive_are_taken_by_name_and_others_left(tmp_path: Path) -> None:
+    download = replace(zipped("b.jsonl", "a.jsonl"), kind="tar", name="t.tar.gz")
+    members = {"data/a.jsonl": b"a\n", "../evil": b"x", "data/b.jsonl": b"b\n"}
+    assert made(download, tarred(members), tmp_path / "w") == {"mine/b.jsonl": b"b\n", "mine/a.jsonl": b"a\n"}
+    assert not (tmp_path / "evil").exists() and not (tmp_path.parent / "evil").exists()
+    wrong = {
+        "no member data/b.jsonl": tarred({"data/a.jsonl": b"a"}),
+        "100 times as large": tarred({"data/a.jsonl": b"0" * 3_000_000, "data/b.jsonl": b""}),
+        "not a valid tar file": tarred({"data/a.jsonl": bytes(range(256)) * 99})[:300],
+    }
+    for message, content in wrong.items():
+        with pytest.raises(Unobtained, match=message):
+            made(download, content, tmp_path / "w")
 
 
 PROGRAM = """
