@@ -90,6 +90,8 @@ def composed(*words: str) -> dict[str, Any]:
         config = compose("run", overrides=list(words))
     if OmegaConf.is_missing(config.score, "path"):
         config.score.path = str(TABLE)
+    if OmegaConf.is_missing(config.score, "statistics"):
+        config.score.statistics = str(BUDGETS.with_name("queries.safetensors"))
     if config.policy.name == "lukv":
         config.policy.layers.path = str(BUDGETS)
     if config.score.name == "kvpress":  # any press: the page says nothing of it

@@ -1,9 +1,10 @@
 """Golden cases of methods of 2025-26, computed in float64 by code of others: tests/golden/methods_2026/NAME.json.
 
-    PYTHONPATH=KVPRESS PYTHON scripts/golden_methods.py NAME... [--lagkv lag_kv.py]
+    PYTHONPATH=KVPRESS PYTHON scripts/golden_methods.py NAME... [--lagkv lag_kv.py] [--triattention FOLDER]
 
 PYTHON has kvpress' requirements (transformers < 5.3), not kvbench's. KVPRESS is a checkout of
-github.com/NVIDIA/kvpress at 8bb29b9, lag_kv.py that of github.com/AI-Lab-China-Merchants-Bank/LagKV at 2a9d19e. Presses
+github.com/NVIDIA/kvpress at 8bb29b9, lag_kv.py that of github.com/AI-Lab-China-Merchants-Bank/LagKV at 2a9d19e, FOLDER
+one of github.com/WeianMao/triattention at c3744ee. Presses
 write `torch.float32` into some steps; here that name means float64. A file has numbers only; `made_up` draws the inputs
 again.
 
@@ -14,6 +15,7 @@ A case: `seed` and `shape` of the inputs; `score`, its `params`, fields of the `
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -229,13 +231,83 @@ def lagkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return [*cases, cases[0] | {"scores": None, "kept": published}]
 
 
-METHODS: dict[str, Callable[[argparse.Namespace], list[dict[str, Any]]]] = {
+def rotated(keys: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, interleaved: bool) -> np.ndarray:
+    """Keys [heads, tokens, head_dim] as a model rotates them, by positions [heads, tokens], in float64."""
+    half, wide = len(frequencies), keys.astype(np.float64)
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(0, half), slice(half, None))
+    angles = positions[..., None] * frequencies
+    turned = np.empty_like(wide)
+    turned[..., first] = wide[..., first] * np.cos(angles) - wide[..., second] * np.sin(angles)
+    turned[..., second] = wide[..., second] * np.cos(angles) + wide[..., first] * np.sin(angles)
+    return turned
+
+
+def triattention(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A prompt of 103 tokens; 103 pairs that evictions left of 400, other ones in each head; each ablation of the code.
+
+    The statistics are those of the made-up queries, which nothing rotates. What each KV head keeps is chosen by
+    `TriAttention` of the published code (`per_layer_perhead_pruning`), whose scores are standardised as it does.
+    """
+    import torch
+
+    sys.path[:0] = [arguments.triattention, f"{arguments.triattention}/scripts"]
+    method, utils = (import_module(f"triattention.methods.{name}") for name in ("triattention", "pruning_utils"))
+    calibrate, arrays = import_module("calibrate"), made_up(1, SHAPE)
+    heads, kv_heads, tokens, head_dim, _ = SHAPE.values()
+    frequencies = 10000.0 ** (-2 * np.arange(head_dim // 2) / head_dim)
+    evicted = np.stack([np.sort(np.random.RandomState(head).permutation(400)[:tokens]) for head in range(kv_heads)])
+    whole = np.arange(tokens)[None].repeat(kv_heads, axis=0)
+
+    def case(
+        positions: np.ndarray, interleaved: bool = False, furthest: int = 65536, concentration: bool = True
+    ) -> dict[str, Any]:
+        def rotary(like: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            angles = places[..., None] * torch.from_numpy(frequencies)
+            angles = angles.repeat_interleave(2, dim=-1) if interleaved else torch.cat((angles, angles), dim=-1)
+            return angles.cos(), angles.sin()
+
+        style, stats = "interleaved" if interleaved else "half", {}
+        for head, queries in enumerate(torch.from_numpy(arrays["queries"]).double()):
+            numbers = calibrate._to_complex_pairs(queries, style=style)
+            stats[0, head] = utils.HeadFrequencyStats(numbers.mean(dim=0), numbers.abs().mean(dim=0))
+        device, read = torch.device("cpu"), int(positions.max()) + 1
+        code = method.TriAttention.__new__(method.TriAttention)
+        code.config = SimpleNamespace(device=device, dtype=torch.float64, layer_perhead_aggregation="max")
+        code.sampled_heads, code.head_stats, code.rotary, code.rope_style = list(stats), stats, rotary, style
+        code.num_attention_heads, code.num_key_value_heads = heads, kv_heads
+        code.num_key_value_groups, code.head_dim, code.attention_scale = heads // kv_heads, head_dim, 1.0
+        code.omega, code.freq_scale_sq = torch.from_numpy(frequencies), torch.ones(head_dim // 2)
+        code.offsets, code.absolute_position = utils.build_geometric_offsets(furthest, device), read
+        code.score_aggregation, code.normalize_scores, code.generator = "mean", True, None
+        code.disable_mlr, code.disable_trig = not concentration, False
+        code.cache_positions_per_layer_perhead = {(0, head): places for head, places in enumerate(positions.tolist())}
+        keys = torch.from_numpy(rotated(arrays["keys"], positions, frequencies, interleaved))[None]
+        kept = code._select_per_layer_perhead_independent(((keys, keys),), 40, 0, torch.arange(tokens))[0]
+        raw = code._compute_layer_head_scores(keys, torch.arange(tokens), 0, 0, list(torch.from_numpy(positions)))
+        scores = (raw - raw.mean(dim=1, keepdim=True)) / raw.std(dim=1, unbiased=False, keepdim=True)
+        scores = scores.view(kv_heads, -1, tokens).amax(dim=1)
+        params = {"furthest": furthest, "concentration": concentration}
+        return {
+            "positions": positions.tolist(),
+            "interleaved": interleaved,
+            "params": params,
+            "scores": [[float(f"{number:.10g}") for number in head] for head in scores.tolist()],
+            "kept": [sorted(head) for head in kept.tolist()],
+        }
+
+    cases = [case(whole), case(evicted), case(evicted, interleaved=True), case(evicted, furthest=1000)]
+    cases.append(case(evicted, concentration=False))
+    return {"seed": 1, "shape": SHAPE, "frequencies": frequencies.tolist(), "cases": cases}
+
+
+METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "chunkkv": chunkkv,
     "compactor": compactor,
     "criticalkv": criticalkv,
     "cur": cur,
     "kvzip_plus": kvzip_plus,
     "lagkv": lagkv,
+    "triattention": triattention,
 }
 
 
@@ -244,6 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="+", choices=METHODS)
     parser.add_argument("--lagkv", help="lag_kv.py of the published code")
+    parser.add_argument("--triattention", help="a clone of the published code")
     arguments = parser.parse_args()
     import torch
 
@@ -252,8 +325,9 @@ def main() -> None:
     torch.set_default_dtype(torch.float64)
     FOLDER.mkdir(exist_ok=True)
     for name in arguments.names:
-        text = ",\n".join(json.dumps(each) for each in METHODS[name](arguments))
-        (FOLDER / f"{name}.json").write_text(f"[\n{text}\n]\n", "utf-8")
+        made = METHODS[name](arguments)
+        text = json.dumps(made) if isinstance(made, dict) else "[\n" + ",\n".join(map(json.dumps, made)) + "\n]"
+        (FOLDER / f"{name}.json").write_text(f"{text}\n", "utf-8")
 
 
 if __name__ == "__main__":

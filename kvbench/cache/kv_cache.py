@@ -20,6 +20,9 @@ from kvbench.support.errors import UserError
 POSITION = torch.int32
 """The dtype of positions: four bytes per KV pair, enough for two billion tokens."""
 
+ROTATED = "rotated"
+"""The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
+
 DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
 
@@ -79,6 +82,7 @@ class LayerCache:
     and token from extra forward passes, by request, or made of hidden states, by score.
     projections: matrices of the model's attention that scores asked for, by name.
     state: numbers that belong to each KV pair from one eviction to the next, by name, e.g. accumulated attention.
+    members: which cache heads of the model's layer these are, if not all.
     segments: set where free slots stand between the heads, whose pairs only kernels then read.
     sliding_window: set for a local layer, where a query at position p attends to the positions above
     p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
@@ -97,6 +101,7 @@ class LayerCache:
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
     projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
     segments: Segments | None = None
+    members: tuple[int, ...] | None = None
 
     @property
     def evictable(self) -> bool:
@@ -315,7 +320,7 @@ def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerC
         return
     for length in sorted(set(layer.lengths)):
         heads = tuple(head for head, held in enumerate(layer.lengths) if held == length)
-        yield heads, layer.of_heads(heads)
+        yield heads, replace(layer.of_heads(heads), members=heads)
 
 
 def merge_heads(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
@@ -335,5 +340,6 @@ def merge_heads(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
         positions=torch.cat([layer.positions for layer in layers]),
         offsets=tuple(starts),
         state={name: torch.cat([layer.state[name] for layer in layers]) for name in layers[0].state},
+        members=None,
     )
     return joined_layer.gather(pairs.to(joined_layer.keys.device), [lengths[place] for place in in_order])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule
 from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
-from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import text_config
@@ -27,9 +27,6 @@ TOKEN = 5
 POSITIONS = (0, 1, 37)
 """Positions at which the token is tried."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")
-
-ROTATED = "rotated"
-"""The position by which a key was rotated, in `LayerCache.state`: float32, whole up to 2**24."""
 
 ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Largest |difference| over |keys| (Euclidean norms) that is rounding: tables of cosines are float32 in any dtype."""
@@ -206,13 +203,20 @@ def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
     Raises ValueError for layers that match no table, for several positions per token, and for local layers.
     """
     refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
-    text = text_config(model.config)
-    if "mrope_section" in str(getattr(text, "rope_parameters", None)):
-        raise UserError(refused.format("rotates by several positions a token (m-rope)"))
-    read = {position: read_alone(model, position) for position in POSITIONS}
-    for layer, rule in read[0].rules.items():
+    for layer, rule in read_alone(model, 0).rules.items():
         if rule.within(max_length).sliding_window is not None:
             raise UserError(refused.format(f"has local layers, first layer {layer}, whose window counts tokens"))
+    return KeyReRotation(key_rotations(model, refused))
+
+
+@torch.inference_mode()
+def key_rotations(model: Any, refused: str) -> dict[int, KeyRotation]:
+    """How each layer of a model rotates keys and queries. Raises UserError, `refused` with the reason, if it does not
+    by a table of frequencies.
+    """
+    if "mrope_section" in str(getattr(text_config(model.config), "rope_parameters", None)):
+        raise UserError(refused.format("rotates by several positions a token (m-rope)"))
+    read = {position: read_alone(model, position) for position in POSITIONS}
     candidates = [KeyRotation(table, each) for table in bridge.frequencies(model) for each in (False, True)]
     by_layer = {}
     for layer, keys in read[0].keys.items():
@@ -221,7 +225,7 @@ def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
         if rotation is None:
             raise UserError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
         by_layer[layer] = rotation
-    return KeyReRotation(by_layer)
+    return by_layer
 
 
 def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int, Float[Tensor, "h d"]]) -> bool:

@@ -4,7 +4,7 @@ KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), `head` of attention/k
 head is the largest score of any pair of any calibration context.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import torch
@@ -32,24 +32,34 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
     `done` is called with the number of prompts read. Layers with a sliding window are never evicted from and score 0.
     Raises UserError or MissingFile for a model or a sample that cannot be run.
     """
-    cell = plan.cells[0]
-    info = model_info(cell.model)
+    info, model = loaded(plan)
+    cell, table, prompts = plan.cells[0], torch.zeros(info.heads), 0
+    for prompts, prompt in enumerate(prompts_of(plan, model), 1):
+        table = table.maximum(head_scores(model, info, prompt, cell.score))
+        done(prompts)
+    rows = tuple(tuple(row) for row in table.double().tolist())
+    found = {"contexts": prompts, "reduced": "max over contexts, tokens and the query heads of a KV head"}
+    source = {"score": cell.description["score"], **source_of(plan, cell), **found}
+    return HeadFile(rows, cell.model.label, cell.weights, source)
+
+
+def loaded(plan: Plan) -> tuple[ModelInfo, LoadedModel]:
+    """The one model of a plan, once every sample was made. Raises UserError or MissingFile where that fails."""
+    info = model_info(plan.cells[0].model)
     for group in plan.groups:
         dry_run(info, group)
-    model = load(info)
-    table, prompts = torch.zeros(info.heads), 0
+    return info, load(info)
+
+
+def prompts_of(plan: Plan, model: LoadedModel) -> Iterator[Prompt]:
+    """Each prompt of a plan once. Raises UserError for a sample that cannot be read."""
     for group in plan.groups:
         first = {min(job.missing) for job in group.jobs}
-        for sample in samples_of(info.tokenizer, group):
+        for sample in samples_of(model.tokenizer, group):
             if isinstance(sample, InvalidSample):
                 raise UserError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")
             if sample.id in first:
-                prompt = prompt_of(model, sample, group.cells[0])
-                table = table.maximum(head_scores(model, info, prompt, cell.score))
-                prompts += 1
-                done(prompts)
-    rows = tuple(tuple(row) for row in table.double().tolist())
-    return HeadFile(rows, cell.model.label, cell.weights, _source(plan, cell, prompts))
+                yield prompt_of(model, sample, group.cells[0])
 
 
 def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Score) -> HeadScores:
@@ -65,13 +75,10 @@ def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Scor
     return table
 
 
-def _source(plan: Plan, cell: Cell, contexts: int) -> dict[str, object]:
-    """The origin of a table, for its file."""
+def source_of(plan: Plan, cell: Cell) -> dict[str, object]:
+    """What was read to measure a model, for the file of the result."""
     return {
-        "score": cell.description["score"],
         "model": cell.description["model"],
         "tasks": [{**group.cells[0].description["task"], "samples": group.task.samples} for group in plan.groups],
         "schedule": asdict(cell.schedule),
-        "contexts": contexts,
-        "reduced": "max over contexts, tokens and the query heads of a KV head",
     }

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from kvbench.eviction.scores.triattention import read_statistics
 from tests.cli.conftest import Command, rows_of
 
 READ = ("task=ruler/niah_single_1", "task.context_length=1024", "task.max_new_tokens=2", "score.chunk=190")
@@ -64,6 +66,34 @@ def test_a_table_is_for_the_model_it_was_made_with(
     assert kvbench(*other, "task.samples=1", "task.max_new_tokens=2", "score.path=heads.tsv").code == 0
 
 
+def test_statistics_of_queries_are_sums_over_all_tokens(
+    kvbench: Command, model: tuple[str, ...], stopping_model: Path
+) -> None:
+    """Two prompts are the mean of each, by tokens; a policy reads the file, for the model that it names alone."""
+    read = (*READ[:-1], "--queries")
+    made = kvbench("heads", *model, *read, "task.samples=1", "--output", "one.safetensors")
+    assert made.code == 0 and "one.safetensors: 2 layers of 4 query heads of model" in made.err, made.err
+    for name, words in {"two": ("task.samples=2",), "vt": ("task=ruler/vt", "task.samples=1")}.items():
+        assert kvbench("heads", *model, *read, *words, "--output", f"{name}.safetensors").code == 0
+    both = ("task=ruler/niah_single_1,ruler/vt", "task.samples=1", "--output", "both.safetensors")
+    assert kvbench("heads", *model, *read, *both).code == 0
+    one, two, vt, joint = (read_statistics(f"{name}.safetensors") for name in ("one", "two", "vt", "both"))
+    assert (two.source["prompts"], joint.source["prompts"]) == (2, 2) and not torch.equal(two.mean, one.mean)
+    counts = one.source["tokens"], vt.source["tokens"]
+    assert sum(counts) == joint.source["tokens"]
+    for name in ("mean", "size"):
+        parts = [count * getattr(each, name) for count, each in zip(counts, (one, vt), strict=True)]
+        assert torch.allclose(getattr(joint, name), sum(parts) / sum(counts), atol=1e-5)
+    assert (one.size > one.mean.abs()).all() and (one.frequencies[:, 0] == 1).all()
+    run = ("run", *READ[:-1], "policy=triattention", "task.samples=1", "budget=40", "schedule.decode_every=1")
+    assert kvbench(*run, *model, "score.statistics=two.safetensors", "results.dir=rows").code == 0
+    assert [row.error for row in rows_of(Path("rows"))] == [None]
+    refused = kvbench(*run, "model=hf", f"model.path={stopping_model}", "score.statistics=two.safetensors")
+    assert refused.code == 2 and "not of this one" in refused.err
+    alone = kvbench("plan", *model, "policy=triattention")
+    assert alone.code == 2 and "add score.statistics=FILE with query statistics (kvbench heads" in alone.err
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -71,6 +101,7 @@ def test_a_table_is_for_the_model_it_was_made_with(
         (("score=attn",), "heads takes no score"),
         (("schedule.evict_after=prompt",), "heads takes no schedule.evict_after"),
         (("score.chunk=10,20",), "one value of each score setting"),
+        (("--queries", "score.chunk=10"), "heads takes no score.chunk: it reads complete prompts and evicts nothing"),
         (("--outptu", "x"), "the following arguments are required: --output"),
     ],
     ids=" ".join,
@@ -78,7 +109,7 @@ def test_a_table_is_for_the_model_it_was_made_with(
 def test_what_a_table_cannot_be_made_of_is_refused(
     kvbench: Command, model: tuple[str, ...], words: tuple[str, ...], why: str
 ) -> None:
-    end = () if words[0].startswith("--") else ("--output", "heads.json")
+    end = () if words[0] == "--outptu" else ("--output", "heads.json")
     refused = kvbench("heads", *model, *words, *end)
     assert refused.code == 2 and why in refused.err and not Path("heads.json").exists()
     lost = kvbench("heads", *model, "--output", "nowhere/heads.json")

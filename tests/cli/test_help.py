@@ -76,6 +76,7 @@ def test_settings_of_examples_are_legal(kvbench: Command, examples: dict[str, li
             continue
         flags = {word for word in words if word.startswith("-")} | {
             "heads.json",
+            "queries.safetensors",
             "heads.png",
             "layer,quantity",
             "markdown",

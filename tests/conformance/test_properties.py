@@ -43,7 +43,8 @@ some = pytest.mark.parametrize(
 
 def refused(policy: Policy, score: Score) -> bool:
     """No distribution of signed scores, no variance of one row, no comparing of heads' logits, no pairs in a table."""
-    shares = policy.layers.kind == "entropy" and score.name in ("key_norm", "key_diff", "kvpress", "kvzip_logit", "rkv")
+    signed = ("key_norm", "key_diff", "kvpress", "kvzip_logit", "rkv", "triattention")
+    shares = policy.layers.kind == "entropy" and score.name in signed
     ranks = policy.layers.kind == "global" or policy.heads.kind not in EVEN
     if score.name == "head_table":
         return policy.heads.kind != "binary"

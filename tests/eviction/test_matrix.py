@@ -60,5 +60,6 @@ def test_what_is_refused_is_what_makes_no_sense() -> None:
         "leverage",
         "non_causal",
         "rkv",
+        "triattention",
         "kvzip_plus",
     }

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, fused, over_layer
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, joined
+from kvbench.cache.kv_cache import POSITION, ROTATED, KVCache, LayerCache, Window, joined
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads
 from kvbench.models.decode.slots import SlotLayer, capacity_of, slots_key
-from kvbench.models.rope import ROTATED, KeyReRotation
+from kvbench.models.rope import KeyReRotation
 
 
 @dataclass

@@ -1,0 +1,164 @@
+"""TriAttention: what the queries of a head are like before their rotation says which keys later tokens will read.
+
+TriAttention (Mao et al. 2026, https://arxiv.org/abs/2604.04921), as in the files triattention/methods/pruning_utils.py
+and triattention.py of its code. The statistics of the queries are measured once (`kvbench heads --queries`), as its
+scripts/calibrate.py does, and read from a file.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from kvbench.cache.kv_cache import ROTATED, LayerCache, Window, readers
+from kvbench.cache.shapes import Scores
+from kvbench.eviction.pooling import Group
+from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.support.errors import MissingFile, UserError
+
+FORMAT = "kvbench query statistics 1"
+"""The value of `format` in the metadata of a file."""
+COLUMN_CHUNK = 4096
+"""Columns that are scored at a time."""
+MAKE = "write one for this model: kvbench heads --queries --output FILE"
+
+
+@dataclass(frozen=True, eq=False)
+class QueryStatistics:
+    """Queries of a model before their rotation, as one complex number per frequency, over all tokens that were read.
+
+    mean, size: of the number and of its absolute value. frequencies: radians per position (`inv_freq`). A layer that is
+    never evicted from has zeros. interleaved: whether numbers 2f and 2f + 1 of a query belong to frequency f, rather
+    than f and f + head_dim / 2. model, model_sha256: the model by name and by the bytes of its files. source: how they
+    were measured.
+    """
+
+    mean: Complex[Tensor, "layers query_heads half"]
+    size: Float[Tensor, "layers query_heads half"]
+    frequencies: Float[Tensor, "layers half"]
+    interleaved: bool
+    model: str
+    model_sha256: str
+    source: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and query heads."""
+        return self.size.shape[0], self.size.shape[1]
+
+    def write(self, path: Path) -> None:
+        """Write float32 numbers as safetensors, the rest as its metadata."""
+        from safetensors.torch import save_file
+
+        arrays = {"mean": torch.view_as_real(self.mean), "size": self.size, "frequencies": self.frequencies}
+        words = {"format": FORMAT, "model": self.model, "model_sha256": self.model_sha256}
+        words |= {"interleaved": json.dumps(self.interleaved), "source": json.dumps(self.source)}
+        save_file({name: array.float().contiguous() for name, array in arrays.items()}, path, words)
+
+
+@dataclass(frozen=True)
+class TriAttention(Score):
+    """max over the query heads of a KV head of their standardised scores, each over the pairs that the cache holds:
+
+    sum over frequencies f of Re(m_f conj(k_f) mean_d exp(i w_f (n + d))) + (s_f - |m_f|) |k_f|,
+
+    where m_f is the mean of the queries and s_f that of their absolute values, both before the rotation, k_f the cached
+    key with its rotation, w_f the frequency, n the number of tokens read, and d = 1, 2, 4, ... up to `furthest`.
+    concentration: False takes s_f |k_f| for the last term.
+
+    Raises MissingFile where there are no `statistics`, UserError for a file of another kind.
+    """
+
+    statistics: str
+    furthest: int = 65536
+    concentration: bool = True
+    name: str = "triattention"
+    statistics_sha256: str = field(init=False)
+    group: ClassVar[Group] = "max"
+    signed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.furthest < 1:
+            raise UserError(f"score.furthest={self.furthest}: allowed: 1 or more, positions ahead, e.g. 65536")
+        read = self._read
+        numbers = b"".join(part.numpy().tobytes() for part in (read.mean, read.size, read.frequencies))
+        object.__setattr__(self, "statistics_sha256", hashlib.sha256(numbers).hexdigest()[:16])
+
+    @cached_property
+    def _read(self) -> QueryStatistics:
+        return read_statistics(self.statistics)
+
+    def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
+        read = self._read
+        if read.model_sha256 != weights:
+            raise UserError(
+                f"score.statistics={self.statistics}: they are of model {read.model} ({read.model_sha256}), not of "
+                f"this one ({weights}); {MAKE}"
+            )
+        held_layers, heads, _ = read.mean.shape
+        if held_layers != layers or heads % kv_heads:
+            raise UserError(
+                f"score.statistics={self.statistics}: {held_layers} layers of {heads} query heads do not fit a model "
+                f"of {layers} layers of {kv_heads} KV heads; {MAKE}"
+            )
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        keys, group = layer.dense[0], layer.query_heads // layer.cache_heads
+        read, heads = self._read, readers(layer.members or range(layer.cache_heads), group)
+        layers, query_heads, half = read.mean.shape
+        if layer.index >= layers or heads[-1] >= query_heads or keys.shape[2] != 2 * half:
+            raise UserError(
+                f"score.statistics={self.statistics}: {layers} layers of {query_heads} query heads of size {2 * half} "
+                f"do not fit layer {layer.index}, which has {len(heads)} of size {keys.shape[2]}; {MAKE}"
+            )
+        mean, size, frequencies = (
+            part.to(keys.device) for part in (read.mean[layer.index], read.size[layer.index], read.frequencies)
+        )
+        # With positions=cache keys are rotated by their slots, and the next token comes behind them.
+        later = layer.lengths[0] if ROTATED in layer.state else layer.positions.max() + 1
+        ahead = later + 2.0 ** torch.arange(self.furthest.bit_length(), dtype=torch.float64, device=keys.device)
+        angles = ahead[:, None] * frequencies[layer.index].double()
+        turn = torch.polar(torch.ones_like(angles), angles).mean(dim=0).to(mean.dtype)
+        spread = size - mean.abs() if self.concentration else size
+        turned, spread = (part[heads].unflatten(0, (-1, group)) for part in (mean * turn, spread))
+        parts = []
+        for chunk in keys.split(COLUMN_CHUNK, dim=1):
+            numbers = complex_pairs(chunk.float(), read.interleaved)
+            parts.append((turned @ numbers.mH).real + spread @ numbers.abs().mT)
+        scores = torch.cat(parts, dim=2).flatten(0, 1)
+        deviation = scores.std(dim=1, keepdim=True, correction=0).clamp_min(1e-6)
+        return (scores - scores.mean(dim=1, keepdim=True)) / deviation
+
+
+def complex_pairs(vectors: Float[Tensor, "*rest head_dim"], interleaved: bool) -> Complex[Tensor, "*rest half"]:
+    """The numbers that a rotation turns together, as one complex number each."""
+    half = vectors.shape[-1] // 2
+    parts = vectors.unflatten(-1, (half, 2)).unbind(-1) if interleaved else vectors.split(half, dim=-1)
+    return torch.complex(*(part.contiguous() for part in parts))
+
+
+def read_statistics(path: str) -> QueryStatistics:
+    """Read a file of `QueryStatistics.write`. Raises MissingFile where there is none, UserError for another file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise MissingFile(f"score.statistics={path}: no such file; {MAKE}")
+    try:
+        with safe_open(path, "pt") as file:
+            words = file.metadata() or {}
+            if words.get("format") != FORMAT:
+                raise ValueError(f"its format is {words.get('format')!r}, not {FORMAT!r}")
+            mean, size, frequencies = (file.get_tensor(name) for name in ("mean", "size", "frequencies"))
+        fits = mean.shape == (*size.shape, 2) and frequencies.shape == (size.shape[0], size.shape[-1])
+        if not (fits and all(part.isfinite().all() for part in (mean, size, frequencies))):
+            raise ValueError("its arrays do not fit together, or hold NaN or inf")
+        others = json.loads(words["interleaved"]), words["model"], words["model_sha256"], json.loads(words["source"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise UserError(f"score.statistics={path} holds no statistics of queries: {error}; {MAKE}") from error
+    return QueryStatistics(torch.view_as_complex(mean), size, frequencies, *others)
