@@ -27,6 +27,7 @@ EXPECTED = {
     "long": {"who", "roofline", "first_token_seconds"},
     "readers": {"rows"},
     "memory": {"rows"},
+    "devices": {"layers", "caches", "difference"},
     "kvpress": {"ratios"},
     "blocks": {"ms", "fastest"},
 }
