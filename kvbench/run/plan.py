@@ -356,7 +356,8 @@ def _job_key(cell: Cell, sample: int) -> int:
     if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
         return 0
     # truncation in the middle depends on the question too
-    shared = cell.schedule.evict_after == "context" and cell.task.truncation != "middle"
+    shared = cell.schedule.evict_after == "context" or cell.task.turns != "none"
+    shared = shared and cell.task.truncation != "middle"
     return cell.task.context_of(prompt) if shared else prompt
 
 

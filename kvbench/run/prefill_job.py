@@ -1,16 +1,19 @@
 """A prefill job: prefill a prompt, or a context with its questions; evict for each cell; decode in batches."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
 
 from kvbench.models.batch_invariance import BatchInvariance
-from kvbench.models.decode.next_token import Choose, Drawn, greedy, uniforms
+from kvbench.models.decode.conversation import Question, converse
+from kvbench.models.decode.next_token import Choice, Choose, Drawn, greedy, uniforms
+from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
@@ -34,7 +37,15 @@ from kvbench.run.memory import (
     split_to_fit,
 )
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.rows import JobResult, TimedPrefill, error_row, hash_ids, measured_row, with_second_request
+from kvbench.run.rows import (
+    EvictionResult,
+    JobResult,
+    TimedPrefill,
+    error_row,
+    hash_ids,
+    measured_row,
+    with_second_request,
+)
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample
 
@@ -132,7 +143,7 @@ class _Decoding:
         num_tokens = full.cache.num_tokens
         pair_bytes = full.full_bytes // max(1, num_tokens)
         group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
-        longest = max(len(self.prompts[sample.id].question) + sample.max_new_tokens for sample in self.samples)
+        longest = max(len(self.prompts[sample.id].question) + sample.own_tokens for sample in self.samples)
         state = full.cache.exempt["recurrent_bytes"] or 0
 
         def bytes_of(unit: Unit) -> int:
@@ -163,6 +174,10 @@ class _Decoding:
                 compressed[cell.id] = evict_cell(self.model, cell, self.shared)
             except ValueError as error:
                 part.rows += [row for unit in units if unit[0] is cell for row in self._error_rows(unit, str(error))]
+        if self.job.cells[0].task.turns == "own":
+            self._converse(units, compressed, part)
+            self.result.add(part)
+            return
         by_question = [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
         for samples in by_question:
             entries = [
@@ -191,10 +206,7 @@ class _Decoding:
         choose: Choose = greedy
         if task.temperature:
             drawn = samples[0].drawn
-            numbers = [
-                uniforms(task.seed, *divmod(sample.id, self.draws), drawn + max_new_tokens)[drawn:]
-                for sample in samples
-            ]
+            numbers = [self._uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
             choose = Drawn(
                 task.temperature, task.top_p, torch.tensor(np.stack(numbers, axis=1), device=model.engine.device)
             )
@@ -205,41 +217,98 @@ class _Decoding:
             zip(samples, evictions, generations, peaks, strict=True)
         ):
             failure = BROKEN.format(len(generation.ids)) if generation.broken else failures.get(index)
-            if failure is not None:
-                part.rows.append(error_row(eviction.cell, sample, failure, self.environment, prompt))
-                continue
-            ids = [token for token in generation.ids if token not in stop]
-            text = model.tokenizer.decode(ids, skip_special_tokens=True)
-            answer = {
-                "peak_bytes": peak,
-                "decode_seconds": layout_seconds + generation.seconds,
-                "new_tokens": len(generation.ids),
-                "prediction": text,
-                "output_sha256": hash_ids(generation.ids),
-                "top2_margin": generation.top2_margin,
-            }
-            try:
-                if second := task.follow_up(sample, text):
-                    answer = with_second_request(answer, self._asked_again(eviction.cell, second))
-                else:
-                    answer["value"] = task.score(text, sample)
-                row = measured_row(
-                    sample,
-                    prompt,
-                    eviction,
-                    prefilled.cache.num_tokens,
-                    self.environment,
-                    **prefilled.cache.exempt,
-                    full_cache_bytes=prefilled.full_bytes,
-                    prefill_seconds=self.prefill.seconds,
-                    evict_seconds=eviction.seconds,
-                    **answer,
-                )
-            except ValueError as error:  # the metric has no value for it, or the second request could not be answered
-                row = error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
-            part.rows.append(row)
-            if self.detail != "none":
-                part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
+            self._record(part, sample, eviction, generation, failure, stop, layout_seconds, peak_bytes=peak)
+
+    def _converse(self, units: Sequence[Unit], compressed: dict[str, CompressedCache], part: JobResult) -> None:
+        """Decode conversations, each up to the last turn that lacks its row, and record the rows that are missing."""
+        model, start, draws = self.model, clock(self.model), self.draws
+        entries = [
+            (compressed[cell.id], samples)
+            for cell, draw in units
+            if cell.id in compressed and (samples := self._lacking((cell, draw)))
+        ]
+        compressed.clear()
+        if not entries:
+            return
+        caches, lacking = [cache for cache, _ in entries], [samples for _, samples in entries]
+        entries.clear()
+        evictions, lasts = [cache.result for cache in caches], [samples[-1] for samples in lacking]
+        turns = [zip(self.prompts[last.id].turns, (*last.earlier, last), strict=True) for last in lasts]
+        questions = [[Question(ids, turn.max_new_tokens) for ids, turn in each] for each in turns]
+        numbers = [range(last.id - draws * len(last.earlier), last.id + 1, draws) for last in lasts]
+        task, prefilled = evictions[0].cell.task, self.prefill.prefilled
+        room = max(len(self.prompts[last.id].question) + last.own_tokens for last in lasts)
+        room = min(room, model.max_length - prefilled.cache.num_tokens)
+        batch = batch_of(model.engine, caches, room)
+        layout_seconds = (clock(model) - start) / len(lasts)
+        stop = ends(model.tokenizer, task, model.stop)
+
+        def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Choice:
+            if not task.temperature:
+                return greedy(logits)
+            at = zip(numbers, places, strict=True)
+            row = [self._uniforms(samples[turn], step + 1)[-1] for samples, (turn, step) in at]
+            return Drawn(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
+
+        options = stop, task.min_new_tokens, choose, model.max_length
+        for number, answers in enumerate(converse(model.engine, prefilled, batch, questions, *options)):
+            of_sample = dict(zip(numbers[number], answers, strict=True))
+            for sample in lacking[number]:
+                answer = of_sample[sample.id]
+                measured = {"peak_bytes": answer.peak_bytes, "prompt_tokens": answer.tokens}
+                outcome = answer.generation, answer.error, stop, layout_seconds / len(answers)
+                self._record(part, sample, evictions[number], *outcome, **measured)
+
+    def _record(
+        self,
+        part: JobResult,
+        sample: Sample,
+        eviction: EvictionResult,
+        generation: Generation,
+        failure: str | None,
+        stop: Collection[int],
+        layout_seconds: float,
+        **measured: Any,
+    ) -> None:
+        """Add the row of an answer, or with the `failure` that it ended in."""
+        prompt, prefilled, model = self.prompts[sample.id], self.prefill.prefilled, self.model
+        if failure is not None:
+            part.rows.append(error_row(eviction.cell, sample, failure, self.environment, prompt))
+            return
+        ids, task = [token for token in generation.ids if token not in stop], eviction.cell.task
+        text = model.tokenizer.decode(ids, skip_special_tokens=True)
+        answer = measured | {
+            "decode_seconds": layout_seconds + generation.seconds,
+            "new_tokens": len(generation.ids),
+            "prediction": text,
+            "output_sha256": hash_ids(generation.ids),
+            "top2_margin": generation.top2_margin,
+        }
+        try:
+            if second := task.follow_up(sample, text):
+                answer |= with_second_request(answer, self._asked_again(eviction.cell, second))
+            else:
+                answer["value"] = task.score(text, sample)
+            row = measured_row(
+                sample,
+                prompt,
+                eviction,
+                prefilled.cache.num_tokens,
+                self.environment,
+                **prefilled.cache.exempt,
+                full_cache_bytes=prefilled.full_bytes,
+                prefill_seconds=self.prefill.seconds,
+                evict_seconds=eviction.seconds,
+                **answer,
+            )
+        except ValueError as error:  # the metric has no value for it, or the second request could not be answered
+            row = error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
+        part.rows.append(row)
+        if self.detail != "none":
+            part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
+
+    def _uniforms(self, sample: int, steps: int) -> np.ndarray:
+        return uniforms(self.job.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
     def _asked_again(self, cell: Cell, second: Sample) -> Row:
         """The row of a second request, a prompt of its own for the same cell. Raises UserError if it has an error."""
@@ -253,11 +322,19 @@ class _Decoding:
 
     def _error_rows(self, unit: Unit, error: str) -> list[Row]:
         """Rows with an error for every sample of this draw that lacks the cell."""
-        cell, draw = unit
         return [
-            error_row(cell, sample, error, self.environment, self.prompts[sample.id])
+            error_row(unit[0], sample, error, self.environment, self.prompts[sample.id])
+            for sample in self._lacking(unit)
+        ]
+
+    def _lacking(self, unit: Unit) -> list[Sample]:
+        """The samples of a draw that lack the row of a cell, in ascending order."""
+        cell, draw = unit
+        missing = self.job.missing
+        return [
+            sample
             for sample in self.samples
-            if sample.id % self.draws == draw and any(missing.id == cell.id for missing in self.job.missing[sample.id])
+            if sample.id % self.draws == draw and any(each.id == cell.id for each in missing[sample.id])
         ]
 
 

@@ -19,14 +19,15 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, limit_samples
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, Turn, require_choice, require_positive
 
 GAP = "\n\n"
 """Between instruction and context, and between context and question."""
+Turns = Literal["none", "gold", "own"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class SharedContext(FromFiles, Task):
 
     instruction: precedes every context. ask: the wording of a question, with the field {question}. contexts: only the
     first so many contexts, null for all. samples: number of questions; at most all are asked.
-    turns: `gold` asks them in one conversation, each after those before it with their right answers; `none` asks each
-    alone.
+    turns: `none` asks each question alone, `gold` and `own` in one conversation, after those before it with their right
+    answers or with the model's own.
     """
 
     name: str
@@ -62,7 +63,7 @@ class SharedContext(FromFiles, Task):
     max_new_tokens: int
     ask: str = "Q: {question}"
     contexts: int | None = None
-    turns: Literal["none", "gold"] = "none"
+    turns: Turns = "none"
     samples: int = 50
     seed: int = 42
     context_length = None  # contexts have their own lengths
@@ -70,6 +71,7 @@ class SharedContext(FromFiles, Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "samples", "max_new_tokens", "contexts")
+        require_choice(self, "turns", get_args(Turns))
         require_question_field(self.name, self.ask)
         limit_samples(self, lambda: self._starts[-1])
 
@@ -96,7 +98,7 @@ class SharedContext(FromFiles, Task):
         for number, content in self.read_contexts(samples_of):
             for index in samples_of[number]:
                 place = index - starts[number]
-                asked = content.questions[0 if self.turns == "gold" else place : place + 1]
+                asked = content.questions[place if self.turns == "none" else 0 : place + 1]
                 errors = [each for each in asked if isinstance(each, str)]
                 if errors:
                     yield InvalidSample(index, self.name, errors[0], place + 1)
@@ -114,8 +116,12 @@ class SharedContext(FromFiles, Task):
                     place + 1,
                     question.kind,
                     opening,
-                    earlier=tuple((phrased(self.ask, each.text), each.references[0]) for each in before),
+                    earlier=tuple(self._turn(each) for each in before),
                 )
+
+    def _turn(self, question: Question) -> Turn:
+        answer = f"\n{question.references[0]}" if self.turns == "gold" else None
+        return Turn(phrased(self.ask, question.text), answer, self.max_new_tokens)
 
     @property
     def _starts(self) -> list[int]:

@@ -12,6 +12,19 @@ Truncation = Literal["refuse", "middle", "left", "right"]
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A question before the one of a sample, and the answer to it; None: the model's own, of `max_new_tokens` at most.
+
+    answer_prefix: begins the answer, as in `Sample`.
+    """
+
+    question: str
+    answer: str | None
+    max_new_tokens: int
+    answer_prefix: str = ""
+
+
+@dataclass(frozen=True)
 class Sample:
     """One prompt with its right answers, text only.
 
@@ -20,7 +33,7 @@ class Sample:
     several questions are asked about one context. kind: the type of the question in a mixed task. opening: the text
     that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
     of a conversation before the question, as role and text, for a chat template; without one `context` is read.
-    earlier: questions about the same context with their answers, which precede the question in one conversation.
+    earlier: the turns before the question in one conversation about the context.
     second: the request that follows, which `Task.follow_up` completes with the answer. drawn: tokens that the request
     before this one could have, whose random numbers are used up.
     """
@@ -37,14 +50,21 @@ class Sample:
     kind: str = ""
     opening: str = ""
     messages: tuple[tuple[str, str], ...] = ()
-    earlier: tuple[tuple[str, str], ...] = ()
+    earlier: tuple[Turn, ...] = ()
     second: "Sample | None" = None
     drawn: int = 0
 
     @property
     def asked(self) -> str:
-        """Earlier questions with their answers, and the question, as a model without a chat template reads them."""
-        return "".join(f"{question}\n{answer}" for question, answer in self.earlier) + self.question
+        """Earlier questions, right answers to them, and the question, as a model without a chat template reads them."""
+        return (
+            "".join(turn.question + turn.answer_prefix + (turn.answer or "") for turn in self.earlier) + self.question
+        )
+
+    @property
+    def own_tokens(self) -> int:
+        """The most tokens that the model generates: its answer, and those of earlier turns that are its own."""
+        return self.max_new_tokens + sum(turn.max_new_tokens for turn in self.earlier if turn.answer is None)
 
     @property
     def prompt(self) -> str:
@@ -112,6 +132,8 @@ class TaskSettings:
     samples_per_prompt: int = 1
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
+    ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
+    turns = "none"  # a setting of few tasks: what precedes a question in one conversation
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":

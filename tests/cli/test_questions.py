@@ -2,13 +2,19 @@
 
 import base64
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from kvbench.cli.main import main
+from kvbench.run import prefill_job
 from tests.cli.conftest import Command, rows_of
+from tests.forked import Forked
 from tests.tasks.scbench.rows import row, write
 
 FACTS = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. " * 4
@@ -83,3 +89,53 @@ def test_tables_by_question_number(kvbench: Command, asking: tuple[str, ...]) ->
     assert [line.split(",")[6] for line in one.out.splitlines()[1:]] == ["1", "1"]
     refused = kvbench("report", "table", "--results", "out", "cols=question_number", "against=full")
     assert refused.code == 2 and "against= compares complete cells" in refused.err
+
+
+def test_conversations_have_a_table_and_a_plot_by_turn(kvbench: Command, asking: tuple[str, ...]) -> None:
+    """Right and own answers are cells of their own, which share no row; the first turn of both is the same."""
+    settings = ("policy=full,snapkv", "budget=0.3", "schedule.decode_every=8", "task.max_new_tokens=6")
+    for turns in ("gold", "own"):
+        finished = kvbench("run", *asking, *settings, f"task.turns={turns}")
+        assert finished.code == 0 and "10 rows to run from 2 prompts" in finished.err, finished.err
+    rows = rows_of(Path("out"))
+    assert len({row.cell for row in rows}) == 4 and len(rows) == 20 and all(row.error is None for row in rows)
+    modes = {cell.stem: json.loads(cell.read_text())["task"]["turns"] for cell in Path("out/cells").glob("*.json")}
+    firsts = {(modes[row.cell], row.policy, row.sample): row.output_sha256 for row in rows if row.question_number == 1}
+    assert all(output == firsts["gold", policy, sample] for (_, policy, sample), output in firsts.items())
+    kvbench("run", *asking, *settings, "task.turns=own", "results.dir=own")
+    shown = kvbench("report", "table", "--results", "own", "--format", "markdown", "cols=question_number")
+    assert shown.code == 0 and all(f"question number {number}" in shown.out for number in (1, 2, 3)), shown.out
+    drawn = kvbench("report", "plot", "tradeoff", "--results", "own", "x=question", "--out", "turns.png")
+    assert drawn.code == 0 and Path("turns.png").stat().st_size > 1000, drawn.err
+
+
+def test_a_kill_in_the_middle_of_a_conversation_costs_no_row(
+    kvbench: Command, asking: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL in the second turn of the second context; the same command then makes the same rows."""
+    run = ("run", *asking, "policy=full,snapkv", "budget=0.3", "task.turns=own", "task.max_new_tokens=6")
+    kvbench(*run)
+    real: Any = prefill_job.converse
+    left = [1]
+
+    def doomed(*arguments: Any) -> Any:
+        *before, choose, max_length = arguments
+
+        def chosen(logits: Any, places: Any) -> Any:
+            if left[0] < 0 and places[0] == (1, 2):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return choose(logits, places)
+
+        left[0] -= 1
+        return real(*before, chosen, max_length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prefill_job, "converse", doomed)
+        (said := tmp_path / "said").mkdir()
+        child = Forked(lambda: main([*run, "results.dir=killed"]), tmp_path, said)
+        assert child.wait() == -signal.SIGKILL
+    kept = rows_of(Path("killed"))
+    assert {row.question_number for row in kept} == {1, 2} and len(kept) == 4
+    assert kvbench(*run, "results.dir=killed").code == 0
+    rows = {(row.cell, row.sample): row.outcome() for row in rows_of(Path("killed"))}
+    assert rows == {(row.cell, row.sample): row.outcome() for row in rows_of(Path("out"))} and len(rows) == 10

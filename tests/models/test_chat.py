@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.models.prompts.chat import check_chat, continued, render, split, uses_template
-from kvbench.tasks.task import Sample
+from kvbench.models.prompts.chat import after_answer, check_chat, render, split, uses_template
+from kvbench.tasks.task import Sample, Turn
 from tests.models.tokenizers import TURNS, of_bytes
 
 
@@ -113,21 +113,25 @@ def test_who_decides_about_a_template() -> None:
     check_chat(templated, "required", "Be brief.")
 
 
-EARLIER = (("\n\nQ: Blue? ", "yes"), ("\n\nQ: Red?", "no "))
-
-
 @pytest.mark.parametrize("system", [None, "Be brief."])
 def test_what_follows_a_context_in_a_conversation_is_that_of_the_template(system: str | None) -> None:
+    """A rendered conversation, with the mark of the model's turn as it stands before an answer that is generated."""
     tokenizer = of_bytes(template=TURNS)
-    before = [("user", "A sky.\n\nQ: Blue? "), ("assistant", "yes"), ("user", "Q: Red?"), ("assistant", "no ")]
-    rest = continued(tokenizer, system, EARLIER, "\n\nQ: Green?")
-    assert "".join(split(tokenizer, system, "A sky.", rest)) == render(tokenizer, system, "Q: Green?", before)
-    assert rest.startswith("\n\nQ: Blue?<|assistant|>yes<|user|>Q: Red?")
-    sample = Sample(0, "sky", "A sky.", "\n\nQ: Green?", "", ("no",), 5, earlier=EARLIER)
-    assert sample.asked == "\n\nQ: Blue? \nyes\n\nQ: Red?\nno \n\nQ: Green?"
+    before = [("user", "A sky.\n\nQ: Blue?"), ("assistant", "yes"), ("user", "Q: Red?"), ("assistant", "no")]
+    opening, parts = render(tokenizer, system, "A sky.\n\nQ: Blue?"), ("Q: Red?", "Q: Green?")
+    red, green = (after_answer(tokenizer, system, question) for question in parts)
+    text = f"{opening}yes{red}no{green}"
+    assert text.replace("<|bot|>", "<|assistant|>", 2) == render(tokenizer, system, "Q: Green?", before)
+    earlier = Turn("\n\nQ: Blue? ", "\nyes", 5), Turn("\n\nQ: Red?", None, 5)
+    sample = Sample(0, "sky", "A sky.", "\n\nQ: Green?", "", ("no",), 5, earlier=earlier)
+    assert sample.asked == "\n\nQ: Blue? \nyes\n\nQ: Red?\n\nQ: Green?" and sample.own_tokens == 10
 
 
 def test_a_template_that_forgets_earlier_turns_cannot_go_on() -> None:
-    forgetful = of_bytes(template="<|user|>{{ messages[-1]['content'] }}<|bot|>")
-    with pytest.raises(ValueError, match=r"task\.turns=gold: the model's chat template rewrites earlier turns"):
-        continued(forgetful, None, EARLIER, "\n\nQ: Green?")
+    """Nor can one that says in the last turn what was said in the first, as Mistral's do with the system turn."""
+    late = (
+        "{% for m in messages[1:] %}<|{{ m.role }}|>{{ messages[0].content if loop.last }}{{ m.content }}{% endfor %}"
+    )
+    for template, system in (("<|user|>{{ messages[-1]['content'] }}<|bot|>", None), (late, "Be brief.")):
+        with pytest.raises(ValueError, match=r"task\.turns: the model's chat template rewrites earlier turns"):
+            after_answer(of_bytes(template=template), system, "Q: Green?")

@@ -28,7 +28,7 @@ from kvbench.models.rope import LengthRope
 from kvbench.records import Row
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.tasks.task import Sample
+from kvbench.tasks.task import Sample, Turn
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
 from tests.models.tokenizers import TURNS
@@ -103,13 +103,14 @@ def test_a_turn_over_the_full_cache_is_one_forward_pass_over_the_conversation(
     model = load(torch.float64)
     monkeypatch.setattr(model.tokenizer, "chat_template", template)
     (sample,) = samples_of(3)
-    earlier = ((sample.question, "yellow"), ("\nWhat is the sky?", "blue"))
+    earlier = (Turn(sample.question, "\nyellow", 5), Turn("\n\nWhat is the sky?", "\nblue", 5))
     sample = replace(sample, answer_prefix="", earlier=earlier)
     prompt = build(model.tokenizer, sample, TASK, 512, evict_after="context")
-    turns = [("user", sample.context + sample.question), ("assistant", "yellow"), ("user", "What is the sky?")]
     text = sample.prompt
     if template is not None:
-        text = render(model.tokenizer, None, sample.question.strip(), [*turns, ("assistant", "blue")])
+        first = render(model.tokenizer, None, sample.context + sample.question)
+        last = render(model.tokenizer, None, sample.question, [("user", "What is the sky?"), ("assistant", "blue")])
+        text = f"{first}yellow{last.replace('<|assistant|>', '<|bot|>')}"
     assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
     prefilled = model.engine.prefill(torch.tensor(prompt.context))
     batch = RaggedBatch([prefilled.cache], 3, len(prompt.question) + 8)

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, over_segments
-from kvbench.cache.kv_cache import storage_bytes
 from kvbench.cache.quantized import PackedCache, PackedLayer
 from kvbench.cache.recurrent import join_states
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads, sinks_by_row, unseen
@@ -77,10 +76,8 @@ class QuantizedBatch(DecodeBatch):
         """Bytes of each active cell while it decodes: its quantised prefix and its tails, without the one layer that is
         dequantised at a time.
         """
-        tails = [
-            storage_bytes(store for layer in cell.values() for store in (layer.keys, layer.values))
-            for cell in self._layers
-        ]
+        room = slice(self.max_new_tokens)
+        tails = [sum(2 * layer.keys[:, room].nbytes for layer in cell.values()) for cell in self._layers]
         return [prefix + tail for prefix, tail in zip(self._bytes, tails, strict=True)]
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kvbench.cache.attention import LOGITS_AT_ONCE, Rule, capped, hidden, softmax
-from kvbench.cache.kv_cache import KVCache, LayerCache, storage_bytes
+from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.cache.recurrent import join_states
 from kvbench.cache.shapes import Kept
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
@@ -91,7 +91,7 @@ class SharedCacheBatch(DecodeBatch):
     def peak_bytes(self) -> list[int]:
         """Bytes of each active cell while it decodes: the shared full cache, its own mask and its tails."""
         layers = self._layers.values()
-        tails = storage_bytes(tail for layer in layers for tail in (layer.tail_keys, layer.tail_values)) // self.cells
+        tails = sum(2 * layer.tail_keys[:, :, : self.max_new_tokens].nbytes for layer in layers) // self.cells
         masks = sum(layer.evicted.nbytes for layer in layers if layer.evicted is not None) // self.cells
         return [self._full_bytes + masks + tails] * self.num_active
 

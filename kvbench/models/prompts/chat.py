@@ -9,7 +9,6 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,23 +133,20 @@ def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str,
     return head, tail
 
 
-def continued(tokenizer: Any, system: str | None, earlier: Turns, question: str) -> str:
-    """What follows a context in a conversation: `earlier` questions with their answers, and the question, with all that
-    the template puts between the turns.
+def after_answer(tokenizer: Any, system: str | None, question: str) -> str:
+    """What a template puts between an answer and the next one, with the next question in it.
 
     Raises UserError for a template that rewrites earlier turns when a later one follows.
     """
-    roles = ("user", "assistant") * len(earlier)
-    first, *later = (*chain.from_iterable(earlier), question)
-    *before, (_, last) = zip((*roles, "user"), [CONTENT + first, *map(str.strip, later)], strict=True)
-    text, (head, tail) = render(tokenizer, system, last, before), around(tokenizer, system)
-    middle = text.removeprefix(head + CONTENT).removesuffix(tail)
-    if text != head + CONTENT + middle + tail or not all(part.strip() in middle for part in (first, *later)):
+    asked = "A question."
+    text = render(tokenizer, system, question, (("user", asked), ("assistant", CONTENT)))
+    before, answer, after = text.partition(CONTENT)
+    if not answer or not before.startswith(around(tokenizer, system)[0] + asked) or question.strip() not in after:
         raise UserError(
-            "task.turns=gold: the model's chat template rewrites earlier turns, so that the cache of one turn does not "
+            "task.turns: the model's chat template rewrites earlier turns, so that the cache of one turn does not "
             "begin the next; use task.turns=none or model.chat=never"
         )
-    return middle
+    return after
 
 
 def split(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:

@@ -3,14 +3,15 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import Any
 
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
-from kvbench.models.prompts.chat import around, continued, render, split, uses_template
+from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, TaskSettings, Truncation
+from kvbench.tasks.shared_context import GAP
+from kvbench.tasks.task import Sample, TaskSettings, Truncation, Turn
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Prompt:
     system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
     between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
     divided; None if `context` and `question` are its tokens. asked: how many tokens of `context` the question and all
-    that follows it take, tokenised alone; 0 if `context` has none.
+    that follows it take, tokenised alone; 0 if `context` has none. turns: if answers of the model's own lie between the
+    tokens of `question`, those before each answer; they are tokenised alone.
     """
 
     context: tuple[int, ...]
@@ -31,6 +33,7 @@ class Prompt:
     turn: tuple[int, ...] = ()
     border_tokens: int | None = None
     asked: int = 0
+    turns: tuple[tuple[int, ...], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -127,6 +130,9 @@ def build(
 
     With truncation in the middle, the limit is that of the model if the task's is larger, as in the benchmarks.
 
+    In a conversation (`Sample.earlier`) the eviction comes before or after the first question. What precedes a later
+    question is what the template puts after an answer, so that the cache of one turn begins the next.
+
     Raises UserError for a prompt longer than `max_tokens`, or one that cannot be split or put into the template.
     """
     prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
@@ -157,10 +163,8 @@ def _build(
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
-    asked = sample.asked
-    if templated and sample.earlier:
-        asked = continued(tokenizer, system, sample.earlier, sample.question)
-    context, question = truncate(tokenizer, context, asked, task.truncation, limit, task.decodes_joined)
+    first, *later = (*sample.earlier, Turn(sample.question, None, 0, sample.answer_prefix))
+    context, question = truncate(tokenizer, context, first.question, task.truncation, limit, task.decodes_joined)
     turns = sample.messages if templated else ()
     if turns and task.truncation != "refuse":
         raise UserError(f"task.truncation={task.truncation}: messages are not truncated; use task.truncation=refuse")
@@ -168,17 +172,17 @@ def _build(
     if evict_after == "prompt":
         before = (
             render(tokenizer, system, content + question, turns) if templated else context + question
-        ) + sample.answer_prefix
+        ) + first.answer_prefix
         after = ""
     else:
-        if sample.question and not question:
+        if first.question and not question:
             raise UserError(
                 f"schedule.evict_after=context: with the middle truncated to {limit} tokens, no question is left to "
                 "read after eviction; use schedule.evict_after=prompt, or more tokens if the model reads them "
                 "(task.max_prompt_tokens)"
             )
         before, after = split(tokenizer, system, content, question, turns) if templated else (context, question)
-        after += sample.answer_prefix
+        after += first.answer_prefix
         for part, name in ((context, "context to evict from"), (after, "question to read after the eviction")):
             if not part:
                 raise UserError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
@@ -187,8 +191,20 @@ def _build(
     ids = _begun(tokenizer, opening, before)
     if not ids:
         raise UserError("the prompt has no tokens")
-    border_tokens, question_ids = None, ()
-    if after:
+    asks = question + turn + first.answer_prefix if question and evict_after == "prompt" else ""
+    closing = tokenizer.eos_token or "" if task.ends_answers and task.turns == "own" else ""
+    texts = [after]
+    for answered, asked in pairwise((first, *later)):
+        answer, text = answered.answer or "", closing + asked.question
+        if templated:  # which parts turns itself
+            answer = answer.removeprefix("\n")
+            text = after_answer(tokenizer, system, asked.question.removeprefix(GAP))
+        texts.append(answer + text + asked.answer_prefix)
+    after, border_tokens, question_ids, separate = "".join(texts), None, (), ()
+    if task.turns == "own":
+        separate = tuple(_continued(tokenizer, text) if text else () for text in texts)
+        question_ids = tuple(chain.from_iterable(separate))
+    elif after:
         undivided = _begun(tokenizer, opening, before + after)
         question_ids = undivided[len(ids) :]
         if undivided[: len(ids)] != ids:
@@ -197,7 +213,6 @@ def _build(
             same = _agree(undivided, divided)
             same += _agree(undivided[same:][::-1], divided[same:][::-1])
             border_tokens = max(len(undivided), len(divided)) - same
-    asks = question + turn + sample.answer_prefix if question and not after else ""
     return Prompt(
         ids,
         question_ids,
@@ -206,6 +221,7 @@ def _build(
         plain(tokenizer, turn),
         border_tokens,
         len(_continued(tokenizer, asks)) if asks else 0,
+        separate,
     )
 
 

@@ -1,13 +1,14 @@
 """SCBench: a context with its questions, each a sample of its own, judged by its kind."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvbench.tasks.scbench import MEMBERS
-from kvbench.tasks.task import InvalidSample, Task
+from kvbench.tasks.task import InvalidSample, Task, Turn
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import ADD, RIGHT, SUB, make, row, write
 
@@ -105,6 +106,7 @@ def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:
         ({"member": "passkey"}, "allowed: kv"),
         ({"contexts": 0}, r"task\.contexts=0"),
         ({"ask": "Q"}, "names {question} once"),
+        ({"turns": "mine"}, r"task\.turns=mine of scbench/kv: allowed: none, gold, own"),
     ):
         with pytest.raises(ValueError, match=message):
             make(tmp_path, "scbench/kv", **fields)
@@ -117,10 +119,12 @@ def test_turns_follow_the_right_answers_before_them(tmp_path: Path) -> None:
     write(tmp_path, "scbench/kv", *rows)
     turns, alone = make(tmp_path, "scbench/kv", turns="gold"), make(tmp_path, "scbench/kv")
     samples = list(turns.generate(Words(), range(5)))
-    first, second = ("\n\nQ: 1", "x"), ("\n\nQ: 2", "y")
+    first, second = Turn("\n\nQ: 1", "\nx", 96), Turn("\n\nQ: 2", "\ny", 96)
     assert [sample.earlier for sample in samples[:4]] == [(), (first,), (first, second), ()]
     assert [sample.question_number for sample in samples] == [1, 2, 3, 1, 2]
     assert samples[2].prompt == samples[2].context + "\n\nQ: 1\nx\n\nQ: 2\ny\n\nQ: 3"
+    own = list(make(tmp_path, "scbench/kv", turns="own").generate(Words(), range(5)))
+    assert own[2].earlier == (replace(first, answer=None), replace(second, answer=None)) and own[2].own_tokens == 288
     for sample, apart in zip(samples, alone.generate(Words(), range(5)), strict=True):
         assert (sample.context, sample.question, sample.references) == (apart.context, apart.question, apart.references)
 

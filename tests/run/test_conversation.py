@@ -1,0 +1,273 @@
+"""Conversations: each turn is read over the cache that the turns before it left, with the model's own answers."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models import bridge
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.conversation import Question, converse
+from kvbench.models.decode.next_token import greedy
+from kvbench.models.engine import Engine
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import build
+from kvbench.records import Row
+from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.prefill_job import run_prefill_job
+from kvbench.run.rows import hash_ids
+from tests.conversations import Conversations
+from tests.models.conftest import tiny_llama
+from tests.models.masked import masked_forward
+from tests.models.tokenizers import TURNS
+from tests.questions import answered
+
+TASK = Conversations()
+SNAPKV = Policy("snapkv", window=8, recent=8)
+Load = Callable[..., LoadedModel]
+
+
+@pytest.fixture
+def load() -> Load:
+    """A tiny model over the words of RULER, and the tokens at which its answers stop."""
+
+    def make(dtype: torch.dtype = torch.float32, stop: Sequence[int] = (), max_length: int = 512) -> LoadedModel:
+        tokenizer: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+        model = tiny_llama(dtype, vocab_size=len(tokenizer))
+        bridge.attach(model)
+        return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(stop), max_length, {"name": "cpu"})
+
+    return make
+
+
+def cells(*budgets: str, task: Conversations = TASK, **schedule: Any) -> tuple[Cell, ...]:
+    """The full cache, and SnapKV at some budgets."""
+    when = Schedule(**{"evict_after": "context", **schedule})
+    full = Cell(
+        ModelSpec("reference"), task, Policy("full", takes=()), Attention(), parse_budget("1.0"), when, 1, "full", None
+    )
+    if when.decode_every is not None:
+        full = replace(full, schedule=replace(when, decode_every=None))
+    snapkv = replace(full, policy=SNAPKV, policy_label="snapkv", schedule=when)
+    return full, *(replace(snapkv, budget=parse_budget(text)) for text in budgets)
+
+
+def rows_of(model: LoadedModel, asked: Sequence[Cell], samples: Sequence[int], task: Conversations = TASK) -> list[Row]:
+    made = answered(task, samples)
+    return run_prefill_job(model, PrefillJob({sample: tuple(asked) for sample in samples}), made, "here").rows
+
+
+def conversed(
+    logits_of: Callable[[list[int]], torch.Tensor],
+    context: Sequence[int],
+    turns: Sequence[Sequence[int]],
+    stop: Collection[int] = (),
+) -> list[tuple[list[int], int, float]]:
+    """The answer of every turn, the tokens before it and its smallest margin; all is read anew for every token."""
+    ids, made = list(context), list[tuple[list[int], int, float]]()
+    for turn, question in enumerate(turns):
+        ids, answer, gaps = [*ids, *question], list[int](), list[float]()
+        before = len(ids)
+        while len(answer) < 5 - turn and not (answer and answer[-1] in stop):
+            logits = logits_of(ids)
+            answer.append(int(logits.argmax()))
+            gaps.append(logits.topk(2).values.diff().abs().item())
+            ids = ids if answer[-1] in stop else [*ids, answer[-1]]
+        made.append((answer, before, min(gaps)))
+    return made
+
+
+@pytest.mark.parametrize("template", [None, TURNS])
+@pytest.mark.parametrize("evict_after", ["context", "prompt"])
+@torch.no_grad()
+def test_own_answers_over_the_full_cache_are_one_forward_pass_over_the_conversation(
+    load: Load, template: str | None, evict_after: str
+) -> None:
+    """Turn after turn by transformers in float64; one of the answers ends early."""
+    model = load(torch.float64)
+    plain = tiny_llama(torch.float64, vocab_size=len(model.tokenizer), attn_implementation="sdpa")
+    model.tokenizer.chat_template = template
+    (last,) = answered(TASK, [2])
+    prompt = build(model.tokenizer, last, TASK, 512, evict_after=evict_after)  # type: ignore[arg-type]
+
+    def logits_of(ids: list[int]) -> torch.Tensor:
+        return plain(torch.tensor([ids])).logits[0, -1]
+
+    ((answer, *_), *_) = conversed(logits_of, prompt.context, prompt.turns)
+    expected = conversed(logits_of, prompt.context, prompt.turns, stop := {answer[2]})
+    assert len(expected[0][0]) <= 3 and expected[0][0][-1] in stop
+    rows = rows_of(replace(model, stop=frozenset(stop)), cells(evict_after=evict_after), [0, 1, 2])
+    assert [row.error for row in rows] == [None] * 3
+    assert [(row.output_sha256, row.prompt_tokens) for row in rows] == [
+        (hash_ids(answer), before) for answer, before, _ in expected
+    ]
+    assert [row.top2_margin for row in rows] == pytest.approx([margin for *_, margin in expected], abs=1e-10)
+
+
+@torch.no_grad()
+def test_every_logit_of_a_conversation_is_that_of_one_forward_pass(load: Load) -> None:
+    """All that is chosen from, in float32, to 1e-4."""
+    model, seen = load(), list[torch.Tensor]()
+    (last,) = answered(TASK, [2])
+    prompt = build(model.tokenizer, last, TASK, 512, evict_after="context")
+    prefilled = model.engine.prefill(torch.tensor(prompt.context))
+    batch = RaggedBatch([prefilled.cache], 3, len(prompt.question) + last.own_tokens)
+    questions = [Question(ids, 5 - turn) for turn, ids in enumerate(prompt.turns)]
+
+    def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Any:
+        seen.append(logits[0].clone())
+        return greedy(logits)
+
+    ((first, second, third),) = converse(model.engine, prefilled, batch, [questions], (), 0, choose, 512)
+    ids = [*prompt.context]
+    for question, answer in zip(prompt.turns, (first, second, third), strict=True):
+        ids += [*question, *answer.generation.ids]
+    logits = tiny_llama(vocab_size=len(model.tokenizer), attn_implementation="sdpa")(torch.tensor([ids])).logits[0]
+    start = len(prompt.context) + len(prompt.turns[0]) - 1
+    torch.testing.assert_close(torch.stack(seen), logits[start : start + len(seen)], atol=1e-4, rtol=0)
+    assert start + len(seen) == len(ids) - 1
+
+
+@torch.no_grad()
+def test_own_answers_over_a_smaller_cache_are_a_masked_forward_pass(load: Load) -> None:
+    """What follows the context sees of it only what was kept, in every turn."""
+    model = load(torch.float64)
+    (last,) = answered(TASK, [2])
+    prompt = build(model.tokenizer, last, TASK, 512, evict_after="context")
+    context = torch.tensor(prompt.context)
+    kept = Eviction(SNAPKV, Attention(), parse_budget("0.25")).decide(model.engine.prefill(context, {8}).cache).kept
+
+    def logits_of(ids: list[int]) -> torch.Tensor:
+        return masked_forward(model.engine.model, torch.tensor(ids), len(context), kept)[-1]
+
+    expected = conversed(logits_of, prompt.context, prompt.turns)
+    rows = rows_of(model, cells("0.25"), [0, 1, 2])[1::2]
+    assert [row.output_sha256 for row in rows] == [hash_ids(answer) for answer, *_ in expected]
+    assert [row.top2_margin for row in rows] == pytest.approx([margin for *_, margin in expected], abs=1e-10)
+
+
+SCHEDULES = ({}, {"evict_after": "prompt"}, {"decode_every": 1}, {"decode_every": 7})
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, schedule: dict[str, Any]) -> None:
+    """Bit for bit: cells together or alone; a conversation whose first turns are recorded, and one cut short."""
+    model, asked = load(), cells("0.2", "0.4", "30", **schedule)
+    together = rows_of(model, asked, [0, 1, 2])
+    assert model.engine.counters.prefills == 1 and all(row.error is None for row in together)
+    assert len({row.output_sha256 for row in together if row.sample == 2}) > 1
+    for number, cell in enumerate(asked):
+        own = [row.outcome() for row in together[number :: len(asked)]]
+        assert [row.outcome() for row in rows_of(model, [cell], [0, 1, 2])] == own
+        assert [row.outcome() for row in rows_of(model, [cell], [0])] == own[:1]
+        assert [row.outcome() for row in rows_of(model, [cell], [1, 2])] == own[1:]
+    part = PrefillJob({1: asked[:2], 2: asked[1:]})
+    rows = run_prefill_job(model, part, answered(TASK, [1, 2]), "here").rows
+    assert [row.outcome() for row in rows] == [together[at].outcome() for at in (4, 5, 9, 10, 11)]
+
+
+@pytest.mark.parametrize("store", ["shared", "int4"])
+def test_conversations_over_other_stores(load: Load, store: str) -> None:
+    asked = [replace(cell, store=store) for cell in cells("0.4")[1:]]
+    rows = rows_of(load(), asked, [0, 1, 2])
+    alone = rows_of(load(), asked, [0])
+    assert all(row.error is None for row in rows) and rows[0].outcome() == alone[0].outcome()
+
+
+def test_drawn_answers_of_a_conversation_are_those_of_their_draw(load: Load) -> None:
+    task = replace(TASK, temperature=2.0, samples_per_prompt=2)
+    model, asked = load(), cells("0.3", task=task)
+    together = {(row.cell, row.sample): row.outcome() for row in rows_of(model, asked, range(6), task)}
+    assert len({outcome["output_sha256"] for outcome in together.values()}) > 6
+    for row in rows_of(model, asked[1:], [3, 5], task):
+        assert row.outcome() == together[row.cell, row.sample]
+
+
+def test_evicting_over_turns_keeps_the_cache_at_its_budget(load: Load) -> None:
+    """Every 4 tokens of questions and answers: never more than the budget, and three more, in a cache."""
+    rows = rows_of(load(), cells("30", decode_every=4)[1:], [0, 1, 2])
+    pair_bytes = 3 * 2 * 8 * 2 * 4  # layers, heads, size, keys and values, float32
+    assert all(row.error is None for row in rows) and [row.kept_tokens for row in rows] == [30] * 3
+    positions = 3 * 2 * 4  # an int32 for each pair
+    most = [(row.peak_bytes or 0) / (pair_bytes + positions) for row in rows]
+    assert most == [33] * 3, most
+    grown = rows_of(load(), cells("30")[1:], [2])
+    assert (grown[0].peak_bytes or 0) > 60 * pair_bytes
+
+
+def test_a_conversation_longer_than_the_model_has_answers_and_then_errors(load: Load) -> None:
+    (last,) = answered(TASK, [2])
+    prompt = build(load().tokenizer, last, TASK, 512, evict_after="context")
+    context, (first, second, _) = len(prompt.context), map(len, prompt.turns)
+    fits = context + first + 5 + second + 4  # two turns with all tokens of both answers
+    rows = rows_of(load(max_length=fits), cells(), [0, 1])
+    assert [row.error for row in rows] == [None, None]
+    rows = rows_of(load(max_length=fits - 1), cells("0.3"), [0, 1])
+    assert [row.error is None for row in rows] == [True, True, False, False]
+    assert rows[2].error == (
+        f"the conversation has {fits - 4} tokens before this answer, the model reads at most {fits - 5}; ask fewer "
+        "questions about a context, or use shorter contexts"
+    )
+    assert rows[2].question_number == 2 and rows[2].value is None
+    third = rows_of(load(max_length=fits + 8), cells(), [0, 1, 2])[2]
+    assert "the model reads at most" in str(third.error)
+
+
+def test_a_turn_that_fails_ends_its_conversation(load: Load) -> None:
+    """Other cells go on."""
+    model = load()
+    (last,) = answered(TASK, [2])
+    prompt = build(model.tokenizer, last, TASK, 512, evict_after="context")
+    prefilled = model.engine.prefill(torch.tensor(prompt.context))
+    batch = RaggedBatch([prefilled.cache] * 2, 3, len(prompt.question) + last.own_tokens)
+    questions = [Question(ids, 5 - turn) for turn, ids in enumerate(prompt.turns)]
+
+    def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Any:
+        tokens, gaps = greedy(logits)
+        gaps = gaps.clone()
+        if places[1] == (1, 2):
+            gaps[1] = torch.nan
+        return tokens, gaps
+
+    good, bad = converse(model.engine, prefilled, batch, [questions] * 2, (), 0, choose, 512)
+    assert [answer.error for answer in good] == [None] * 3
+    why = "the logits are no numbers (NaN or infinite) after 2 new tokens"
+    assert [answer.error for answer in bad] == [None, why, f"turn 2 of the conversation failed: {why}"]
+    assert good[0].generation.ids == bad[0].generation.ids
+
+
+def test_the_mode_is_in_the_name_of_a_cell_and_turns_share_a_prefill() -> None:
+    modes = [cells(task=replace(TASK, turns=turns), evict_after="prompt")[0] for turns in ("none", "gold", "own")]
+    assert len({cell.id for cell in modes}) == 3 and "turns" not in modes[0].description["task"]
+    assert [cell.description["task"].get("turns") for cell in modes[1:]] == ["gold", "own"]
+    assert [len(plan([cell], set()).groups[0].jobs) for cell in modes] == [6, 2, 2]
+
+
+@torch.no_grad()
+def test_right_answers_after_the_first_question_are_one_forward_pass(load: Load) -> None:
+    """`evict_after=prompt`: the context and the first question are read before the eviction, and all that follows
+    after it; the text is that of the conversation."""
+    task = replace(TASK, turns="gold", answers=(" yellow.", " blue."))
+    model = load(torch.float64)
+    rows = rows_of(model, cells(task=task, evict_after="prompt"), [0, 1, 2], task)
+    plain = tiny_llama(torch.float64, vocab_size=len(model.tokenizer), attn_implementation="sdpa")
+    assert model.engine.counters.prefills == 1
+    for row, sample in zip(rows, answered(task, [0, 1, 2]), strict=True):
+        ids, answer, gaps = list(model.tokenizer(sample.prompt).input_ids), list[int](), list[float]()
+        assert row.prompt_tokens == len(ids)
+        for _ in range(sample.max_new_tokens):
+            logits = plain(torch.tensor([ids])).logits[0, -1]
+            answer.append(int(logits.argmax()))
+            ids.append(answer[-1])
+            gaps.append(logits.topk(2).values.diff().abs().item())
+        assert row.output_sha256 == hash_ids(answer) and abs((row.top2_margin or 0) - min(gaps)) < 1e-10
