@@ -36,7 +36,7 @@ class Setting:
 
     key: str
     default: str
-    said: str
+    comment: str
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _print_whole(described: Sequence[Description]) -> None:
         lines = [(2, part) for part in item.says.split("\n")]
         lines += [(2, f"{VERIFIED}{item.verified}")] if item.verified else []
         for setting in item.settings:
-            default, comment = setting.default and f"={setting.default}", setting.said and f"   # {setting.said}"
+            default, comment = setting.default and f"={setting.default}", setting.comment and f"   # {setting.comment}"
             lines.append((4, f"{setting.key}{default}{comment}"))
         for indent, text in lines:
             parts = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)

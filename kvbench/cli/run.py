@@ -153,7 +153,7 @@ def _print_help(usage: str, tree: dict[str, Any]) -> None:
         files = items(group)
         for name in (EXPLAINED.get(group), tree[group]["name"]):
             settings += describe(files[name]).settings if name in files else ()  # a score of your own has no file there
-    comments = {setting.key: setting.said for setting in settings if setting.said}
+    comments = {setting.key: setting.comment for setting in settings if setting.comment}
     print("\n== All settings, with their values (key=value) ==")
     values = [(key, value) for key, value in flat(tree) if not {*key.split(".")} & NO_SETTINGS]
     for _, part in groupby(values, lambda setting: setting[0].rpartition(".")[0].partition(".")[0]):

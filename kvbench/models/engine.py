@@ -148,9 +148,9 @@ class Engine:
         self._check_prompt(ids)
         recorded = (part for score in scores if score.inputs.hidden_states for part in score.recorded)
         hidden_scores = tuple(dict.fromkeys(recorded))
-        whole = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
-        whole = whole or bridge.traits(self.model).starts_anew
-        block = len(ids) if whole else block or self.block
+        at_once = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
+        at_once = at_once or bridge.traits(self.model).starts_anew
+        block = len(ids) if at_once else block or self.block
         if self.rope is not None:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes

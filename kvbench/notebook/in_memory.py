@@ -140,11 +140,11 @@ def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
     from kvbench.report.plots.canvas import styled, titles
     from kvbench.report.plots.kept_sets import Panel, kept_figure
 
-    each = [evicted] if isinstance(evicted, Evicted) else list(evicted)
-    common, names = titles([{"policy": one.policy, "score": one.score, "budget": one.budget} for one in each])
+    cells = [evicted] if isinstance(evicted, Evicted) else list(evicted)
+    common, names = titles([{"policy": cell.policy, "score": cell.score, "budget": cell.budget} for cell in cells])
     heading = f"{common}\nKV pairs kept" if common else "KV pairs kept"
     with styled():
-        return kept_figure([Panel(name, (one.kept,)) for name, one in zip(names, each, strict=True)], heading)
+        return kept_figure([Panel(name, (cell.kept,)) for name, cell in zip(names, cells, strict=True)], heading)
 
 
 def words_of(settings: Mapping[str, Any]) -> list[str]:
@@ -188,8 +188,8 @@ def _compressed(
     """The evicted caches of cells that can decode together, with their prefill, which all share that can."""
 
     def reading(cell: Cell) -> str:
-        whole = cell.score.inputs.hidden_states == "prompt"
-        return repr(cell) if cell.schedule.prefill_block is not None else str(whole)
+        at_once = cell.score.inputs.hidden_states == "prompt"
+        return repr(cell) if cell.schedule.prefill_block is not None else str(at_once)
 
     for _, group in groupby(sorted(cells, key=reading), reading):
         alike = list(group)

@@ -38,8 +38,8 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
         table = table.maximum(head_scores(model, info, prompt, cell.score))
         done(prompts)
     rows = tuple(tuple(row) for row in table.double().tolist())
-    found = {"contexts": prompts, "reduced": "max over contexts, tokens and the query heads of a KV head"}
-    source = {"score": cell.description["score"], **source_of(plan, cell), **found}
+    reduction = {"contexts": prompts, "reduced": "max over contexts, tokens and the query heads of a KV head"}
+    source = {"score": cell.description["score"], **source_of(plan, cell), **reduction}
     return HeadFile(rows, cell.model.label, cell.weights, source)
 
 

@@ -221,8 +221,8 @@ def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     if not scores or tokens is None:
         return None
     text, dtype = _text_and_dtype(group.model)
-    whole = any(score.inputs.hidden_states == "prompt" for score in scores)
-    held = (tokens if whole else min(tokens, Engine.block)) * text.hidden_size * dtype.itemsize
+    at_once = any(score.inputs.hidden_states == "prompt" for score in scores)
+    held = (tokens if at_once else min(tokens, Engine.block)) * text.hidden_size * dtype.itemsize
     held *= 1 + any(score.inputs.module for score in scores)
     return held, len(scores) * text.num_hidden_layers * text.num_attention_heads * tokens * torch.float32.itemsize
 

@@ -27,15 +27,15 @@ from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_pos
 
 FORM = 'a line is {"context": TEXT, "question": TEXT, "answers": [TEXT]}, or has "messages" for context and question'
 ROLES = ("system", "user", "assistant")
-BY_REFERENCE: dict[str, Callable[[str, str], float]] = {"exact_match": lambda text, one: exact(text.strip(), one)} | {
-    name: function for name, function in FUNCTIONS.items() if not name.startswith("retrieval")
-}
+BY_REFERENCE: dict[str, Callable[[str, str], float]] = {
+    "exact_match": lambda text, answer: exact(text.strip(), answer)
+} | {name: function for name, function in FUNCTIONS.items() if not name.startswith("retrieval")}
 """Metrics that compare with one answer; the best of a line counts."""
 METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
     "string_match_all": string_match_all,
     "string_match_part": string_match_part,
     **{
-        name: lambda text, answers, compare=compare: max(compare(text, one) for one in answers)
+        name: lambda text, answers, compare=compare: max(compare(text, answer) for answer in answers)
         for name, compare in BY_REFERENCE.items()
     },
 }

@@ -122,8 +122,8 @@ def check_sizes(folder: Path, where: str) -> None:
             tensors, most = tensors + len(shapes), max([most, *(size for shape in shapes for size in shape)])
     except (OSError, ValueError, RecursionError, SafetensorError):  # reported when the model is loaded
         return
-    whole = config if isinstance(config, dict) else {}
-    parts = [part for part in (whole, whole.get("text_config")) if isinstance(part, dict)]
+    settings = config if isinstance(config, dict) else {}
+    parts = [part for part in (settings, settings.get("text_config")) if isinstance(part, dict)]
     for name, size in ((name, part[name]) for part in parts for name in SIZES if name in part):
         allowed = tensors if name == "num_hidden_layers" else max(tensors, most)
         if tensors and isinstance(size, (int, float)) and size > allowed:

@@ -170,14 +170,14 @@ def _readable_places(tokens: Sequence[str], references: Sequence[str]) -> list[i
     count, shown = len(tokens), set(range(len(tokens)))
     if count > MOST_TOKENS:
         starts = np.cumsum([len(token) for token in tokens])
-        found = [
+        mentions = [
             int(np.searchsorted(starts, match.start(), "right"))
             for reference in references
             if reference.strip()
             for match in re.finditer(re.escape(reference), "".join(tokens))
         ]
         shown = {*range(EDGE), *range(count - EDGE, count)}
-        shown |= {i for place in found[:20] for i in range(place - AROUND, place + AROUND) if 0 <= i < count}
+        shown |= {i for place in mentions[:20] for i in range(place - AROUND, place + AROUND) if 0 <= i < count}
     places: list[int | None] = []
     for place in sorted(shown):
         places += [None] if place and place - 1 not in shown else []
