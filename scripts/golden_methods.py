@@ -1,10 +1,11 @@
 """Golden cases of methods of 2025-26, computed in float64 by code of others: tests/golden/methods_2026/NAME.json.
 
     PYTHONPATH=KVPRESS PYTHON scripts/golden_methods.py NAME... [--lagkv lag_kv.py] [--triattention FOLDER]
+        [--lukv step2_compute_curve.py]
 
 PYTHON has kvpress' requirements (transformers < 5.3), not kvbench's. KVPRESS is a checkout of
 github.com/NVIDIA/kvpress at 8bb29b9, lag_kv.py that of github.com/AI-Lab-China-Merchants-Bank/LagKV at 2a9d19e, FOLDER
-one of github.com/WeianMao/triattention at c3744ee. Presses
+one of github.com/WeianMao/triattention at c3744ee, step2_compute_curve.py that of github.com/baidu-baige/LU-KV. Presses
 write `torch.float32` into some steps; here that name means float64. A file has numbers only; `made_up` draws the inputs
 again.
 
@@ -300,6 +301,23 @@ def triattention(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"seed": 1, "shape": SHAPE, "frequencies": frequencies.tolist(), "cases": cases}
 
 
+def utilities(seed: int, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+    """Utilities, whose spread differs by head, and scores that roughly follow them, [layers, KV heads, tokens]."""
+    draw = np.random.RandomState(seed)
+    utility = draw.exponential(size=shape) ** draw.uniform(0.5, 4, (*shape[:2], 1))
+    return utility, utility * draw.exponential(size=shape)
+
+
+def lukv_table(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How many tokens each head keeps by the table of one prompt, for every budget."""
+    scope: dict[str, Any] = {"__name__": "step2"}
+    exec(Path(arguments.lukv).read_text("utf-8"), scope)
+    shape, sink, recent = (3, 2, 120), 4, 3
+    evicted = scope["compute_optimal_budget_for_pair"](*utilities(1, *shape), sink, recent)
+    kept = (shape[2] - evicted * shape[2]).round().astype(int).tolist()
+    return {"seed": 1, "shape": shape, "sink": sink, "recent": recent, "kept": kept}
+
+
 METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "chunkkv": chunkkv,
     "compactor": compactor,
@@ -307,6 +325,7 @@ METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "cur": cur,
     "kvzip_plus": kvzip_plus,
     "lagkv": lagkv,
+    "lukv_table": lukv_table,
     "triattention": triattention,
 }
 
@@ -316,6 +335,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="+", choices=METHODS)
     parser.add_argument("--lagkv", help="lag_kv.py of the published code")
+    parser.add_argument("--lukv", help="step2_compute_curve.py of the published code")
     parser.add_argument("--triattention", help="a clone of the published code")
     arguments = parser.parse_args()
     import torch

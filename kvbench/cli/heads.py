@@ -11,6 +11,11 @@ from kvbench.support.errors import UserError
 FIXED = ("policy", "score", "budget", "schedule", "results")
 """Settings that say what is done with the context that was read."""
 FREE = tuple(f"score.{name}" for name in ("chunk", "repeat_prompt", "continue_prompt", "continue_end", "turn", "head"))
+REPEATED = ("policy=kvzip_head", "score=kvzip", "budget=1.0")
+ANSWERED = ("policy=plain", "policy.sink=4", "policy.recent=1", "budget=1.0", "schedule.evict_after=context")
+"""What is read for a budget table, but for the score."""
+SCORE = ("score=expected_attention", "score.epsilon=0.02")
+"""The score of the published budget table."""
 
 
 def declare(parser: Parser) -> None:
@@ -20,6 +25,10 @@ Let the model repeat the contexts of a task, and write the largest KVzip score o
 policies that keep or evict complete heads. Takes the settings model, task, seed, score.chunk and score.repeat_prompt \
 of kvbench run; several tasks are combined. With --queries: read the prompts of tasks, and write statistics of the \
 queries of each head before their rotation, for score=triattention.
+
+An --output named .npy is LU-KV's budget table: what each head can do without, by the attention of answers to the \
+contexts of a task. Takes any score and its settings, and policy.sink, recent, window and pool as well; several tasks \
+are averaged. The table is of this model and this score.
 """
     parser.epilog = """
   kvbench heads task=ruler/niah_single_1 task.samples=4 --output heads.json
@@ -27,6 +36,8 @@ queries of each head before their rotation, for score=triattention.
   kvbench run policy=duo_attention score.path=heads.json budget=0.5
   kvbench heads --queries task=ruler/vt task.samples=20 --output queries.safetensors
   kvbench run policy=triattention score.statistics=queries.safetensors budget=512
+  kvbench heads task=ruler/niah_single_1 task.samples=8 score=expected_attention --output budgets.npy
+  kvbench run task=ruler/vt policy=lukv policy.layers.path=budgets.npy score=expected_attention budget=0.2
 """
     parser.bare_exit = Exit.USAGE
     parser.words = Words("[settings]", groups=("model", "task", "data"))
@@ -36,7 +47,7 @@ queries of each head before their rotation, for score=triattention.
         type=Path,
         required=True,
         help="the numbers, the model's hash and the settings; a name in .tsv: only the numbers, one line per layer, "
-        "in the format of DuoAttention's full_attention_heads.tsv",
+        "in the format of DuoAttention's full_attention_heads.tsv; in .npy: LU-KV's table of budgets",
     )
     parser.add_argument(
         "--queries", action="store_true", help="measure the queries of the heads; the file is in safetensors format"
@@ -47,6 +58,7 @@ def main(flags: argparse.Namespace) -> int:
     """Write a table. Raises UserError for bad settings and for an output that cannot be written."""
     from kvbench.config.overrides import parse
     from kvbench.config.sweep import checked, refuse_around
+    from kvbench.probes.budget_table import budget_table
     from kvbench.probes.calibration import calibrate
     from kvbench.probes.query_statistics import query_statistics
     from kvbench.run.plan import plan
@@ -58,16 +70,22 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"--output {flags.output} is a folder: name a file")
     overrides = parse(flags.words)
     refuse_around(overrides, "kvbench heads")
-    does = "reads complete prompts" if flags.queries else "repeats complete contexts with score=kvzip"
+    of_budgets, keys = flags.output.suffix == ".npy" and not flags.queries, {override.key for override in overrides}
+    does, free, method = "repeats complete contexts with score=kvzip", {*FREE}, list(REPEATED)
+    if flags.queries:
+        does, free, method = "reads complete prompts", set(), ["policy=full"]
+    if of_budgets:
+        does, free = "reads answers to complete contexts", {key for key in keys if key.startswith(("score", "policy."))}
+        words = (*ANSWERED, *(() if "score" in keys else SCORE))
+        method = [word for word in words if word.partition("=")[0] not in keys]
     for override in overrides:
-        if override.key.split(".")[0] in FIXED and (flags.queries or override.key not in FREE):
+        if override.key.split(".")[0] in FIXED and override.key not in free:
             raise UserError(f"heads takes no {override.key}: it {does} and evicts nothing; leave it out")
-    method = ("policy=full",) if flags.queries else ("policy=kvzip_head", "score=kvzip", "budget=1.0")
     _, cells = checked([*overrides, *parse(method)], tell)
-    if len({cell.model for cell in cells}) > 1 or len({cell.score for cell in cells}) > 1:
-        raise UserError("heads makes one table: name one model and one value of each score setting")
+    if len({(cell.model, cell.score, cell.policy) for cell in cells}) > 1:
+        raise UserError("heads makes one table: name one model and one value of each score setting and policy setting")
     planned = plan(cells, set())
-    measure = query_statistics if flags.queries else calibrate
+    measure = budget_table if of_budgets else query_statistics if flags.queries else calibrate
     measured = measure(planned, lambda read: tell(f"{read}/{planned.prefills_to_do} contexts"))
     measured.write(flags.output)
     layers, heads = measured.shape

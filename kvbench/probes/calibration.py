@@ -34,7 +34,7 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
     """
     info, model = loaded(plan)
     cell, table, prompts = plan.cells[0], torch.zeros(info.heads), 0
-    for prompts, prompt in enumerate(prompts_of(plan, model), 1):
+    for prompts, (prompt, _, _) in enumerate(prompts_of(plan, model), 1):
         table = table.maximum(head_scores(model, info, prompt, cell.score))
         done(prompts)
     rows = tuple(tuple(row) for row in table.double().tolist())
@@ -51,15 +51,18 @@ def loaded(plan: Plan) -> tuple[ModelInfo, LoadedModel]:
     return info, load(info)
 
 
-def prompts_of(plan: Plan, model: LoadedModel) -> Iterator[Prompt]:
-    """Each prompt of a plan once. Raises UserError for a sample that cannot be read."""
+def prompts_of(plan: Plan, model: LoadedModel) -> Iterator[tuple[Prompt, Cell, int]]:
+    """Each prompt of a plan once, with a cell that reads it and the tokens of its answer.
+
+    Raises UserError for a sample that cannot be read.
+    """
     for group in plan.groups:
         first = {min(job.missing) for job in group.jobs}
         for sample in samples_of(model.tokenizer, group):
             if isinstance(sample, InvalidSample):
                 raise UserError(f"{group.task.name}: sample {sample.id} cannot be read: {sample.error}")
             if sample.id in first:
-                yield prompt_of(model, sample, group.cells[0])
+                yield prompt_of(model, sample, group.cells[0]), group.cells[0], sample.max_new_tokens
 
 
 def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Score) -> HeadScores:

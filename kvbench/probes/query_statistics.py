@@ -23,7 +23,7 @@ def query_statistics(plan: Plan, done: Callable[[int], None] = lambda prompts: N
     cell, rotations = plan.cells[0], _rotations(model)
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     tokens = prompts = 0
-    for prompts, prompt in enumerate(prompts_of(plan, model), 1):
+    for prompts, (prompt, _, _) in enumerate(prompts_of(plan, model), 1):
         ids = torch.tensor(prompt.context)
         for layer in model.engine.prefill(ids, {len(ids)}).cache.evictable:
             numbers = before_rotation(layer.observed(len(ids)).queries, rotations[layer.index])

@@ -125,3 +125,24 @@ def test_a_policy_by_table_asks_for_one(kvbench: Command, model: tuple[str, ...]
     many = kvbench("plan", *model, "policy=duo_*,tov*")
     assert many.code == 0 and many.out.count("tova") == 1 and "duo_attention" not in many.out
     assert "left out score head_table on duo_attention: score.path has no default" in many.err
+
+
+ANSWERED = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new_tokens=6", "task.samples=2")
+
+
+def test_a_budget_table_is_written_and_read(kvbench: Command) -> None:
+    """And other settings that make no sense for it are refused."""
+    made = kvbench("heads", *ANSWERED, "score=key_diff", "policy.recent=8", "--output", "budgets.npy")
+    assert made.code == 0 and "budgets.npy: 5 layers of 2 KV heads of model reference" in made.err
+    table = np.load("budgets.npy")
+    assert table.shape == (99, 5, 2) and table[:90].mean(axis=(1, 2)) == pytest.approx(np.arange(1, 91) / 100, abs=0.01)
+    run = ("run", *ANSWERED, "policy=lukv", "policy.layers.path=budgets.npy", "score=key_diff", "budget=0.3")
+    assert kvbench(*run, "results.dir=rows").code == 0
+    assert len(rows_of(Path("rows"))) == 2
+    for word in ("budget=0.2", "policy=lukv", "schedule.decode_every=4"):
+        refused = kvbench("heads", *ANSWERED, word, "--output", "budgets.npy")
+        assert refused.code == 2 and f"heads takes no {word.split('=')[0]}: it reads answers" in refused.err
+    refused = kvbench("heads", *ANSWERED, "score=key_diff,key_norm", "--output", "budgets.npy")
+    assert refused.code == 2 and "heads makes one table" in refused.err
+    short = kvbench("heads", *ANSWERED[:2], "task.samples=1", "task.max_new_tokens=1", "--output", "budgets.npy")
+    assert short.code == 2 and "an answer of one token attends to nothing" in short.err

@@ -237,7 +237,7 @@ class TableLayers(Layers):
     @cached_property
     def table(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
         """The parts that are evicted, [99, layers, KV heads]."""
-        expected = "a .npy of parts from 0 to 1, [99, layers, KV heads], as LU-KV's step2_compute_curve.py writes it"
+        expected = "a .npy of parts from 0 to 1, [99, layers, KV heads], as kvbench heads --output FILE.npy writes it"
         if self.path is None:
             raise UserError(f"policy.layers.path=null: name a budget table, {expected}")
         if not Path(self.path).is_file():

@@ -1,0 +1,123 @@
+"""LU-KV's budget tables: what each head can do without, by the attention of answers to what a score ranks low.
+
+LU-KV (Tang et al. 2026, https://arxiv.org/abs/2602.08585), as `step1_llama.py` and `step2_compute_curve.py` of its code
+find a table: the utility of a pair is the largest weight that any token of an answer gives it, times the norm of its
+projected value over those of the layer; a head evicts by its score; heads give up the least utility first, on the
+convex hull of what each gives up. Answers here are greedy; its code draws them at a temperature of 0.7.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+
+from kvbench.cache.attention import Rule
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.scores.criticalkv import projected_norms
+from kvbench.eviction.scores.kvzip import strongest
+from kvbench.models import bridge
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.prefill import Attend
+from kvbench.models.prompts.prompt import ends
+from kvbench.models.repeat import FrozenCacheReader
+from kvbench.probes.calibration import loaded, prompts_of
+from kvbench.probes.scene import Scene
+from kvbench.run.plan import Plan
+from kvbench.run.prefill_job import prefill
+from kvbench.support.errors import UserError
+
+Table = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class BudgetTable:
+    """The part of each KV head that is evicted at budgets of 0.99, 0.98, ... 0.01; `model`: by name."""
+
+    parts: Float[np.ndarray, "99 layers kv_heads"]
+    model: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Layers and KV heads."""
+        return self.parts.shape[1:]
+
+    def write(self, path: Path) -> None:
+        """Write the parts alone, in .npy format."""
+        np.save(path, self.parts)
+
+
+def budget_table(plan: Plan, done: Callable[[int], None] = lambda prompts: None) -> BudgetTable:
+    """The mean of the tables of the prompts of a plan, whose cells have one model, score and policy.
+
+    `done` is called with the number of prompts read.
+
+    Raises UserError or MissingFile for a model or a sample that cannot be run, and for an answer of one token.
+    """
+    (_, model), total, read = loaded(plan), np.zeros(()), 0
+    for read, (prompt, cell, new_tokens) in enumerate(prompts_of(plan, model), 1):
+        scene = Scene(model, prompt, prefill(model, {0: prompt}, [cell]))
+        ranked = [ranking.scores.double().cpu().numpy() for ranking in scene.rank(cell)]
+        first = cell.policy.of_prompt(prompt.head, scene.tokens, cell.budget, prompt.asked).sinks
+        stop = ends(model.tokenizer, cell.task, model.stop)
+        utility = np.stack(utilities(scene, stop, new_tokens))[..., first : first + ranked[0].shape[1]]
+        total = total + evicted_parts(utility, np.stack(ranked), scene.tokens)
+        done(read)
+    return BudgetTable(total / read, plan.cells[0].model.label)
+
+
+def evicted_parts(utility: Table, scores: Table, tokens: int) -> Table:
+    """The table of one prompt of `tokens` tokens. utility, scores: of the pairs that are not protected, [layers, KV
+    heads, pairs]. A head keeps at least a hundredth of the tokens, and the protected ones.
+    """
+    layers, heads, pairs = scores.shape
+    given_up = np.take_along_axis(utility, scores.argsort(axis=2), axis=2).reshape(-1, pairs)
+    most = tokens - max(round(tokens / 100), tokens - pairs)
+    hull = np.stack([isotonic_regression(head).x[:most] for head in given_up])  # the slopes of the sums' lower hull
+    owners = hull.argsort(axis=None, kind="stable") // most
+    goals = (round(part / 100 * layers * heads * tokens) for part in range(1, 100))
+    counts = [np.bincount(owners[:goal], minlength=layers * heads) for goal in goals]
+    return np.stack(counts).reshape(99, layers, heads) / tokens
+
+
+@torch.inference_mode()
+def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table]:
+    """The utility of every pair of each layer, [KV heads, tokens], to the answer of the full cache."""
+    engine, cache, question = scene.model.engine, scene.shared.cache, list(scene.prompt.question)
+    batch = RaggedBatch([cache], engine.tile, len(question) + new_tokens, engine.kernels)
+    asked = torch.tensor(question) if question else None
+    (answer,) = engine.generate(scene.reading.prefilled, batch, stop, question=asked)
+    if len(answer.ids) < 2:
+        raise UserError(
+            "an answer of one token attends to nothing: use a task with longer answers, or raise task.max_new_tokens"
+        )
+    reader = AnswerReader(cache, engine.max_length, engine.attend, len(answer.ids) - 1)
+    ids = torch.tensor([[*question, *answer.ids[:-1]]], device=engine.device)
+    bridge.forward(engine.model, ids, cache.num_tokens, reader)
+    found = []
+    for layer in cache.evictable:
+        projected = replace(layer, projections={"output": scene.projection(layer)})
+        norms = projected_norms(projected, scene.tokens, 2)
+        by_head = reader.weights[layer.index] * norms / norms.sum()
+        found.append(by_head.view(layer.cache_heads, -1, scene.tokens).amax(dim=1).double().cpu().numpy())
+    return found
+
+
+class AnswerReader(FrozenCacheReader):
+    """Records the largest of the `weights` that the newest `rows` tokens give each pair of the cache, by layer."""
+
+    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend, rows: int) -> None:
+        super().__init__(cache, max_length, attend)
+        self.weights: dict[int, Tensor] = {}
+        self._rows = rows
+
+    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+        if self._layers[layer].evictable:
+            cached = self._layers[layer].dense[0]
+            every, columns = torch.cat((cached, keys), dim=1), slice(0, cached.shape[1])
+            self.weights[layer] = strongest(queries[:, -self._rows :], every, columns, rule)
