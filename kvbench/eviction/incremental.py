@@ -128,21 +128,29 @@ class IncrementalEviction:
         each = range(layer.cache_heads)
         return Step(merge_heads(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
 
+    def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking, Ranking]:
+        """A dense layer with its running scores, the ranking of its slots, and what its heads choose from.
+
+        The heads may be those of several cells if the score is `head_by_head`. rows: as in `step`.
+        """
+        if rows is not None:
+            rows = rows.last(self.policy.rows(rows.queries.shape[1]))
+        raw = self._raw(layer, rows, layer.cache_heads)
+        if self.accumulates:
+            raw = layer.state[ACCUMULATED].view_as(raw) + raw
+            layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
+        ranking = rank_columns(raw, layer, self.policy, self.score)
+        return layer, ranking, self.policy.chooses(ranking)
+
     def _evict(
         self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "cache_heads"]
     ) -> tuple[LayerCache, Ranked]:
         """A dense layer after an eviction, and the scores of its slots before it."""
         slots, policy = layer.lengths[0], self.policy
-        if rows is not None:
-            rows = rows.last(policy.rows(rows.queries.shape[1]))
-        raw = self._raw(layer, rows, layer.cache_heads)
-        if self.accumulates:
-            raw = layer.state[ACCUMULATED].view_as(raw) + raw
-            layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
-        ranking = rank_columns(raw, layer, policy, self.score)
+        layer, ranking, chosen = self.rank(layer, rows)
         if not ranking.scores.isfinite().all():
             raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
-        chosen, candidates = policy.chooses(ranking), ranking.candidates
+        candidates = ranking.candidates
         kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
         scores = torch.full(kept.shape, torch.nan, device=kept.device)
         scores[:, ranking.first : ranking.first + candidates] = ranking.scores

@@ -70,10 +70,8 @@ class Ranking:
     @cached_property
     def shared(self) -> "Ranking":
         """The same ranking for every cache head: the mean over the heads."""
-        if bool((self.scores == self.scores[:1]).all() and (self.unpooled == self.unpooled[:1]).all()):
-            return self
-        heads = self.scores.shape[0]
-        return self.mapped(lambda scores: scores.mean(dim=0, keepdim=True).repeat(heads, 1))
+        equal = (self.scores == self.scores[:1]).all() & (self.unpooled == self.unpooled[:1]).all()
+        return self.mapped(lambda scores: torch.where(equal, scores, scores.mean(dim=0, keepdim=True)))
 
     def mapped(self, change: Callable[[Ranked], Ranked]) -> "Ranking":
         """The ranking with all of its scores changed."""

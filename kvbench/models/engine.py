@@ -358,11 +358,11 @@ class Engine:
         return logits[:, num_logits - last :]
 
     def evicting_cache(
-        self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None, cells: int = 1
+        self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None
     ) -> EvictingCache:
-        """A cache of this model that evicts as it grows; it may hold several `cells`."""
+        """A cache of this model that evicts as it grows."""
         re_rotation = self.re_rotation if stepping.eviction.policy.positions == "cache" else None
-        return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels, cells=cells)
+        return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels)
 
     @cached_property
     def re_rotation(self) -> KeyReRotation:

@@ -1,18 +1,15 @@
 """Texts whose tokens are scored: all cells read a text together, and each evicts from its cache as the cache grows."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
-from kvbench.models.decode.batched_scores import merge_cells, sharing_key, split_cells
 from kvbench.models.decode.evicting_batch import EvictingCache
-from kvbench.models.decode.slots import slots_key
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
 from kvbench.records import Curve, KeptDetail, Row
@@ -49,19 +46,6 @@ def run_texts(
         _Reading(model, texts, missing, environment, detail, result).run(job.cells)
     result.sort(job)
     return result
-
-
-@dataclass(frozen=True)
-class Lane:
-    """Cells whose caches grow together as one, or a single cell."""
-
-    cells: tuple[Cell, ...]
-    evicting: EvictingCache
-
-    def caches(self) -> Iterator[tuple[Cell, EvictingCache, KVCache]]:
-        """Each cell with the present content of its cache."""
-        caches = split_cells(self.evicting.freeze(), self.evicting.cells)
-        return ((cell, self.evicting, cache) for cell, cache in zip(self.cells, caches, strict=True))
 
 
 class _CannotReadTogether(Exception):
@@ -111,19 +95,19 @@ class _Reading:
             except ValueError as error:
                 part.rows += self._error_rows(cells, sample, str(error))
         readable = [sample for sample in self.texts if sample.id in prompts]
-        lanes: list[Lane] = []
+        caches: list[EvictingCache] = []
         for place, sample in enumerate(readable):
             prompt, start = prompts[sample.id], clock(self.model)
             try:
-                last = prompt.tokens - 1 + max((lane.evicting.num_tokens for lane in lanes), default=0)
+                last = prompt.tokens - 1 + (caches[0].num_tokens if caches else 0)
                 if last > self.model.max_length and any(cell.policy.positions == "original" for cell in cells):
                     raise UserError(
                         f"the token at position {last} is beyond the longest sequence of the model, "
                         f"{self.model.max_length} tokens; use policy.positions=cache, or fewer tokens "
                         "(task.context_length, task.samples)"
                     )
-                lanes = lanes or _lanes(self.model, cells, list(prompts.values()))
-                lanes, nll = _nll(self.model, prompt, lanes)
+                caches = caches or _caches(self.model, cells, list(prompts.values()))
+                caches, nll = _nll(self.model, prompt, cells, caches)
             except ValueError as error:
                 if len(cells) > 1:
                     raise _CannotReadTogether from error
@@ -131,10 +115,10 @@ class _Reading:
                     part.rows += self._error_rows(cells, later, str(error), prompts[later.id])
                 break
             seconds = (clock(self.model) - start) / len(cells)
-            ends = (end for lane in lanes for end in lane.caches())
-            for (cell, evicting, cache), values in zip(ends, nll.double().cpu().tolist(), strict=True):
+            for cell, evicting, values in zip(cells, caches, nll.double().cpu().tolist(), strict=True):
                 if (sample.id, cell.id) not in self.missing:
                     continue
+                cache = evicting.freeze()
                 broken = next((position for position, value in enumerate(values) if not math.isfinite(value)), None)
                 if broken is not None:
                     part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)
@@ -148,8 +132,8 @@ class _Reading:
                     self.environment,
                     prompt_tokens=evicting.num_tokens,
                     **cache.exempt,
-                    full_cache_bytes=evicting.read_bytes // evicting.cells,
-                    peak_bytes=evicting.peak_bytes // evicting.cells,
+                    full_cache_bytes=evicting.read_bytes,
+                    peak_bytes=evicting.peak_bytes,
                     decode_seconds=seconds,
                     new_tokens=len(values),
                     value=math.fsum(values) / len(values),
@@ -170,32 +154,29 @@ class _Reading:
 
 
 def _nll(
-    model: LoadedModel, prompt: Prompt, lanes: Sequence[Lane]
-) -> tuple[list[Lane], Float[Tensor, "cells targets"]]:
+    model: LoadedModel, prompt: Prompt, cells: Sequence[Cell], caches: Sequence[EvictingCache]
+) -> tuple[list[EvictingCache], Float[Tensor, "cells targets"]]:
     """The negative log-likelihood of each token, and the caches afterwards.
 
     The given part of a text is read first, in blocks like a prompt; its last token is fed like those that are scored.
     """
-    ids, block = torch.tensor(prompt.context + prompt.question), lanes[0].cells[0].schedule.prefill_block or 1
+    ids, block = torch.tensor(prompt.context + prompt.question), cells[0].schedule.prefill_block or 1
     if not prompt.question:
-        return list(lanes), model.engine.nll(ids, [lane.evicting for lane in lanes], block)
+        return list(caches), model.engine.nll(ids, caches, block)
     given = len(prompt.context) - 1
-    model.engine.give(ids[:given], [lane.evicting for lane in lanes], block)
+    model.engine.give(ids[:given], caches, block)
     scoring = []
-    for lane in lanes:
-        before, every = lane.evicting, lane.cells[0].schedule.decode_every
-        after = model.engine.evicting_cache(
-            replace(before.stepping, decoding=True), every, before.freeze(), before.cells
-        )
+    for cell, before in zip(cells, caches, strict=True):
+        decoding = replace(before.stepping, decoding=True)
+        after = model.engine.evicting_cache(decoding, cell.schedule.decode_every, before.freeze())
         after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
-        scoring.append(Lane(lane.cells, after))
-    return scoring, model.engine.nll(ids[given:], [lane.evicting for lane in scoring])
+        scoring.append(after)
+    return scoring, model.engine.nll(ids[given:], scoring)
 
 
-def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[Lane]:
-    """Empty caches, one for all cells that can be scored together. A budget is a share of all tokens, or a number."""
-    alike: dict[Hashable, list[tuple[Cell, IncrementalEviction]]] = {}
-    num_tokens = sum(prompt.tokens - 1 for prompt in prompts)  # the last token of a text is not read
+def _caches(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[EvictingCache]:
+    """An empty cache of each cell. A budget is a share of all tokens, or a number."""
+    caches, num_tokens = [], sum(prompt.tokens - 1 for prompt in prompts)  # the last token of a text is not read
     for cell in cells:
         in_blocks, every = cell.schedule.prefill_block is not None, cell.schedule.decode_every
         eviction = eviction_of(cell, prompts[0])
@@ -203,17 +184,8 @@ def _lanes(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt])
         if every is not None and _task(cell).evict == "before":
             budget -= 1
         incremental = IncrementalEviction(eviction, budget, decoding=not in_blocks)
-        alone = every == 1 and not in_blocks and slots_key(incremental, model.engine.kernels) is not None
-        key = None if alone else sharing_key(incremental)  # these are evicted from together by the batch
-        alike.setdefault(cell.id if key is None else (key, cell.schedule), []).append((cell, incremental))
-    lanes = []
-    for members in alike.values():
-        first, evictions = members[0][0], [incremental for _, incremental in members]
-        every = 1 if first.schedule.prefill_block is not None else first.schedule.decode_every
-        incremental = merge_cells(evictions) if len(evictions) > 1 else evictions[0]
-        evicting = model.engine.evicting_cache(incremental, every, cells=len(evictions))
-        lanes.append(Lane(tuple(cell for cell, _ in members), evicting))
-    return lanes
+        caches.append(model.engine.evicting_cache(incremental, 1 if in_blocks else every))
+    return caches
 
 
 def _task(cell: Cell) -> Likelihood:

@@ -167,12 +167,12 @@ class Broken(Attention):
 BROKEN = replace(H2O, score=Broken())
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
 def test_a_cell_that_cannot_be_cut_fails_alone(
-    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch, together: bool
+    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch, in_place: bool
 ) -> None:
-    if not together:
-        monkeypatch.setattr(EvictingCache, "slots_key", None)
+    if not in_place:
+        monkeypatch.setattr(EvictingCache, "evicts_in_place", lambda *_: False)
     engine = make_engine(torch.float64)
     cells = [cut_prompt(engine, prompt, eviction) for eviction in (BROKEN, H2O, TOVA)]
     prefilled = engine.prefill(prompt, {1})

@@ -1,156 +1,190 @@
-"""Cells that evict together after every token equal caches that are evicted from one by one, whatever the company."""
+"""Cells that evict together equal cells that evict one by one, whatever their score, policy, schedule and company."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from torch import Tensor
 
+from kvbench.cache.attention import Rule, explicit
+from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.allocation.heads import MixHeads
+from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
-from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention, AttentionMax
 from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.caote import Caote
+from kvbench.eviction.scores.caote import Caote, FastCaote
+from kvbench.eviction.scores.cur import Cur
 from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
-from kvbench.eviction.scores.keys import KeyNorm
+from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
+from kvbench.eviction.scores.lagkv import LagKV
 from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
-from kvbench.models import bridge
+from kvbench.eviction.scores.rkv import RKV
+from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava, Vatp
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
-from kvbench.models.engine import Engine
-from tests.models.families import tiny
+from kvbench.models.rope import KeyReRotation, KeyRotation
+from tests.models.looped import Alone
 
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 H2O = Policy("h2o", window=8, recent=6, state="accumulate")
 TOVA = Policy("tova", window=1)
 POOLED = Policy("pooled", window=8, recent=4, sink=2, pool=Pool("max", 5))
 AVERAGED = Policy("averaged", window=8, recent=3, pool=Pool("avg", 3), state="accumulate")
-RAGGED = replace(POOLED, name="ragged", heads=MixHeads(alpha=0.2))
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
-MIXED = [
-    Eviction(policy, score, Tokens(budget))
-    for policy, score, budget in (
-        (H2O, Attention(), 18),
-        (RAGGED, OBCacheJoint(), 20),
-        (RAGGED, Attention(diagonal=False), 13),
-        (POOLED, OBCacheKey(), 25),
-        (H2O, OBCacheValue(), 11),
-        (TOVA, ExactRemoval(), 18),
-        (TOVA, ExactZeroed(), 9),
-        (STREAMING, Recency(), 14),
-        (replace(RAGGED, state="accumulate"), AttentionMax(), 16),
-        (AVERAGED, Cake(), 17),
-        (replace(STREAMING, recent=5), KeyNorm(), 12),
-        (replace(RAGGED, layout="query_heads"), Attention(power=2), 15),
-        (replace(RAGGED, recent=7, reduce="max"), Attention(power=2), 15),
-        (POOLED, Caote(), 19),
-        (POOLED, Attention(), 1000),
-    )
+APART = replace(POOLED, name="apart", layout="query_heads")
+BY_SCORE = replace(AVERAGED, name="cake", state="overwrite", slot_order="score")
+SHARED = replace(TOVA, name="tova_official", heads=SharedHeads())
+CHUNKS = replace(H2O, name="chunks", heads=ChunkHeads(size=3), window=2)
+MEAN = replace(H2O, name="layer_mean", group="layer_mean")
+RENUMBERED = replace(STREAMING, name="renumbered", positions="cache")
+POLICIES = (H2O, TOVA, POOLED, AVERAGED, APART, BY_SCORE, SHARED, CHUNKS, MEAN, replace(H2O, positions="cache"))
+READING: tuple[Score, ...] = (
+    *(Attention(), AttentionMax(), Attention(power=2), Attention(diagonal=False), Cake(), OBCacheValue(), OBCacheKey()),
+    *(ExactRemoval(), ExactZeroed(), Caote(), FastCaote(), Caote(host=OBCacheValue()), Lava(), Vatp(), RKV()),
+)
+KEYS: tuple[Score, ...] = (Recency(), KeyNorm(), KeyDiff(), LagKV(sink=1, lag=3), Cur(), Random())
+PAIRS: list[tuple[Policy, Score]] = [
+    *((policy, OBCacheJoint()) for policy in POLICIES),
+    *((POLICIES[place % 6], score) for place, score in enumerate(READING)),
+    *product((STREAMING, RENUMBERED), KEYS),
+]
+"""Every policy and every score."""
+ROTATION = KeyReRotation({0: KeyRotation(torch.tensor([1.0, 0.3, 0.1]), interleaved=False)})
+RULES = {
+    "plain": Rule(0.3),
+    "soft cap and sinks": Rule(0.3, softcap=5.0, sinks=torch.tensor([0.1, -0.4, 0.3, 0.9], dtype=torch.float64)),
+}
+
+
+def steppings(pairs: Sequence[tuple[Policy, Score]]) -> list[IncrementalEviction]:
+    """Capacities of 9 to 14, which differ between heads where policy and score allow it."""
+    made = []
+    for number, (policy, score) in enumerate(pairs):
+        most = 9 + number % 5
+        equal = policy.positions == "cache" or score.name == "random" or policy.heads.kind != "uniform"
+        equal = equal or policy.group == "layer_mean"
+        heads = HEADS if policy.layout == "query_heads" else KV_HEADS
+        capacity = most if equal else {0: tuple(most + head % 2 for head in range(heads))}
+        made.append(IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity))
+    return made
+
+
+def given(cells: int, passes: Sequence[int], dtype: torch.dtype = torch.float64) -> list[list[Tensor]]:
+    """Random queries, keys and values of each pass, by cell."""
+    draw = torch.Generator().manual_seed(3)
+    heads = (HEADS, KV_HEADS, KV_HEADS)
+    return [[torch.randn(cells, h, new, HEAD_DIM, generator=draw, dtype=dtype) for h in heads] for new in passes]
+
+
+def cache_of(stepping: IncrementalEviction, every: int, kernels: Kernels = "torch") -> EvictingCache:
+    rotation = ROTATION if stepping.policy.positions == "cache" else None
+    return EvictingCache(stepping, every, re_rotation=rotation, kernels=kernels)
+
+
+def together(
+    cells: Sequence[EvictingCache], arrays: Sequence[Sequence[Tensor]], rule: Rule
+) -> tuple[list[Tensor], list[KVCache]]:
+    """Outputs of every pass, and the caches afterwards."""
+    batch = EvictingBatch(cells, len(cells), sum(queries.shape[2] for queries, *_ in arrays))
+    outputs = []
+    for queries, keys, values in arrays:
+        outputs.append(batch.attend(0, queries, keys, values, rule))
+        batch.finish(queries.shape[2])
+        batch.check()
+    batch.settle()
+    return outputs, [cache.freeze() for cache in cells]
+
+
+def check_alone(
+    evictions: Sequence[IncrementalEviction],
+    every: int,
+    arrays: Sequence[Sequence[Tensor]],
+    rule: Rule,
+    found: tuple[list[Tensor], list[KVCache]],
+    near: float = 1e-9,
+) -> None:
+    """Each cell by itself gives the same outputs, pairs, order and state."""
+    outputs, caches = found
+    for cell, stepping in enumerate(evictions):
+        alone = Alone(stepping, every, ROTATION if stepping.policy.positions == "cache" else None)
+        what = f"{stepping.policy.name} {stepping.score.name}"
+        for output, parts in zip(outputs, arrays, strict=True):
+            expected = alone.attend(rule, *(part[cell] for part in parts))
+            assert (output[cell] - expected).abs().max() < near, what
+        (layer,), expected = caches[cell].layers, alone.layer
+        assert expected is not None and layer.offsets == expected.offsets, what
+        assert torch.equal(layer.positions, expected.positions), what
+        assert (layer.keys - expected.keys).abs().max() < near, what
+        assert (layer.values - expected.values).abs().max() < near, what
+        assert layer.state.keys() == expected.state.keys()
+        for name, numbers in expected.state.items():
+            assert torch.allclose(layer.state[name], numbers, rtol=1e-3, atol=1e-5), what
+
+
+@pytest.mark.parametrize(("every", "rule"), [(1, "plain"), (3, "soft cap and sinks")])
+def test_every_score_and_policy(every: int, rule: str) -> None:
+    """Cells fill up at different times; then a question of several tokens, then an answer."""
+    evictions = steppings(PAIRS)
+    arrays = given(len(evictions), [7, *[1] * 6, 4, *[1] * 3])
+    found = together([cache_of(stepping, every) for stepping in evictions], arrays, RULES[rule])
+    check_alone(evictions, every, arrays, RULES[rule], found)
+
+
+KERNELS = [
+    (H2O, Attention()),
+    (POOLED, OBCacheJoint()),
+    (replace(POOLED, state="accumulate"), AttentionMax()),
+    (BY_SCORE, Cake()),
+    (STREAMING, Recency()),
+    (replace(RENUMBERED, recent=5), Recency()),
 ]
 
 
-def grown(
-    engine: Engine, prompt: torch.Tensor, tokens: torch.Tensor, evictions: Sequence[Eviction]
-) -> tuple[torch.Tensor, list[KVCache], list[int]]:
-    """Logits of all tokens [cells, tokens, vocabulary], the caches afterwards, and the most bytes of each."""
-    caches = []
-    full = engine.prefill(prompt, {8, 1}).cache
-    for eviction in evictions:
-        decision = eviction.decide(full)
-        stepping = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
-        caches.append(
-            engine.evicting_cache(stepping, 1, stepping.remember(full, decision, eviction.evict(full, decision)))
-        )
-    batch = EvictingBatch(caches, engine.tile, len(tokens))
-    logits = [engine.read(batch, token.expand(engine.tile, 1))[: len(caches)] for token in tokens]
-    batch.check()
-    batch.settle()
-    return torch.stack(logits, dim=1), [cache.freeze() for cache in caches], batch.peak_bytes
-
-
-def check_equal(left: Sequence[KVCache], right: Sequence[KVCache], near: float = 1e-9) -> None:
-    for one, other in zip(left, right, strict=True):
-        for layer, alone in zip(one.layers, other.layers, strict=True):
-            assert layer.offsets == alone.offsets and layer.query_heads == alone.query_heads
-            assert torch.equal(layer.positions, alone.positions)
-            assert (layer.keys - alone.keys).abs().max() < near and (layer.values - alone.values).abs().max() < near
-            for name, numbers in alone.state.items():
-                assert torch.allclose(layer.state[name], numbers, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
-def test_cells_that_evict_together_are_those_that_evict_alone(
-    family: str, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Soft caps, sinks and local layers too."""
-    model = tiny(family)
-    if family != "gpt_oss":  # experts multiply in float32
-        model = model.double()
-    bridge.attach(model)
-    engine = Engine(model, tile=len(MIXED))
-    tokens = torch.randint(0, 97, (8,), generator=torch.Generator().manual_seed(2))
-    near = 1e-9 if family != "gpt_oss" else 1e-3
-    logits, caches, peaks = grown(engine, prompt, tokens, MIXED)
-    monkeypatch.setattr(EvictingCache, "slots_key", None)
-    expected, alone, expected_peaks = grown(engine, prompt, tokens, MIXED)
-    assert (logits - expected).abs().max() < near
-    check_equal(caches, alone, near)
-    assert peaks == expected_peaks
-
-
-def test_kernels_evict_the_same_pairs(prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_kernels_evict_the_same_pairs(every: int) -> None:
     """Heads of different lengths, with and without a pool, running scores and protected tokens."""
     pytest.importorskip("triton")
-    model = tiny("llama")
-    bridge.attach(model)
-    evictions = [MIXED[place] for place in (0, 1, 4, 8)]
-    tokens = torch.randint(0, 97, (3,), generator=torch.Generator().manual_seed(2))
-    logits, caches, _ = grown(Engine(model, tile=4, kernels="triton"), prompt, tokens, evictions)
-    monkeypatch.setattr(EvictingCache, "slots_key", None)
-    expected, alone, _ = grown(Engine(model, tile=4), prompt, tokens, evictions)
-    assert (logits - expected).abs().max() < 1e-3
-    check_equal(caches, alone, 1e-3)
+    evictions = steppings(KERNELS)
+    arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
+    found = together([cache_of(stepping, every, "triton") for stepping in evictions], arrays, RULES["plain"])
+    check_alone(evictions, every, arrays, RULES["plain"], found, 1e-3)
 
 
-def test_a_text_read_from_its_first_token(prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells fill up at different times, and go on after a pause."""
-    model = tiny("llama").double()
-    bridge.attach(model)
-    engine = Engine(model, tile=6)
-
-    def read() -> tuple[torch.Tensor, list[KVCache], list[int]]:
-        caches = [
-            engine.evicting_cache(IncrementalEviction(Eviction(policy, score, Tokens(most)), most), 1)
-            for policy, score, most in (
-                (H2O, Attention(), 18),
-                (H2O, OBCacheKey(), 9),
-                (POOLED, Attention(), 12),
-                (POOLED, OBCacheValue(), 30),
-                (TOVA, Attention(), 500),
-            )
-        ]
-        first, second = (engine.nll(part, caches) for part in (prompt[:33], prompt[32:]))
-        return torch.cat((first, second), dim=1), [cache.freeze() for cache in caches], [c.read_bytes for c in caches]
-
-    losses, caches, read_bytes = read()
-    monkeypatch.setattr(EvictingCache, "slots_key", None)
-    expected, alone, expected_bytes = read()
-    assert (losses - expected).abs().max() < 1e-9
-    check_equal(caches, alone)
-    assert read_bytes == expected_bytes
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_cell_has_the_same_bits_in_any_company(every: int) -> None:
+    """In the order of the cache also after a batch that ended between two evictions."""
+    evictions = steppings(PAIRS)
+    arrays = given(len(evictions), [10, *[1] * 4], torch.float32)
+    outputs, caches = together([cache_of(stepping, every) for stepping in evictions], arrays, RULES["plain"])
+    for cell in range(0, len(evictions), 7):
+        own, parts = cache_of(evictions[cell], every), [[part[cell : cell + 1] for part in each] for each in arrays]
+        batches = [parts] if every == 1 else [parts[:3], parts[3:]]
+        alone = [output for part in batches for output in together([own], part, RULES["plain"])[0]]
+        assert all(torch.equal(left[0], right[cell]) for left, right in zip(alone, outputs, strict=True))
+        assert torch.equal(own.freeze().layers[0].keys, caches[cell].layers[0].keys)
 
 
-def test_a_cell_has_the_same_bits_in_any_company(prompt: torch.Tensor) -> None:
-    model = tiny("llama")
-    bridge.attach(model)
-    engine = Engine(model, tile=len(MIXED))
-    tokens = torch.randint(0, 97, (6,), generator=torch.Generator().manual_seed(2))
-    together, caches, _ = grown(engine, prompt, tokens, MIXED)
-    for cell in (1, 2, 11):
-        alone, (cache,), _ = grown(engine, prompt, tokens, [MIXED[cell]])
-        assert torch.equal(alone[0], together[cell])
-        assert all(torch.equal(a.keys, b.keys) for a, b in zip(cache.layers, caches[cell].layers, strict=True))
+def test_local_layers_of_several_cells() -> None:
+    """Caches of different content: each cell attends to its own window, as it does alone."""
+    rule, (stepping, *_) = Rule(0.3, sliding_window=6), steppings([(TOVA, Attention())])
+    arrays = given(3, [9, *[1] * 4, 3])
+    outputs, caches = together([cache_of(stepping, 1) for _ in range(3)], arrays, rule)
+    for cell in range(3):
+        own = cache_of(stepping, 1)
+        alone, _ = together([own], [[part[cell : cell + 1] for part in each] for each in arrays], rule)
+        assert all(torch.equal(left[0], right[cell]) for left, right in zip(alone, outputs, strict=True))
+        queries, keys, values = (torch.cat([each[at][cell] for each in arrays], dim=1) for at in range(3))
+        expected = explicit(queries, keys, values, rule)
+        assert (torch.cat(outputs, dim=2)[cell] - expected).abs().max() < 1e-9
+        (layer,) = caches[cell].layers
+        assert layer.positions.tolist() == [*range(11, 16)] * KV_HEADS and layer.sliding_window == 6
+        assert torch.equal(layer.dense[0], keys[:, -5:])

@@ -31,6 +31,7 @@ class Attention(Score):
     power: int = 1
     diagonal: bool = True
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    head_by_head: ClassVar[bool] = True
     any_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ class AttentionMax(Score):
     name: str = "attn_max"
     diagonal: bool = True
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    head_by_head: ClassVar[bool] = True
     any_order: ClassVar[bool] = True
     group: ClassVar[Group] = "max"
 

@@ -27,6 +27,7 @@ class Cake(Score):
     name: str = "cake"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     least_rows: ClassVar[int] = 2
+    head_by_head: ClassVar[bool] = True
     any_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ is taken to be its squared norm, or that of its random projection, relative to i
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -36,6 +36,7 @@ class Cur(Score):
     sketch: int | None = None
     seed: int = 0
     name: str = "cur"
+    head_by_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.sink < 0:

@@ -28,6 +28,7 @@ class ExactRemoval(Score):
     name: str = "exact_removal"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "sum"
+    head_by_head: ClassVar[bool] = True
     any_order: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -44,5 +44,9 @@ class OverHost(Score):
     def least_rows(self) -> int:  # type: ignore[override]
         return self.host.least_rows
 
+    @property
+    def head_by_head(self) -> bool:  # type: ignore[override]
+        return self.host.head_by_head
+
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return self.host(layer, rows, reduce)

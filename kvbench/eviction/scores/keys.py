@@ -19,6 +19,7 @@ class KeyNorm(Score):
 
     name: str = "key_norm"
     signed: ClassVar[bool] = True
+    head_by_head: ClassVar[bool] = True
     any_order: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -35,6 +36,7 @@ class KeyDiff(Score):
 
     name: str = "key_diff"
     signed: ClassVar[bool] = True
+    head_by_head: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         keys, _ = layer.dense

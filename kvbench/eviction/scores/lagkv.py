@@ -6,6 +6,7 @@ an eviction here (`schedule.decode_every`) scores all that is left.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -32,6 +33,7 @@ class LagKV(Score):
     lag: int = 128
     cross: bool = False
     name: str = "lagkv"
+    head_by_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.sink < 0:

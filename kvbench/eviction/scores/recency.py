@@ -16,6 +16,7 @@ class Recency(Score):
     """The position of the pair in the token sequence."""
 
     name: str = "recency"
+    head_by_head: ClassVar[bool] = True
     any_order: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:

@@ -38,6 +38,7 @@ class RKV(Score):
     name: str = "rkv"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     signed: ClassVar[bool] = True
+    head_by_head: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.importance <= 1:

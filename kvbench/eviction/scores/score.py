@@ -102,8 +102,11 @@ class Score(Protocol):
     apart: why scores of different heads cannot be compared, and what helps; None where they can.
     whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
-    any_order: whether `__call__`, for a single row, gives a pair the same number wherever it stands, and `weigh` and
-        `refine` are the defaults: cells are then evicted from together while decoding.
+    head_by_head: whether the numbers of a KV head depend on no other head and not on its index: heads of several cells
+        are then scored as one layer while decoding. Otherwise a layer has the heads of one cell that hold equally many
+        pairs, which `layer.members` names if they are not all. `layer.index` is that of the model either way.
+    any_order: whether, besides, `__call__` gives a pair the same number wherever it stands, for a single row, and
+        `weigh` and `refine` are the defaults: after every token the newest pair then takes the slot of the worst one.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Score(Protocol):
     apart: ClassVar[str | None] = None
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
+    head_by_head: ClassVar[bool] = False
     any_order: ClassVar[bool] = False
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:

@@ -17,6 +17,7 @@ class WeightedAttention(Score):
     norm: Literal[1, 2] = 1
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "max"
+    head_by_head: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None

@@ -4,20 +4,22 @@ A layer evicts right after the attention of the newest tokens, whose output is n
 `policy.positions=cache`: kept pairs are then numbered 0, 1, ... again and new tokens follow them.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, fused, over_layer
+from kvbench.cache.attention import Rule
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import POSITION, ROTATED, KVCache, LayerCache, Window, joined
+from kvbench.cache.kv_cache import POSITION, ROTATED, KVCache, LayerCache, Window
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads
-from kvbench.models.decode.slots import SlotLayer, capacity_of, slots_key
+from kvbench.models.decode.batch import CellPairs, DecodeBatch, Heads, KVHeads
+from kvbench.models.decode.local_layer import LocalLayer
+from kvbench.models.decode.slots import Reading, SlotLayer, capacity_of
+from kvbench.models.decode.slots_in_order import SlotsInOrder
+from kvbench.models.decode.slots_in_place import SlotsInPlace, evicts_in_place
 from kvbench.models.rope import KeyReRotation
 
 
@@ -27,11 +29,10 @@ class EvictingCache:
 
     cache: the initial cache, with the state that `stepping` added (`IncrementalEviction.remember`); None: empty. Local
     layers hold the tokens in their sliding window (all tokens if no sequence of `max_length` is longer). re_rotation:
-    for `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. cells:
-    how many cells share the cache, see `kvbench.models.decode.batched_scores`.
-    num_tokens: tokens read so far. pending: tokens read since the last eviction. peak_bytes: the most bytes held
-    between two forward passes. read_bytes: bytes of the tokens read here if nothing were evicted. recurrent: the state
-    of layers without keys, of each cell.
+    for `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window.
+    num_tokens: tokens read so far. position: that of the next token. pending: tokens read since the last eviction.
+    peak_bytes: the most bytes held between two forward passes. read_bytes: bytes of the tokens read here if nothing
+    were evicted. recurrent: the state of layers without keys.
     """
 
     stepping: IncrementalEviction
@@ -41,213 +42,192 @@ class EvictingCache:
     re_rotation: KeyReRotation | None = None
     kernels: Kernels = "torch"
     num_tokens: int = 0
+    position: int = 0
     pending: int = 0
-    cells: int = 1
     peak_bytes: int = 0
     read_bytes: int = 0
     recurrent: RecurrentState | None = None
     _layers: dict[int, LayerCache] = field(default_factory=dict)
-    _rows: dict[int, list[Window]] = field(default_factory=dict)
+    _rows: dict[int, Window] = field(default_factory=dict)
     _taken: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         renumbered = self.stepping.eviction.policy.positions == "cache"
         assert renumbered == (self.re_rotation is not None), "positions=cache goes with the model's re_rotation"
         if self.cache is not None:
-            self.num_tokens = self.cache.num_tokens
+            self.num_tokens, self.position = self.cache.num_tokens, self.cache.position
             self._layers = {layer.index: layer for layer in self.cache.layers}
             self.recurrent = self.cache.recurrent
-            if self.recurrent is not None and self.recurrent.cells != self.cells:
-                self.recurrent = self.recurrent.of_cells([0] * self.cells)
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
-    def attend(self, layer: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule) -> CellRows:
-        """Append the new pairs, attend to all pairs, and evict if `every` tokens were read."""
-        rule = rule.within(self.max_length)
-        if layer not in self._layers:
-            empty = self.stepping.start(layer, queries.shape[0], keys.shape[0], keys)
-            if self.re_rotation is not None:
-                empty = replace(empty, state={**empty.state, ROTATED: empty.positions.float()})
-            self._layers[layer] = replace(empty, sliding_window=rule.sliding_window)
-        if rule.sliding_window is not None:
-            return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
-        self.read_bytes += keys.nbytes + values.nbytes
-        if self.re_rotation is None:
-            grown = shown = self._layers[layer].append(keys, values, self.num_tokens)
-        else:
-            grown = self.re_rotation.append(self._layers[layer], keys, values, self.num_tokens)
-            shown = self.re_rotation.show(grown)
-        rows = over_layer(queries, shown, rule, self.kernels)
-        if self.every is not None:
-            records = self._rows.setdefault(layer, [])
-            records.append(rows)
-            if self.pending + keys.shape[1] >= self.every:
-                left = self.stepping.step(shown, replace(joined(records), kernels=self.kernels)).layer
-                grown = left if self.re_rotation is None else self.re_rotation.stored(grown, left)
-                records.clear()
-        self._layers[layer] = grown
-        return rows.outputs
-
-    def _attend_locally(
-        self, layer: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule, sliding_window: int
-    ) -> CellRows:
-        held = self._layers[layer].keys.nbytes + self._layers[layer].values.nbytes
-        grown = self._layers[layer].append(keys, values, self.num_tokens)
-        kept = torch.ones(grown.cache_heads, grown.lengths[0], dtype=torch.bool)
-        kept[:, : max(0, grown.lengths[0] - sliding_window + 1)] = False
-        left = self._layers[layer] = grown.select(kept)
-        self.read_bytes += left.keys.nbytes + left.values.nbytes - held
-        return fused(queries, *grown.dense, rule)
-
-    def finish(self, new: int, elsewhere: int = 0) -> None:
-        """Count tokens as read once all layers have seen them. elsewhere: bytes of the layers taken by `take`."""
+    def finish(self, new: int, due: bool, held: int) -> None:
+        """Count tokens as read once all layers have seen them, evicted if it was `due`, and hold so many bytes."""
         self.num_tokens += new
-        self.pending += new
-        if self.every is not None and self.pending >= self.every:
-            self.pending = 0
-        self.peak_bytes = max(self.peak_bytes, self._held().bytes_allocated + elsewhere)
+        self.position += new
+        if due and self.re_rotation is not None and self._taken:
+            self.position = min(self.position, capacity_of(self.stepping, min(self._taken), 0))
+        self.pending = 0 if due else self.pending + new
+        self.peak_bytes = max(self.peak_bytes, held)
 
-    @property
-    def slots_key(self) -> Hashable | None:
-        """`slots_key` of caches that evict after every token from heads that hold what they may; None for others."""
+    def evicts_in_place(self, new: int) -> bool:
+        """Whether the newest pair of a head can take the slot of the one evicted for it."""
         full = all(
             length <= capacity_of(self.stepping, layer.index, head)
             for layer in self._layers.values()
             for head, length in enumerate(layer.lengths)
             if layer.evictable
         )
-        return slots_key(self.stepping, self.kernels) if self.every == 1 and self.cells == 1 and full else None
+        return new == 1 and self.every == 1 and full and evicts_in_place(self.stepping)
 
-    def take(self, layer: int, heads: int, keys: CellPairs) -> LayerCache:
-        """A layer without sliding window, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
+    def take(self, layer: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+        """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
         self._taken.add(layer)
-        return self._layers.pop(layer, None) or self.stepping.start(layer, heads, keys.shape[0], keys)
+        if layer in self._layers:
+            return self._layers.pop(layer)
+        empty = self.stepping.start(layer, heads, keys.shape[0], keys)
+        if sliding_window is not None:  # what is never evicted from is cached as the model does
+            local = (0,) * (keys.shape[0] + 1)
+            return replace(empty, offsets=local, state={}, sliding_window=sliding_window)
+        return empty if self.re_rotation is None else replace(empty, state={**empty.state, ROTATED: keys.new_empty(0)})
 
-    def give(self, layer: LayerCache) -> None:
-        """Put a layer back."""
+    def pending_rows(self, layer: int) -> Window | None:
+        """What the tokens of a layer saw that were read since the last eviction."""
+        return self._rows.pop(layer, None)
+
+    def give(self, layer: LayerCache, rows: Window | None = None) -> None:
+        """Put a layer back, and what its newest tokens saw."""
         self._layers[layer.index] = layer
         self._taken.discard(layer.index)
+        if rows is not None:
+            self._rows[layer.index] = rows
 
     def freeze(self) -> KVCache:
         """The current cache, once a batch that read it is settled."""
         assert not self._taken, "layers of this cache are held by a batch: settle it first"
-        return self._held()
-
-    def _held(self) -> KVCache:
         layers = tuple(self._layers[layer] for layer in sorted(self._layers))
         return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)
 
-    @property
-    def position(self) -> int:
-        """The position of the next token."""
-        if self.re_rotation is None:
-            return self.num_tokens
-        return next(iter(self._layers.values())).lengths[0] if self._layers else 0
-
 
 class EvictingBatch(DecodeBatch):
-    """Cells whose caches are evicted from as they grow.
-
-    While single tokens are read, cells of equal `slots_key` are evicted from together (`SlotLayer`); attention and
-    eviction of the others run separately for each cache. A cache of several cells is never closed for one of them.
-    """
+    """Cells whose caches are evicted from as they grow: those of an equal `_key` by the same operations."""
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
         assert not any(cache._taken for cache in caches), "settle the batch that read these caches first"
         recurrent = join_states([cache.recurrent for cache in caches])
-        super().__init__(cells, sum(cache.cells for cache in caches), caches[0].num_tokens, max_new_tokens, recurrent)
-        self.caches, self._closed = caches, set[int]()
-        self._firsts = list(accumulate((cache.cells for cache in caches), initial=0))[:-1]
+        super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
+        self.caches, self._closed, self._new = caches, set[int](), 0
         self._groups: list[list[int]] = []
+        self._pending: list[int] = []
         self._slots: dict[tuple[int, int], SlotLayer] = {}
+        self._local: dict[int, LocalLayer] = {}
         self._fresh: dict[torch.device, Tensor] = {}
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """Let each open cell read its own new tokens. A cell that cannot evict is closed; `failures` says why."""
-        together = queries.shape[2] == 1
-        if not together:
+        """A cell that cannot evict is closed; `failures` says why."""
+        if queries.shape[2] != self._new:
             self.settle()
-        elif not self._slots and not self._groups:
+            self._new = queries.shape[2]
             self._groups = self._alike()
-        local = rule.within(self.caches[0].max_length).sliding_window is not None
-        groups = [] if local or not together else self._groups
-        if groups and len(groups[0]) == len(queries):
+            self._pending = [self.caches[group[0]].pending for group in self._groups]
+        rule = rule.within(self.caches[0].max_length)
+        if rule.sliding_window is not None:
+            return self._attend_locally(layer, queries, keys, values, rule)
+        if len(self._groups) == 1:
             return self._attend_together(0, layer, queries, keys, values, rule)
         outputs = torch.zeros_like(queries)
-        for number, group in enumerate(groups):
+        for number, group in enumerate(self._groups):
             rows = slice(group[0], group[-1] + 1) if group[-1] - group[0] == len(group) - 1 else group
             outputs[rows] = self._attend_together(number, layer, queries[rows], keys[rows], values[rows], rule)
-        shared = {cell for group in groups for cell in group}
-        for cell, cache in self._open():
-            if cell in shared:
-                continue
-            cells, cell_rule = slice(cell, cell + cache.cells), rule
-            if rule.sinks is not None and cache.cells > 1:
-                cell_rule = replace(rule, sinks=rule.sinks.repeat(cache.cells))
-            new = [rows[cells].flatten(0, 1) for rows in (queries, keys, values)]
-            try:
-                outputs[cells] = cache.attend(layer, *new, cell_rule).view_as(outputs[cells])
-            except ValueError as error:
-                self.failures[cell] = str(error)
-                self.close(cell)
         return outputs
 
     def _alike(self) -> list[list[int]]:
-        """The cells of each `slots_key`; their layers are taken one by one, as tokens reach them."""
+        """The cells of each key; their layers are taken one by one, as tokens reach them."""
         groups: dict[Hashable, list[int]] = {}
-        for cell, cache in self._open():
-            if (key := cache.slots_key) is not None:
-                groups.setdefault(key, []).append(cell)
+        for cell, cache in enumerate(self.caches):
+            groups.setdefault(_key(cache, self._new), []).append(cell)
         return list(groups.values())
 
     def _attend_together(
         self, group: int, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
     ) -> Heads:
         """`_attend` for the cells of a group."""
-        caches = [self._cache(cell) for cell in self._groups[group]]
+        caches = [self.caches[cell] for cell in self._groups[group]]
+        first = caches[0]
         if (group, layer) not in self._slots:
-            like = [cache.take(layer, queries.shape[1], new) for cache, new in zip(caches, keys, strict=True)]
+            like = [cache.take(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)]
             steppings = [cache.stepping for cache in caches]
-            room = self.max_new_tokens - self.num_new_tokens
-            self._slots[group, layer] = SlotLayer(like, steppings, room, caches[0].kernels)
-        for cell, cache in zip(self._groups[group], caches, strict=True):
-            if cell not in self._closed:
-                cache.read_bytes += (keys.nbytes + values.nbytes) // len(keys)
-        rule, token = rule.within(caches[0].max_length), self.num_tokens + self.num_new_tokens
+            left = self.max_new_tokens - self.num_new_tokens
+            reading = Reading(self._new, left, first.every, first.kernels, first.re_rotation)
+            rows = [cache.pending_rows(layer) for cache in caches]
+            in_place = first.evicts_in_place(self._new)
+            self._slots[group, layer] = (
+                SlotsInPlace(like, steppings, reading) if in_place else SlotsInOrder(like, steppings, reading, rows)
+            )
+        for _, cache in self._open(self._groups[group]):
+            cache.read_bytes += (keys.nbytes + values.nbytes) // len(keys)
+        slots, token = self._slots[group, layer], self.num_tokens + self.num_new_tokens
         if keys.device not in self._fresh:
-            numbers = torch.tensor([token, 0], dtype=POSITION).to(keys.device, non_blocking=True)
-            self._fresh[keys.device] = numbers[:, None, None]
-        return self._slots[group, layer].attend(queries, keys, values, rule, token, self._fresh[keys.device])
+            numbers = torch.zeros(3, 1, self._new, dtype=POSITION)
+            numbers[0] = torch.arange(token, token + self._new)
+            self._fresh[keys.device] = numbers.to(keys.device, non_blocking=True)
+        outputs = slots.attend(queries, keys, values, rule, token, self._fresh[keys.device], self._due(group))
+        for place, reason in slots.failures.items():
+            self._fail(self._groups[group][place], reason)
+        return outputs
+
+    def _attend_locally(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """`_attend` for a layer that the model limits by a sliding window."""
+        if layer not in self._local:
+            taken = [
+                cache.take(layer, queries.shape[1], new, rule.sliding_window)
+                for cache, new in zip(self.caches, keys, strict=True)
+            ]
+            self._local[layer] = LocalLayer(taken, self.num_tokens + self.num_new_tokens)
+        outputs = self._local[layer].attend(queries, keys, values, rule)
+        for _, cache in self._open(range(self.num_active)):
+            cache.read_bytes += self._local[layer].bytes_read
+        return outputs
+
+    def _due(self, group: int) -> bool:
+        """Whether the cells of a group evict from the tokens that are being read."""
+        every = self.caches[self._groups[group][0]].every
+        return every is not None and self._pending[group] + self._new >= every
 
     def settle(self) -> None:
         """Give every cache its layers back."""
         for (group, _), slots in self._slots.items():
             for place, cell in enumerate(self._groups[group]):
-                self._cache(cell).give(slots.layer_of(place))
-        self._slots, self._groups = {}, []
-
-    def _cache(self, cell: int) -> EvictingCache:
-        return self.caches[self._firsts.index(cell)]
+                self.caches[cell].give(slots.layer_of(place), slots.rows_of(place))
+        for local in self._local.values():
+            for cell, cache in enumerate(self.caches):
+                cache.give(local.layer_of(cell))
+        self._slots, self._local, self._new = {}, {}, 0
 
     def close(self, cell: int) -> None:
-        """Stop reading in a cell: its cache must not depend on how long the answers of others are."""
+        """Stop counting a cell: what its row says of memory must not depend on how long the answers of others are."""
         self._closed.add(cell)
 
     def finish(self, new: int) -> None:
         """Count tokens as read once all layers have seen them."""
         super().finish(new)
-        held: dict[int, int] = {}
+        held, due = [0] * self.num_active, [False] * self.num_active
+        for number, group in enumerate(self._groups):
+            evicted = self._due(number)
+            self._pending[number] = 0 if evicted else self._pending[number] + new
+            for cell in group:
+                due[cell] = evicted
         for (group, _), slots in self._slots.items():
-            cells = self._groups[group]
-            for cell, size in zip(cells, slots.bytes_held, strict=True):
-                held[cell] = held.get(cell, 0) + size
+            for cell, size in zip(self._groups[group], slots.bytes_held, strict=True):
+                held[cell] += size
+        for local in self._local.values():
+            held = [size + more for size, more in zip(held, local.bytes_held, strict=True)]
         self._check_scores()
         self._fresh.clear()
-        for cell, cache in self._open():
+        for cell, cache in self._open(range(self.num_active)):
             if self.recurrent is not None:
-                cache.recurrent = self.recurrent.part(cell, cell + cache.cells)
-            cache.finish(new, held.get(cell, 0))
+                cache.recurrent = self.recurrent.part(cell, cell + 1)
+            cache.finish(new, due[cell], held[cell])
 
     def _check_scores(self) -> None:
         """Close cells with a score that is NaN or inf. The host waits once for the device."""
@@ -260,24 +240,36 @@ class EvictingBatch(DecodeBatch):
             segments, broken = broken[: len(slots.owners)], broken[len(slots.owners) :]
             for (place, _), wrong in zip(slots.owners, segments, strict=True):
                 cell = self._groups[group][place]
-                if wrong and cell not in self._closed:
-                    score = self._cache(cell).stepping.eviction.score.name
-                    self.failures[cell] = f"score {score} of layer {layer} is not finite: NaN or inf"
-                    self.close(cell)
+                if wrong:
+                    score = self.caches[cell].stepping.score.name
+                    self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
             slots.broken = None
 
-    def _open(self) -> list[tuple[int, EvictingCache]]:
-        """The caches of open cells, by their first cell."""
-        open_cells = zip(self._firsts, self.caches, strict=True)
-        return [(cell, cache) for cell, cache in open_cells if cell not in self._closed]
+    def _fail(self, cell: int, reason: str) -> None:
+        if cell not in self._closed:
+            self.failures[cell] = reason
+            self.close(cell)
+
+    def _open(self, cells: Sequence[int]) -> Iterator[tuple[int, EvictingCache]]:
+        """The cells that have not stopped."""
+        return ((cell, self.caches[cell]) for cell in cells if cell not in self._closed)
 
     @property
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""
-        active = [cache.position for cache in self.caches for _ in range(cache.cells)]
-        return active + [0] * (self.cells - self.num_active)
+        return [cache.position for cache in self.caches] + [0] * (self.cells - self.num_active)
 
     @property
     def peak_bytes(self) -> list[int]:
         """Most bytes of the pairs, positions and state of each cell between two forward passes."""
-        return [cache.peak_bytes // cache.cells for cache in self.caches for _ in range(cache.cells)]
+        return [cache.peak_bytes for cache in self.caches]
+
+
+def _key(cache: EvictingCache, new: int) -> Hashable:
+    """What caches must have in common to lie in one store and to be evicted from together."""
+    policy, stepping = cache.stepping.policy, cache.stepping
+    key = cache.evicts_in_place(new), policy.layout, stepping.accumulates
+    if key[0]:
+        return *key, policy.sinks, policy.pool
+    reads = stepping.score.inputs.window
+    return *key, cache.every, cache.pending, policy.slot_order, policy.positions, reads

@@ -1,0 +1,134 @@
+"""Slots of cells that evict a pair after every token: the newest pair takes the slot of the evicted one.
+
+Slots are thus in no order, except that protected first tokens stay in front and the newest pair comes last; `positions`
+tells the order where a pool needs it.
+"""
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kvbench.cache.kernels.choice import slot_kernels_of
+from kvbench.cache.kernels.ragged_decode import Segments
+from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.eviction.allocation.heads import Heads as HeadAllocation
+from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
+from kvbench.eviction.pooling import reduce_group
+from kvbench.models.decode.slots import Fresh, NewPairs, Reading, SlotLayer
+
+Slots = Float[Tensor, "segments slots"]
+
+
+def evicts_in_place(stepping: IncrementalEviction) -> bool:
+    """Whether scores and policy allow that slots are in no order, and that heads are evicted from one by one."""
+    policy, score = stepping.policy, stepping.score
+    return (
+        score.any_order
+        and policy.positions == "original"
+        and policy.slot_order == "position"
+        and policy.group_of(score.group) != "layer_mean"
+        and (type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.kind == "global")
+    )
+
+
+class SlotsInPlace(SlotLayer):
+    """Cells that read a token at a time and evict after each, with the same protected first tokens and pool."""
+
+    def __init__(
+        self, layers: Sequence[LayerCache], steppings: Sequence[IncrementalEviction], reading: Reading
+    ) -> None:
+        self._kernels, self._numbered = slot_kernels_of(reading.kernels), False
+        policy = steppings[0].policy
+        self._sinks, self._pool = policy.sinks, policy.pool
+        super().__init__(layers, steppings, reading)
+        lasts = [steppings[cell].policy.last for cell, _ in self.owners]
+        self._recent, self._most = (self._numbers(part).int() for part in (lasts, self.limits))
+        self._common = lasts[0] if len(set(lasts)) == 1 else self._recent[:, None]
+
+    def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
+        policy, score = stepping.policy, stepping.score
+        return score, policy.reduce, policy.group_of(score.group)
+
+    def _dense(self, stepping: IncrementalEviction) -> bool:
+        return self.decode is None or not stepping.score.inputs.window
+
+    def _room(self, length: int, limit: int) -> int:
+        return limit + 1
+
+    def _order_of(self, segment: int) -> Int[Tensor, "_"]:
+        return self.positions[segment, : self.lengths[segment]].argsort()
+
+    @property
+    def _observes(self) -> bool:
+        return any(run.stepping.score.inputs.window for run in self.runs)
+
+    def _see_lengths(self) -> None:
+        super()._see_lengths()
+        self._evicting = [length > limit for length, limit in zip(self.grown, self.limits, strict=True)]
+        self._evicts = torch.tensor(self._evicting).to(self.device, non_blocking=True)
+
+    def _number(self, fresh: Fresh) -> None:
+        if not self._numbered:  # the kernel that evicts has done so
+            super()._number(fresh)
+
+    def _evict(self, window: Window | None, new: NewPairs, token: int, fresh: Fresh, due: bool) -> None:
+        """Add to the running scores; let the newest pair of each full segment take the slot of the worst one.
+
+        The worst one has the lowest score, then the lowest unpooled score, then the highest position.
+        """
+        state = self.states.get(ACCUMULATED)
+        if state is not None or any(self._evicting):
+            scores = self._scores(window) if state is None else state.add_(self._scores(window))
+            if any(self._evicting):
+                self._replace_worst(scores, new[:, :, 0], token, fresh)
+            else:
+                self.broken = ~scores.isfinite().all(dim=1)
+        if self.lengths != self.limits:
+            self._numbered = False
+            self.lengths = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
+            self._see_lengths()
+
+    def _scores(self, window: Window | None) -> Slots:
+        """The scores of every slot of each segment, merged over its query heads."""
+        group, parts = self.query_heads // self.cache_heads, []
+        for run in self.runs:
+            policy, score = run.stepping.policy, run.stepping.score
+            span = run.start * group, run.stop * group
+            rows = window.of_span(*span) if window is not None and score.inputs.window else None
+            raw = score(self._layer(run), rows, policy.reduce)
+            raw = reduce_group(raw, policy.group_of(score.group), run.stop - run.start)
+            short = self._longest - raw.shape[1]
+            parts.append(torch.nn.functional.pad(raw, (0, short)) if short else raw)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _replace_worst(
+        self, scores: Slots, newest: Float[Tensor, "2 segments head_dim"], token: int, fresh: Fresh
+    ) -> None:
+        positions, first, pooled, order = self.positions, self._sinks, None, None
+        if self._pool is not None:  # along the tokens, before the newest protected ones
+            protected = positions > token - self._common
+            pooled = scores.masked_fill(protected, -torch.inf if self._pool.kind == "max" else 0)
+            order = positions.argsort(dim=1)
+            pooled = self._pool(pooled.gather(1, order))
+        if self._kernels is not None:
+            ranking = None if pooled is None else (pooled, order)
+            segments = Segments(self._bases, self._held, self._longest)
+            limits = self._most, self._recent, first, fresh
+            state = self.states.get(ACCUMULATED)
+            self.broken = self._kernels.evict(self.pairs, positions, state, scores, ranking, segments, *limits)
+            self._numbered = True
+            return
+        self.broken = ~scores.isfinite().all(dim=1)
+        ranked = scores if pooled is None or order is None else torch.empty_like(pooled).scatter_(1, order, pooled)
+        ranked = ranked.masked_fill(positions > token - self._common, torch.inf)[:, first:]
+        better = ranked != ranked.amin(dim=1, keepdim=True)
+        if pooled is not None:
+            unpooled = scores[:, first:].masked_fill(better, torch.inf)
+            better = unpooled != unpooled.amin(dim=1, keepdim=True)
+        slot = positions[:, first:].masked_fill(better, -1).argmax(dim=1) + first
+        slot = torch.where(self._evicts, slot, self._columns[0, :, 0])
+        self.pairs.index_copy_(1, self._bases + slot, newest)
+        numbers, index = self._numbers_of_slots, slot[None, :, None].expand_as(self._columns)
+        numbers.scatter_(2, index, numbers.gather(2, self._columns))

@@ -1,0 +1,42 @@
+"""The oracle of cells that evict together: each cell by itself, a layer at a time, by `IncrementalEviction.step`."""
+
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kv_cache import ROTATED, LayerCache, Window, joined
+from kvbench.eviction.incremental import IncrementalEviction
+from kvbench.models.rope import KeyReRotation
+
+
+@dataclass
+class Alone:
+    """One layer of one cell, which evicts as soon as `every` tokens were read since its last eviction."""
+
+    stepping: IncrementalEviction
+    every: int
+    re_rotation: KeyReRotation | None = None
+    layer: LayerCache | None = None
+    read: int = 0
+    rows: list[Window] = field(default_factory=list)
+    pending: int = 0
+
+    def attend(self, rule: Rule, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The outputs of the new tokens; the layer afterwards is `layer`."""
+        if self.layer is None:
+            self.layer = self.stepping.start(0, len(queries), len(keys), keys)
+            if self.re_rotation is not None:
+                self.layer = replace(self.layer, state={**self.layer.state, ROTATED: self.layer.positions.float()})
+        append = LayerCache.append if self.re_rotation is None else self.re_rotation.append
+        grown = append(self.layer, keys, values, self.read)
+        shown = grown if self.re_rotation is None else self.re_rotation.show(grown)
+        rows = over_layer(queries, shown, rule)
+        self.rows.append(rows)
+        self.read, self.pending = self.read + keys.shape[1], self.pending + keys.shape[1]
+        self.layer = grown
+        if self.pending >= self.every:
+            left = self.stepping.step(shown, joined(self.rows)).layer
+            self.layer = left if self.re_rotation is None else self.re_rotation.stored(grown, left)
+            self.pending, self.rows = 0, []
+        return rows.outputs
