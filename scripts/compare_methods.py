@@ -47,6 +47,7 @@ PRESSES = (
 )
 SCORES = (
     f"score={NATIVE}",
+    "score=triattention score.statistics=results/reference/queries.safetensors",
     f"score=kvpress score.press={PRESSES}",
     "score=kvpress score.press=FinchPress score.args.window_size=16",
     "score=kvpress score.press=CriticalKVPress score.args.press=SnapKVPress",

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
     known = parts()
-    results = options.results or RESULTS
+    results = (options.results or RESULTS).resolve()
     chosen = [known[name] for name in options.part] or [part for part in known.values() if not part.long]
     match options.command:
         case "run":
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
             from reference_results.gate import gate
 
             gated = [known["main"], known["books"]]
-            return gate(gated, options.results or TOP / "results" / "runs" / "gate", REFERENCE, options.processes)
+            folder = results if options.results else TOP / "results" / "runs" / "gate"
+            return gate(gated, folder, REFERENCE, options.processes)
         case "pictures":
             from reference_results.pictures import IMAGES, draw_all
 

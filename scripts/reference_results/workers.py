@@ -5,13 +5,14 @@ as `kvbench run` does when it is started several times; texts, which are long, c
 """
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reference_results.sweeps import Part, data_root
+from reference_results.sweeps import REFERENCE, TOP, Part, data_root
 
 if TYPE_CHECKING:
     from kvbench.records import KeptDetail
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 FILE = "parts.json"
 """Which cells are those of which part, beside their rows."""
+STATISTICS = REFERENCE / "queries.safetensors"
+"""What the queries of the embedded model are like, on other prompts than those of the sweeps."""
 
 
 def make_all(parts: Sequence[Part], results: Path, samples: int | None, processes: int) -> int:
@@ -29,6 +32,8 @@ def make_all(parts: Sequence[Part], results: Path, samples: int | None, processe
     there = [part for part in parts if _readable(part)]
     if not there:
         return 0
+    os.chdir(TOP)  # sweeps name files of this repository
+    measure_queries()
     cells_of = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
     write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
     spawn = get_context("spawn")
@@ -43,6 +48,19 @@ def make_all(parts: Sequence[Part], results: Path, samples: int | None, processe
         if code := next((worker.exitcode for worker in workers if worker.exitcode), 0):
             return code
     return 0
+
+
+def measure_queries() -> None:
+    """Write the statistics of the embedded model's queries, unless those that are there are of this model."""
+    from kvbench.cli.main import main as kvbench
+    from kvbench.config.overrides import parse
+    from kvbench.config.sweep import cells_of
+    from kvbench.eviction.scores.triattention import read_statistics
+
+    (cell,) = cells_of(parse(["policy=full"]), set())[1]
+    if not STATISTICS.is_file() or read_statistics(str(STATISTICS)).model_sha256 != cell.weights:
+        task = ("task=ruler/vt", "task.samples=20", "task.context_length=1024")
+        assert kvbench(["heads", "--queries", *task, "--output", str(STATISTICS)]) == 0
 
 
 def write_parts(results: Path, cells: dict[str, list[str]]) -> None:

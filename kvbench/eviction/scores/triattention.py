@@ -54,12 +54,12 @@ class QueryStatistics:
 
     def write(self, path: Path) -> None:
         """Write float32 numbers as safetensors, the rest as its metadata."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         arrays = {"mean": torch.view_as_real(self.mean), "size": self.size, "frequencies": self.frequencies}
         words = {"format": FORMAT, "model": self.model, "model_sha256": self.model_sha256}
         words |= {"interleaved": json.dumps(self.interleaved), "source": json.dumps(self.source)}
-        save_file({name: array.float().contiguous() for name, array in arrays.items()}, path, words)
+        path.write_bytes(save({name: array.float().contiguous() for name, array in arrays.items()}, words))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""Bytes and processor time per token of long answers: caches that are evicted from while they grow, and a full one.
+
+    python benchmarks/long_answers.py [--tokens 2048] [--budget 512] [--every 128] [--write FOLDER]
+
+A random Llama of two layers reads 256 tokens and then an answer of random tokens, one by one, on one thread. R-KV
+evicts after each buffer of `--every` tokens, TriAttention after each window. A line per 1024 tokens: the bytes of the
+cache (pairs, positions, state) at their most since the line before, the resident memory of the process, and processor
+milliseconds per token. Exits with 1 if a bounded cache ever holds more than its budget and one buffer.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.rkv import RKV
+from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.models import bridge
+from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.engine import Engine
+from kvbench.models.rope import key_rotations
+from kvbench.probes.query_statistics import before_rotation
+
+PROMPT, SPAN = 256, 1024
+COLUMNS = ("method", "tokens", "cache KiB", "resident MiB", "ms per token")
+
+
+def main() -> int:
+    """Measure, print and write a table; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("tokens", 2048), ("budget", 512), ("every", 128)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    engine, ids = tiny_engine(PROMPT + options.tokens + 1), tokens(PROMPT)
+    prompt = engine.prefill(ids, {8, PROMPT}).cache
+    pair = prompt.bytes_allocated // prompt.pairs
+    layers, heads = len(prompt.evictable), prompt.evictable[0].cache_heads
+    most = (options.budget + options.every) * layers * heads * pair
+    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
+    machine = f"{platform.processor() or platform.machine()}, 1 thread, load {load}, torch {torch.__version__}"
+    head_dim = prompt.evictable[0].keys.shape[1]
+    sizes = f"{layers} layers, {heads} KV heads of {head_dim}, float32; budget {options.budget}"
+    print(f"{machine}\n{sizes}, evicted every {options.every}: at most {most / 1024:.0f} KiB\n" + "  ".join(COLUMNS))
+    lines, code = [], 0
+    for method in ("rkv", "triattention", "full"):
+        for line in measured(engine, prompt, method, options):
+            print("  ".join(f"{value:>{len(name)}}" for name, value in line.items()), flush=True)
+            lines.append(line)
+            code |= method != "full" and line["cache KiB"] > most / 1024 + 0.1
+    if options.write is not None:
+        text = json.dumps({"machine": machine, "sizes": sizes, "every": options.every, "most KiB": most / 1024})
+        rows = ",\n".join(json.dumps(line) for line in lines)
+        (options.write / "long_answers.json").write_text(f"[{text},\n{rows}]\n", "utf-8")
+    return code
+
+
+def measured(engine: Engine, prompt: KVCache, method: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A line per `SPAN` tokens of an answer."""
+    cache = None
+    if method == "full":
+        batch = RaggedBatch([prompt], engine.tile, options.tokens)
+    else:
+        eviction = rkv(options.budget) if method == "rkv" else triattention(engine, prompt, options.budget)
+        decision = eviction.decide(prompt)
+        stepping = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
+        cache = engine.evicting_cache(
+            stepping, options.every, stepping.remember(prompt, decision, eviction.evict(prompt, decision))
+        )
+        batch = EvictingBatch([cache], engine.tile, options.tokens)
+    pair = prompt.bytes_allocated / prompt.num_tokens
+    for count, part in enumerate(tokens(options.tokens).split(SPAN), 1):
+        begin = time.process_time()
+        for token in part:
+            engine.read(batch, token.view(1, 1))
+            batch.check()
+        spent = time.process_time() - begin
+        read = min(count * SPAN, options.tokens)
+        held = pair * (PROMPT + read) if cache is None else cache.peak_bytes
+        if cache is not None:
+            cache.peak_bytes = 0  # the most of the next span
+        pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").is_file() else 0
+        resident = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        values = (method, read, round(held / 1024, 1), round(resident), round(1000 * spent / len(part), 3))
+        yield dict(zip(COLUMNS, values, strict=True))
+
+
+def tiny_engine(max_length: int) -> Engine:
+    """A random Llama on the bridge, one cell a batch."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=max_length,
+    )
+    model = LlamaForCausalLM._from_config(config, attn_implementation="eager").eval()
+    bridge.attach(model)
+    return Engine(model, tile=1, max_length=max_length)
+
+
+def tokens(count: int) -> torch.Tensor:
+    """Random tokens."""
+    return torch.randint(1, 97, (count,), generator=torch.Generator().manual_seed(count))
+
+
+def rkv(budget: int) -> Eviction:
+    """conf/policy/rkv.yaml."""
+    return Eviction(Policy("rkv", window=8, reduce="mean", pool=Pool("max", 7), recent=8), RKV(), Tokens(budget))
+
+
+def triattention(engine: Engine, prompt: KVCache, budget: int) -> Eviction:
+    """conf/policy/triattention.yaml, with statistics of the prompt."""
+    rotations = key_rotations(engine.model, "{}")
+    numbers = torch.stack(
+        [before_rotation(layer.observed(PROMPT).queries, rotations[layer.index]) for layer in prompt.evictable]
+    )
+    frequencies = torch.stack([rotations[layer.index].frequencies for layer in prompt.evictable])
+    mean, size = numbers.mean(dim=2).to(torch.complex64), numbers.abs().mean(dim=2).float()
+    file = Path("build") / "long_answers.safetensors"
+    file.parent.mkdir(exist_ok=True)
+    QueryStatistics(mean, size, frequencies, False, "random", "", {}).write(file)
+    return Eviction(Policy("triattention", window=1, state="none"), TriAttention(str(file)), Tokens(budget))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Caches of long answers stay as large as their budget and one buffer, however long the answer is."""
+
+import pytest
+import torch
+
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.rkv import RKV
+from kvbench.eviction.scores.triattention import TriAttention
+from kvbench.models import bridge
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.engine import Engine
+from tests.eviction.scores.test_triattention import STATISTICS
+from tests.models.families import tiny
+
+BUDGET, EVERY, ANSWER = 24, 16, 400
+RKV_8 = Eviction(Policy("rkv", window=8, reduce="mean", recent=8, pool=Pool("max", 7)), RKV(), Tokens(BUDGET))
+TRIATTENTION = Eviction(Policy("triattention", window=1, state="none"), TriAttention(str(STATISTICS)), Tokens(BUDGET))
+
+
+@pytest.mark.parametrize("eviction", [RKV_8, TRIATTENTION], ids=lambda eviction: eviction.policy.name)
+def test_bytes_repeat_buffer_by_buffer(eviction: Eviction) -> None:
+    """A prompt shorter than the budget grows to it; from then on each buffer ends with the budget, in as many bytes."""
+    model = tiny("qwen3", num_hidden_layers=3)  # as many heads, as large, as those of the statistics
+    bridge.attach(model)
+    engine = Engine(model, tile=1, max_length=512)
+    prompt = engine.prefill(torch.arange(3, 13), {8}).cache
+    decision = eviction.decide(prompt)
+    stepping = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
+    cache = engine.evicting_cache(stepping, EVERY, stepping.remember(prompt, decision, eviction.evict(prompt, decision)))
+    batch, most = EvictingBatch([cache], 1, ANSWER), []
+    for step in range(1, ANSWER + 1):
+        engine.read(batch, torch.tensor([[3 + step % 90]]))
+        assert not batch.failures
+        if step % EVERY == 0:
+            most.append(cache.peak_bytes)
+            batch.settle()
+            held = cache.freeze()
+            assert set(held.lengths.flatten().tolist()) == {min(10 + step, BUDGET)}
+            cache.peak_bytes = 0
+    pair = prompt.bytes_allocated // prompt.pairs
+    assert set(most[1:]) == {pair * 3 * 2 * (BUDGET + EVERY - 1)} and len(most) == ANSWER // EVERY
