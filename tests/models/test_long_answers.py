@@ -16,7 +16,7 @@ from kvbench.models.engine import Engine
 from tests.eviction.scores.test_triattention import STATISTICS
 from tests.models.families import tiny
 
-BUDGET, EVERY, ANSWER = 24, 16, 400
+BUDGET, EVERY, ANSWER = 24, 16, 320
 RKV_8 = Eviction(Policy("rkv", window=8, reduce="mean", recent=8, pool=Pool("max", 7)), RKV(), Tokens(BUDGET))
 TRIATTENTION = Eviction(Policy("triattention", window=1, state="none"), TriAttention(str(STATISTICS)), Tokens(BUDGET))
 
@@ -30,7 +30,8 @@ def test_bytes_repeat_buffer_by_buffer(eviction: Eviction) -> None:
     prompt = engine.prefill(torch.arange(3, 13), {8}).cache
     decision = eviction.decide(prompt)
     stepping = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
-    cache = engine.evicting_cache(stepping, EVERY, stepping.remember(prompt, decision, eviction.evict(prompt, decision)))
+    evicted = stepping.remember(prompt, decision, eviction.evict(prompt, decision))
+    cache = engine.evicting_cache(stepping, EVERY, evicted)
     batch, most = EvictingBatch([cache], 1, ANSWER), []
     for step in range(1, ANSWER + 1):
         engine.read(batch, torch.tensor([[3 + step % 90]]))

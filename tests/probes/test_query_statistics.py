@@ -1,5 +1,7 @@
 """Statistics of queries: against what the model had before it rotated them; models that rotate in other ways."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -18,7 +20,8 @@ from tests.models.test_rotation import before_rotation as spied
 )
 def test_queries_are_those_before_the_rotation(family: str, interleaved: bool) -> None:
     """The model's own norm of queries included; layers without a window; halves or neighbours turn together."""
-    model = tiny(family, **({"partial_rotary_factor": 1.0} if family == "glm4" else {}))
+    changes: dict[str, Any] = {"partial_rotary_factor": 1.0} if family == "glm4" else {}
+    model = tiny(family, **changes)
     bridge.attach(model)
     rotations = key_rotations(model, "{}")
     cache, calls = Engine(model, max_length=512).prefill(PROMPT, {61}).cache, spied(model)
