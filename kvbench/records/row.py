@@ -26,7 +26,7 @@ END = len(CHECKSUM % 0)
 
 LONGBENCH = "qa_f1|qa_f1_zh|rouge|rouge_zh|classification|retrieval|retrieval_zh|count|code_sim"
 RATE = re.compile(
-    rf"string_match_(all|part)|longbench_v2_letter|boxed_value|pass@\d+|mrcr_ratio|nolima_contains|(helmet|infinitebench|kvzip|needle)_\w+|({LONGBENCH})_score"
+    rf"string_match_(all|part)|longbench_v2_letter|boxed_value|pass@\d+|mrcr_ratio|nolima_contains|(helmet|infinitebench|kvzip|longproc|needle)_\w+|({LONGBENCH})_score"
 )
 """The metrics that are shares in 0..1. Those of plugins may be, or not."""
 

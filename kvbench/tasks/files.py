@@ -45,6 +45,10 @@ SOURCES = {
         "HELMET: recall, RAG and re-ranking",
     ),
     "helmet_icl": Source(("helmet_icl/*.jsonl",), "HELMET: in-context learning, but for nlu"),
+    "longproc": Source(
+        ("longproc/*/*.jsonl", "longproc/*/prompts.yaml", "longproc/html_to_tsv/webpage/*.html"),
+        "LongProc without code to run",
+    ),
     "infinitebench": Source(("infinitebench/*.jsonl", "infinitebench/prompts.json"), "InfiniteBench"),
     "pg19": Source(("pg19/*.txt",), "PG19 perplexity"),
     "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),

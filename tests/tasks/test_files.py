@@ -22,6 +22,7 @@ ELSEWHERE = (
     "booksum",
     "helmet",
     "helmet_icl",
+    "longproc",
 )
 """Sources of which the shared files hold nothing, or something else."""
 

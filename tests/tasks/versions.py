@@ -18,7 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.tasks import helmet_rows, nolima
+from tests.tasks import helmet_rows, longproc_rows, nolima
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad
@@ -121,6 +121,7 @@ def made_up(root: Path) -> None:
         scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
     nolima.write(root)
     helmet_rows.write(root)
+    longproc_rows.write(root)
     for needles in (2, 4, 8):
         for part in range(2):
             scbench.write(root, f"mrcr/{needles}needle_{part}", mrcr_row(part))

@@ -1,0 +1,1 @@
+"""LongProc: long answers that follow a procedure."""
