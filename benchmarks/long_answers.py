@@ -1,6 +1,7 @@
 """Bytes and processor time per token of long answers: caches that are evicted from while they grow, and a full one.
 
-    python benchmarks/long_answers.py [--tokens 2048] [--budget 512] [--every 128] [--write FOLDER]
+    python benchmarks/long_answers.py [--methods rkv triattention full] [--tokens 2048] [--budget 512] [--every 128]
+        [--write FOLDER]
 
 A random Llama of two layers reads 256 tokens and then an answer of random tokens, one by one, on one thread. R-KV
 evicts after each buffer of `--every` tokens, TriAttention after each window. A line per 1024 tokens: the bytes of the
@@ -37,6 +38,7 @@ from kvbench.models.rope import key_rotations
 from kvbench.probes.query_statistics import before_rotation
 
 PROMPT, SPAN = 256, 1024
+METHODS = ("rkv", "triattention", "full")
 COLUMNS = ("method", "tokens", "cache KiB", "resident MiB", "ms per token")
 
 
@@ -45,7 +47,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("tokens", 2048), ("budget", 512), ("every", 128)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--write", type=Path, help="other methods of the file that is there stay")
     options = parser.parse_args()
     torch.set_num_threads(1)
     engine, ids = tiny_engine(PROMPT + options.tokens + 1), tokens(PROMPT)
@@ -59,15 +62,18 @@ def main() -> int:
     sizes = f"{layers} layers, {heads} KV heads of {head_dim}, float32; budget {options.budget}"
     print(f"{machine}\n{sizes}, evicted every {options.every}: at most {most / 1024:.0f} KiB\n" + "  ".join(COLUMNS))
     lines, code = [], 0
-    for method in ("rkv", "triattention", "full"):
+    for method in options.methods:
         for line in measured(engine, prompt, method, options):
             print("  ".join(f"{value:>{len(name)}}" for name, value in line.items()), flush=True)
             lines.append(line)
             code |= method != "full" and line["cache KiB"] > most / 1024 + 0.1
     if options.write is not None:
-        text = json.dumps({"machine": machine, "sizes": sizes, "every": options.every, "most KiB": most / 1024})
-        rows = ",\n".join(json.dumps(line) for line in lines)
-        (options.write / "long_answers.json").write_text(f"[{text},\n{rows}]\n", "utf-8")
+        file = options.write / "long_answers.json"
+        before = json.loads(file.read_text("utf-8")) if file.is_file() else []
+        lines = [line for line in before if line["method"] not in options.methods] + [
+            line | {"every": options.every, "sizes": sizes, "machine": machine} for line in lines
+        ]
+        file.write_text("[\n" + ",\n".join(map(json.dumps, lines)) + "\n]\n", "utf-8")
     return code
 
 

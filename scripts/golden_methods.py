@@ -244,7 +244,8 @@ def rotated(keys: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, in
 
 
 def triattention(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A prompt of 103 tokens; 103 pairs that evictions left of 400, other ones in each head; each ablation of the code.
+    """A prompt of 103 tokens; 103 pairs that evictions left of 400, other ones in each head; an ablation; and
+    what is left of an answer after each of its windows.
 
     The statistics are those of the made-up queries, which nothing rotates. What each KV head keeps is chosen by
     `TriAttention` of the published code (`per_layer_perhead_pruning`), whose scores are standardised as it does.
@@ -260,7 +261,11 @@ def triattention(arguments: argparse.Namespace) -> dict[str, Any]:
     whole = np.arange(tokens)[None].repeat(kv_heads, axis=0)
 
     def case(
-        positions: np.ndarray, interleaved: bool = False, furthest: int = 65536, concentration: bool = True
+        positions: np.ndarray,
+        keys: np.ndarray = arrays["keys"],
+        interleaved: bool = False,
+        furthest: int = 65536,
+        concentration: bool = True,
     ) -> dict[str, Any]:
         def rotary(like: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             angles = places[..., None] * torch.from_numpy(frequencies)
@@ -282,11 +287,12 @@ def triattention(arguments: argparse.Namespace) -> dict[str, Any]:
         code.score_aggregation, code.normalize_scores, code.generator = "mean", True, None
         code.disable_mlr, code.disable_trig = not concentration, False
         code.cache_positions_per_layer_perhead = {(0, head): places for head, places in enumerate(positions.tolist())}
-        keys = torch.from_numpy(rotated(arrays["keys"], positions, frequencies, interleaved))[None]
-        kept = code._select_per_layer_perhead_independent(((keys, keys),), 40, 0, torch.arange(tokens))[0]
-        raw = code._compute_layer_head_scores(keys, torch.arange(tokens), 0, 0, list(torch.from_numpy(positions)))
+        cached, every = torch.from_numpy(rotated(keys, positions, frequencies, interleaved))[None], torch.arange(read)
+        slots = every[: positions.shape[1]]
+        kept = code._select_per_layer_perhead_independent(((cached, cached),), 40, 0, slots)[0]
+        raw = code._compute_layer_head_scores(cached, slots, 0, 0, list(torch.from_numpy(positions)))
         scores = (raw - raw.mean(dim=1, keepdim=True)) / raw.std(dim=1, unbiased=False, keepdim=True)
-        scores = scores.view(kv_heads, -1, tokens).amax(dim=1)
+        scores = scores.view(kv_heads, -1, len(slots)).amax(dim=1)
         params = {"furthest": furthest, "concentration": concentration}
         return {
             "positions": positions.tolist(),
@@ -298,7 +304,14 @@ def triattention(arguments: argparse.Namespace) -> dict[str, Any]:
 
     cases = [case(whole), case(evicted), case(evicted, interleaved=True), case(evicted, furthest=1000)]
     cases.append(case(evicted, concentration=False))
-    return {"seed": 1, "shape": SHAPE, "frequencies": frequencies.tolist(), "cases": cases}
+    left, windows = whole[:, :40], []
+    for first in range(40, tokens - 16, 16):
+        left = np.concatenate((left, whole[:, first : first + 16]), axis=1)
+        kept = case(left, np.take_along_axis(arrays["keys"], left[..., None], axis=1))["kept"]
+        left = np.take_along_axis(left, np.array(kept), axis=1)
+        windows.append(left.tolist())
+    described = {"seed": 1, "shape": SHAPE, "frequencies": frequencies.tolist()}
+    return described | {"cases": cases, "windows": windows}
 
 
 def utilities(seed: int, *shape: int) -> tuple[np.ndarray, np.ndarray]:

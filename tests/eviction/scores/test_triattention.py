@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kvbench.cache.attention import Rule, over_layer
 from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, from_dense
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction, mark, rank_columns
@@ -50,6 +49,22 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, A
     assert [head.nonzero()[:, 0].tolist() for head in kept] == case["kept"]
 
 
+def test_windows_of_an_answer_leave_what_the_published_code_leaves(tmp_path: Path) -> None:
+    """A prompt of 40 tokens, as many as the budget; an eviction after every 16 of the answer, from what was left."""
+    arrays, frequencies = made_up(GOLDEN["seed"], GOLDEN["shape"]), torch.tensor(GOLDEN["frequencies"]).double()
+    places = torch.arange(103).expand(2, 103).numpy()
+    keys = torch.from_numpy(rotated(arrays["keys"], places, frequencies.numpy(), interleaved=False)).float()
+    values = torch.from_numpy(arrays["values"])
+    score = TriAttention(written(tmp_path / "q", torch.from_numpy(arrays["queries"])[None], frequencies))
+    stepping = IncrementalEviction(Eviction(POLICY, score, Tokens(40)), 40, decoding=True)
+    layer: LayerCache = from_dense(0, 6, keys[:, :40], values[:, :40])
+    for first, left in zip(range(40, 103, 16), GOLDEN["windows"], strict=False):
+        new = slice(first, first + 16)
+        layer = stepping.step(layer.append(keys[:, new], values[:, new], first), None).layer
+        assert layer.positions.view(2, 40).tolist() == left
+    assert len(GOLDEN["windows"]) == 3
+
+
 def test_a_head_among_heads_of_other_lengths_has_its_own_statistics() -> None:
     """Head 1 scores in a step as it does beside a head of the same length."""
     score, layer = TriAttention(str(STATISTICS)), random_layer(50)
@@ -72,16 +87,6 @@ def test_keys_that_are_numbered_anew_are_scored_where_they_stand() -> None:
     prompt = from_dense(0, 6, *shown.dense)
     assert torch.equal(score(shown, None, "mean"), score(prompt, None, "mean"))
     assert not torch.allclose(score(layer, None, "mean"), score(prompt, None, "mean"), atol=0.1)
-
-
-def test_a_cache_of_an_answer_holds_its_budget_after_every_window() -> None:
-    """The capacity is the budget, not more and not less, however often pairs were evicted."""
-    stepping = IncrementalEviction(Eviction(POLICY, TriAttention(str(STATISTICS)), Tokens(24)), 24, decoding=True)
-    layer: LayerCache = random_layer(24)
-    for first in range(24, 24 + 10 * 16, 16):
-        grown = layer.append(torch.randn(2, 16, 10), torch.randn(2, 16, 10), first)
-        layer = stepping.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer
-        assert layer.lengths == (24, 24)
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
