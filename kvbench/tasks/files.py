@@ -52,6 +52,7 @@ SOURCES = {
     "infinitebench": Source(("infinitebench/*.jsonl", "infinitebench/prompts.json"), "InfiniteBench"),
     "pg19": Source(("pg19/*.txt",), "PG19 perplexity"),
     "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),
+    "scbench_official": Source(("scbench_official/*.jsonl",), "SCBench as officially"),
     "squad": Source(("squad/train.jsonl",), "SQuAD as in KVzip"),
     "gsm8k": Source(("gsm8k/test.jsonl",), "GSM8K as in KVzip"),
     "math500": Source(("math500/test.jsonl",), "MATH-500"),

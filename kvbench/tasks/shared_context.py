@@ -32,12 +32,14 @@ Turns = Literal["none", "gold", "own"]
 
 @dataclass(frozen=True)
 class Question:
-    """A question and what is needed to score the answer; see `Sample`."""
+    """A question and what is needed to score the answer; see `Sample`. gold: the right answer as a conversation has it,
+    if it is not the first reference."""
 
     text: str
     references: tuple[str, ...]
     kind: str = ""
     choices: tuple[str, ...] = ()
+    gold: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class SharedContext(FromFiles, Task):
         samples_of: dict[int, list[int]] = {}
         for index in sorted(indices):
             samples_of.setdefault(self.context_of(index), []).append(index)
-        starts, opening = self._starts, self.instruction + GAP
+        starts, templated = self._starts, bool(getattr(count_tokens, "template", 0))
         for number, content in self.read_contexts(samples_of):
             for index in samples_of[number]:
                 place = index - starts[number]
@@ -103,25 +105,35 @@ class SharedContext(FromFiles, Task):
                 if errors:
                     yield InvalidSample(index, self.name, errors[0], place + 1)
                     continue
-                *before, question = (each for each in asked if isinstance(each, Question))
-                yield Sample(
-                    index,
-                    self.name,
-                    opening + content.context,
-                    phrased(self.ask, question.text),
-                    "",
-                    question.references,
-                    self.max_new_tokens,
-                    question.choices,
-                    place + 1,
-                    question.kind,
-                    opening,
-                    earlier=tuple(self._turn(each) for each in before),
-                )
+                questions = [each for each in asked if isinstance(each, Question)]
+                yield self.sample_of(index, content, questions, place, templated)
 
-    def _turn(self, question: Question) -> Turn:
-        answer = f"\n{question.references[0]}" if self.turns == "gold" else None
-        return Turn(phrased(self.ask, question.text), answer, self.max_new_tokens)
+    def sample_of(
+        self, index: int, content: ContextWithQuestions, asked: Sequence[Question], place: int, templated: bool
+    ) -> Sample:
+        """The sample of the last of the questions `asked`, the one at `place`; `templated`: for a chat template."""
+        opening, (*before, question) = self.instruction + GAP, asked
+        return Sample(
+            index,
+            self.name,
+            opening + content.context,
+            phrased(self.ask, question.text),
+            "",
+            question.references,
+            self.max_new_tokens,
+            question.choices,
+            place + 1,
+            question.kind,
+            opening,
+            earlier=tuple(
+                Turn(
+                    phrased(self.ask, each.text),
+                    f"\n{each.references[0]}" if self.turns == "gold" else None,
+                    self.max_new_tokens,
+                )
+                for each in before
+            ),
+        )
 
     @property
     def _starts(self) -> list[int]:

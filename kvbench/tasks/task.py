@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from kvbench.support.errors import UserError
 
-Truncation = Literal["refuse", "middle", "left", "right"]
+Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ class TaskSettings:
 
     chat: whether a chat template may wrap the prompt; False if the protocol sends the prompt raw.
     truncation, max_prompt_tokens: what is removed from a prompt that is too long, and the limit. `middle` and `refuse`
-    count context and question, `left` and `right` only the context. `middle` truncates to the model's own limit if that
+    count context and question, `left` and `right` only the context, `middle_tokens` what is read before the eviction,
+    special tokens included. `middle` truncates to the model's own limit if that
     is smaller. null: no limit except the model's.
     stop: texts that end an answer besides the model's stop tokens; each must be one token ("\\n").
     min_new_tokens: tokens that an answer has at least; until then no stop token can be chosen.

@@ -22,6 +22,7 @@ from tests.tasks import helmet_rows, longproc_rows, nolima
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad
+from tests.tasks.scbench import official_rows
 from tests.tasks.scbench import rows as scbench
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -113,6 +114,8 @@ def made_up(root: Path) -> None:
         infinitebench.write(root, member, infinitebench.row(member), infinitebench.row(member, context="other"))
     for member in scbench.ANSWERS:
         scbench.write(root, f"scbench/{member}", scbench.row(member))
+    for member in official_rows.MEMBERS:
+        scbench.write(root, f"scbench_official/{member}", *official_rows.rows(member))
     paragraphs = [{"context": "One.", "question": f"{n}?", "answers": {"text": ["The Sky", "sun"]}} for n in range(2)]
     scbench.write(root, "squad/train", *paragraphs)
     problem = "A baker fills 12 trays. " * 30 + "How many rolls is that?"

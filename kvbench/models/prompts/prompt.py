@@ -191,6 +191,9 @@ def _build(
     ids = _begun(tokenizer, opening, before)
     if not ids:
         raise UserError("the prompt has no tokens")
+    whole = ids
+    if task.truncation == "middle_tokens" and limit is not None and len(ids) > limit:
+        ids = ids[: limit // 2] + ids[-(limit // 2) :]
     asks = question + turn + first.answer_prefix if question and evict_after == "prompt" else ""
     closing = tokenizer.eos_token or "" if task.ends_answers and task.turns == "own" else ""
     texts = [after]
@@ -204,6 +207,8 @@ def _build(
     if task.turns == "own":
         separate = tuple(_continued(tokenizer, text) if text else () for text in texts)
         question_ids = tuple(chain.from_iterable(separate))
+    elif len(ids) < len(whole):
+        question_ids = _continued(tokenizer, after) if after else ()
     elif after:
         undivided = _begun(tokenizer, opening, before + after)
         question_ids = undivided[len(ids) :]
@@ -308,7 +313,8 @@ def truncate(
     middle: the middle of the whole prompt; its ends are decoded apart, as in LongBench's pred.py, or together
     (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. left: the
     beginning of the context. right: its end, as in kvpress (which counts the head of the chat template too). refuse:
-    nothing.
+    nothing. middle_tokens: the middle of what is read before the eviction, special tokens included, after it was
+    tokenised (`build`), as in SCBench's truncate_by_tokens.
 
     `left` and `right` count the context alone, so that all questions of a context share its truncated form; `middle`
     and `refuse` count context and question. Truncated text is decoded from tokens and may have a few more when it is
@@ -316,7 +322,7 @@ def truncate(
 
     Raises ValueError for a prompt above the limit with `refuse`.
     """
-    if limit is None:
+    if limit is None or truncation == "middle_tokens":
         return context, question
     if truncation == "middle":
         return _middle(tokenizer, context, question, limit, decodes_joined)

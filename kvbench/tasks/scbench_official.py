@@ -1,0 +1,248 @@
+"""SCBench as its authors run it: scbench/{run_scbench,eval_utils,compute_scores}.py of
+https://github.com/microsoft/MInference at fb56c91.
+
+    context (or input)   the long text, or the numbers of mf
+    multi_turns          [{"input": "Key: ...", "answer": "9c02...", "options": [...], "name": "add", "task": ...}, ...]
+    lang, repo           repoqa: "python", the repository; `name` is that of the function
+
+Modes, `turns`: `gold` is multi-turn with right answers, the default there; `own` is `--disable_golden_context`; `none`
+is `--same_context_different_query`. Multi-turn prompts begin with context and first question, so that methods evict
+after the first question there (`schedule.evict_after=prompt`); with separate requests they evict after the context.
+
+Kept as it is there: with a chat template, later questions of mf name the last statistic of the conversation, and
+answers to later questions of summary begin with "This paper"; without one, later questions of choice_eng ask for the
+letter. References that are texts count letter by letter in many_shot and qa_chn: one that occurs is enough.
+
+Differences: the first token of a sequence is not doubled, which moves the border of a truncation by one token; answers
+of the model's own are carried as the tokens that were generated, not tokenised anew; with own answers and a template
+without a fixed system turn the official code repeats before each question what begins a conversation (the first token
+of Llama 3, the system turn of Qwen2.5), here the template's text between two turns is read.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench.support.errors import UserError
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import folder, remembered
+from kvbench.tasks.metrics import infinitebench, scbench
+from kvbench.tasks.metrics.repoqa import FUNCTIONS, pass_at_1
+from kvbench.tasks.shared_context import GAP, ContextWithQuestions, Question, SharedContext, Turns
+from kvbench.tasks.task import Sample, Truncation, Turn, require_choice, require_positive
+
+METRICS = {
+    "kv": scbench.contains,
+    "prefix_suffix": scbench.contains,
+    "passkey": infinitebench.passkey,
+    "vt": scbench.share,
+    "mf": scbench.number,
+    "many_shot": scbench.contains_any,
+    "qa_eng": scbench.contains_any,
+    "qa_chn": infinitebench.qa_chinese,
+    "choice_eng": infinitebench.choice,
+    "summary": infinitebench.summary,
+}
+"""The metric of each kind of question; repoqa's takes other arguments (`pass_at_1`)."""
+MIXED = {
+    "summary_with_needles": {"summary": 800, "passkey": 15},
+    "repoqa_and_kv": {"repoqa": 1024, "kv": 80},
+}
+"""The mixed tasks: the kinds of their questions, and how many new tokens each has."""
+MEMBERS = tuple(kind for kind in (*METRICS, "repoqa", *MIXED) if kind != "passkey")
+LETTERS = "ABCD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfficialSCBench(SharedContext):
+    """One task, `member`; `ask` is the wording of a question, `instruction` may be empty.
+
+    max_turns: only the first so many turns of a context. max_seq_length: of a whole conversation; `max_prompt_tokens`
+    is what it leaves beside the answers. max_new_tokens: of an answer; mixed tasks have fewer for some kinds (`MIXED`).
+    """
+
+    member: str
+    turns: Turns = "gold"
+    truncation: Truncation = "middle_tokens"
+    max_turns: int = 5
+    max_seq_length: int = 131_072
+    version = "scbench-fb56c91.1"
+    ends_answers = True
+
+    def __post_init__(self) -> None:
+        require_choice(self, "member", MEMBERS)
+        require_positive(self, "max_turns", "max_seq_length", "max_new_tokens")
+        if self.max_prompt_tokens is None and self.truncation != "refuse":
+            object.__setattr__(self, "max_prompt_tokens", self._room())
+        super().__post_init__()
+
+    def _room(self) -> int:
+        """Tokens that official runs keep of what is read before the first answer."""
+        there = (folder(self.root) / self.files[0]).is_file()
+        turns = min(next(iter(self.counts()), self.max_turns) if there else self.max_turns, self.max_turns)
+        kinds = MIXED.get(self.member)
+        answers = sum(map(self._most, kinds)) * turns // 2 if kinds else self.max_new_tokens * turns
+        room = self.max_seq_length - answers - (1000 if self.turns == "none" else 0)
+        if room < 2:
+            raise UserError(
+                f"task.max_seq_length={self.max_seq_length} of {self.name}: the answers alone take {answers} tokens; "
+                "allowed: more than that, or task.max_prompt_tokens=N"
+            )
+        return room
+
+    def _most(self, kind: str) -> int:
+        """New tokens of an answer to a kind of question."""
+        return min(self.max_new_tokens, MIXED.get(self.member, {}).get(kind, self.max_new_tokens))
+
+    @property
+    def metric(self) -> str:
+        if self.member == "repoqa":
+            return "repoqa_pass_at_1"
+        return f"scbench_{self.member if self.member in MIXED else METRICS[self.member].__name__}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (f"scbench_official/{self.member}.jsonl",)
+
+    def counts(self) -> Sequence[int]:
+        return [min(turns, self.max_turns) for turns in _counts(self.root, self.files[0])]
+
+    def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
+        if self.member.startswith("summary"):
+            infinitebench.summary_scorer()  # before the first sample, if summaries cannot be scored
+        for line in jsonl.rows(self.root, self.files[0], contexts):
+            turns = 1
+            try:
+                row = line.read()
+                turns = len(_turns(row)[: self.max_turns])
+                content = self._content(row)
+            except ValueError as error:
+                content = ContextWithQuestions("", [f"{line.place}: {error}"] * turns)
+            yield line.number, content
+
+    def _content(self, row: Mapping[str, Any]) -> ContextWithQuestions:
+        """Raises UserError for a missing field or a wrong type."""
+        context = jsonl.field(row, "context" if "context" in row else "input")
+        if not isinstance(context, str | list) or not context:
+            raise UserError(f"its context is {str(context)[:80]!r}: a text, or a list of numbers")
+        questions = [self._question(row, turn) for turn in _turns(row)[: self.max_turns]]
+        return ContextWithQuestions(str(context), questions)
+
+    def _question(self, row: Mapping[str, Any], turn: Mapping[str, Any]) -> Question:
+        text, answer, kind = jsonl.text(turn, "input"), jsonl.field(turn, "answer"), self.member
+        if self.member in MIXED:
+            kind = str(jsonl.field(turn, "task")).removeprefix("scbench_")
+            if kind not in MIXED[self.member]:
+                raise UserError(f"its task is {kind[:80]!r}: {' or '.join(f'scbench_{k}' for k in MIXED[self.member])}")
+        if not isinstance(answer, int | float if kind == "mf" else str | list) or isinstance(answer, bool):
+            raise UserError(f"its answer is {str(answer)[:80]!r}: {'a number' if kind == 'mf' else 'a text or texts'}")
+        if kind == "mf":
+            _statistic(text)
+        if kind == "repoqa":
+            language, repository = jsonl.text(row, "lang"), jsonl.text(row, "repo")
+            if language not in FUNCTIONS:
+                raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
+            needles, name = _needles(self.root, self.files[0]).get(repository, ()), jsonl.text(turn, "name")
+            needles = [(each, function) for each, function, place in needles if place < self.max_turns]
+            same = tuple(function for each, function in needles if each == name)
+            return Question(text, same, kind, (language, *(function for _, function in needles)), str(answer))
+        if kind == "choice_eng":
+            options = jsonl.texts(turn, "options")
+            if len(options) != len(LETTERS) or answer not in options:
+                raise UserError(f"its options are {str(options)[:80]}: four texts, one of them the answer {answer!r}")
+            listed = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True))
+            return Question(f"{text}\n{listed}", (answer, LETTERS[options.index(answer)]), kind, gold=answer)
+        items: Sequence[Any] = [answer]
+        if isinstance(answer, list) or (isinstance(answer, str) and kind in ("vt", "many_shot", "qa_chn")):
+            items = answer
+        references = tuple(map(str, items))
+        return Question(text, references, kind, gold=str(answer))
+
+    def sample_of(
+        self, index: int, content: ContextWithQuestions, asked: Sequence[Question], place: int, templated: bool
+    ) -> Sample:
+        """The sample of the last of the questions `asked`, as the official code words it."""
+        first, last = content.questions[0], content.questions[-1]
+        assert isinstance(first, Question) and isinstance(last, Question)
+        opening = self.instruction + GAP if self.instruction else ""
+        if self.member == "mf":
+            opening = (first.text if self.turns == "none" else _statistic(first.text)) + GAP
+        *earlier, now = (
+            Turn(
+                self._worded(question, turn > 0, templated, last),
+                question.gold if self.turns == "gold" else None,
+                self._most(question.kind),
+                "This paper" if self.member == "summary" and turn and templated else "",
+            )
+            for turn, question in enumerate(asked)
+        )
+        return Sample(
+            index,
+            self.name,
+            opening + content.context,
+            now.question,
+            now.answer_prefix,
+            asked[-1].references,
+            now.max_new_tokens,
+            asked[-1].choices,
+            place + 1,
+            asked[-1].kind,
+            opening if self.member != "mf" else "",
+            earlier=tuple(earlier),
+        )
+
+    def _worded(self, question: Question, later: bool, templated: bool, last: Question) -> str:
+        text = self.ask.replace("{question}", question.text)
+        if self.member == "mf" and (later or self.turns == "none"):
+            text = _statistic((last if later and templated else question).text) + GAP + text
+        if self.member == "choice_eng" and later and not templated and self.turns == "gold":
+            text = text.replace("The the correct", "The letter of the correct")
+        apart = self.turns == "none" or (later and (templated or self.turns == "own"))
+        return text if apart else GAP + text
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        """By the metric of the question's kind, 0..1. Raises UserError for a package that is not installed."""
+        if sample.kind == "repoqa":
+            language, *functions = sample.choices
+            return pass_at_1(prediction, sample.references, functions, language)
+        return METRICS[sample.kind](prediction, sample.references)
+
+
+@remembered
+def _counts(root: str | None, file: str) -> tuple[int, ...]:
+    """The number of turns of each row, 1 for an invalid row."""
+    return tuple(number or 1 for number in jsonl.values(root, file, lambda row: len(_turns(row))))
+
+
+@remembered
+def _needles(root: str | None, file: str) -> dict[str, list[tuple[str, str, int]]]:
+    """Name, function and turn of all that is asked for in a repository, over all rows, as officially."""
+
+    def read(row: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, int]]]:
+        turns = [
+            (turn, place) for place, turn in enumerate(_turns(row)) if turn.get("task") in (None, "scbench_repoqa")
+        ]
+        asked = [(jsonl.text(turn, "name"), jsonl.text(turn, "answer"), place) for turn, place in turns]
+        return jsonl.text(row, "repo"), asked
+
+    needles: dict[str, list[tuple[str, str, int]]] = {}
+    for row in jsonl.values(root, file, read):
+        if row is not None:
+            needles.setdefault(row[0], []).extend(row[1])
+    return needles
+
+
+def _turns(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    turns = jsonl.field(row, "multi_turns")
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, Mapping) for turn in turns):
+        raise UserError(f"its multi_turns are {str(turns)[:80]}: a list of at least one question with its answer")
+    return turns
+
+
+def _statistic(text: str) -> str:
+    """The question that precedes one of mf. Raises UserError if it asks for no statistic."""
+    named = re.search("The .+ is", text)
+    if named is None:
+        raise UserError(f"its question {text[:80]!r} asks for nothing: it has no 'The ... is'")
+    return f"What is {named[0].lower()[:-3]}?"
