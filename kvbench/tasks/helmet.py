@@ -88,7 +88,6 @@ class Helmet(FromFiles, Task):
     dataset: str
     context_length: Literal[8192, 16384, 32768, 65536, 131072] = 8192
     questions: int | None = 100
-    shots: int = 2
     samples: int = 50
     seed: int = 42
     max_new_tokens: int
@@ -98,14 +97,13 @@ class Helmet(FromFiles, Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "samples", "max_new_tokens", "questions")
-        if self.shots < 0:
-            raise UserError(f"task.shots={self.shots} of {self.name}: allowed: 0 or more")
         limit_samples(self, lambda: len(self._rows))
 
     @property
-    @abstractmethod
     def _rows(self) -> Sequence[int]:
-        """The rows of the first file that become samples."""
+        """The rows of the first file that become samples: the first ones after shuffling, in the order of the file."""
+        count = jsonl.count(self.root, self.files[0])
+        return sorted(np.random.default_rng(self.seed).permutation(count)[: self.questions].tolist())
 
     @abstractmethod
     def _parts(self, row: Row) -> Parts:
@@ -145,7 +143,19 @@ class Helmet(FromFiles, Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JsonKV(Helmet):
+class WithExamples(Helmet):
+    """A task that shows `shots` worked examples."""
+
+    shots: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shots < 0:
+            raise UserError(f"task.shots={self.shots} of {self.name}: allowed: 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonKV(WithExamples):
     """The value of a key in a JSON object, after worked examples from the same object."""
 
     dataset: Literal["json_kv"]
@@ -153,10 +163,6 @@ class JsonKV(Helmet):
     @property
     def files(self) -> tuple[str, ...]:
         return (f"helmet/json_kv/test_k{_of(self, PAIRS)}_dep6.jsonl",)
-
-    @property
-    def _rows(self) -> Sequence[int]:
-        return _drawn_rows(self)
 
     def _parts(self, row: Row) -> Parts:
         demos = "".join(f"Key: {key}\nCorresponding value: {value}\n\n" for key, value in _pairs(row)[: self.shots])
@@ -180,10 +186,6 @@ class Niah(Helmet):
     def files(self) -> tuple[str, ...]:
         return (f"helmet/ruler/{self.dataset}/validation_{self.context_length}.jsonl",)
 
-    @property
-    def _rows(self) -> Sequence[int]:
-        return _drawn_rows(self)
-
     def _parts(self, row: Row) -> Parts:
         kind, query = jsonl.text(row, "type_needle_v"), jsonl.text(row, "query")
         hidden, ask, verb = NIAH[self.dataset]
@@ -201,7 +203,7 @@ class Niah(Helmet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kilt(Helmet):
+class Kilt(WithExamples):
     """A question with retrieved passages, after worked examples with passages of their own."""
 
     dataset: Literal["nq", "triviaqa", "hotpotqa", "popqa"]
@@ -235,7 +237,7 @@ class Kilt(Helmet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rerank(Helmet):
+class Rerank(WithExamples):
     """Passages of MS MARCO to rank by relevance, after worked examples."""
 
     dataset: Literal["msmarco"]
@@ -348,12 +350,6 @@ def _answer(sample: Sample, prediction: str) -> str:
     return sample.answer_prefix.removeprefix("\n") + prediction
 
 
-def _drawn_rows(task: Helmet) -> Sequence[int]:
-    """The first rows after shuffling, here in the order of the file."""
-    count = jsonl.count(task.root, task.files[0])
-    return sorted(np.random.default_rng(task.seed).permutation(count)[: task.questions].tolist())
-
-
 def _drawn_keys(task: Helmet, keys: Mapping[int, Any]) -> Sequence[int]:
     """All rows of the questions that are drawn, and those that cannot be read; a question has several rows."""
     distinct = sorted({key for key in keys.values() if key is not None})
@@ -362,7 +358,7 @@ def _drawn_keys(task: Helmet, keys: Mapping[int, Any]) -> Sequence[int]:
     return [row for row, key in keys.items() if key in chosen]
 
 
-def _drawn_demos(task: Helmet, demos: Sequence[Row], name: str, key: Callable[[Row], Any]) -> Sequence[Row]:
+def _drawn_demos(task: WithExamples, demos: Sequence[Row], name: str, key: Callable[[Row], Any]) -> Sequence[Row]:
     """The first examples with different keys after shuffling with the hash of a question's name."""
     order = np.random.default_rng(_digest(name) % 2**31).permutation(len(demos)) if task.shots else ()
     distinct: dict[Any, Row] = {}

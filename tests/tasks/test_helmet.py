@@ -2,7 +2,7 @@
 
 tests/golden/prompts/helmet.json: for each task and sample the hash of the prompt with and without a chat template, its
 tokens, and the hash of the prompt that `tokenize` shortens by eleven tokens; the scores of `answers`, {0} being the
-first reference.
+first reference. few_examples: prompts of re-ranking with few examples.
 """
 
 import hashlib
@@ -17,7 +17,6 @@ from transformers import AutoTokenizer
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.support.errors import MissingFile
-from kvbench.tasks import helmet
 from kvbench.tasks.helmet import Helmet
 from kvbench.tasks.task import InvalidSample, Sample
 from tests.tasks import helmet_rows
@@ -126,12 +125,11 @@ def test_what_cannot_be_is_refused(root: Path, tmp_path: Path, tokens: TokensOf)
         task("nlu", tmp_path)
 
 
-def test_demonstrations_of_ranking_are_none_of_the_queries(root: Path, tokens: TokensOf) -> None:
-    """Few demonstrations lack those of the row's own query, many those of all queries that are drawn."""
-    for questions in (1, 4):
-        made = task("msmarco", root, questions=questions)
-        demos = helmet._read(str(root), made.files[1])
-        for sample in samples(made, tokens):
-            query = sample.question.removeprefix("\n\nQuery: ")
-            assert f"Query: {query}\nRanking" not in sample.context
-        assert len(demos) == 30
+def test_few_examples_of_ranking_lack_the_own_query_alone(tmp_path: Path, tokens: TokensOf) -> None:
+    """With at most twice as many examples as rows those of other queries stay. These passages have no title."""
+    helmet_rows.write(tmp_path)
+    for count, rows in ((50, 8), (10, 12)):
+        file = tmp_path / "helmet" / "msmarco" / f"test_reranking_data_k{count}_dep3.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in helmet_rows.msmarco(count, rows, titled=False)))
+    made = samples(task("msmarco", tmp_path, questions=None), tokens)
+    assert [sha256(sample.prompt) for sample in made] == OFFICIAL["few_examples"]
