@@ -144,15 +144,19 @@ class LayerCache:
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
 
     def select(self, kept: Kept, lengths: Sequence[int] | None = None) -> "LayerCache":
-        """A smaller copy of a dense layer with the KV pairs marked in `kept`, by cache head and column.
+        """A smaller copy with the KV pairs marked in `kept`, by cache head and column; a column is a slot of the head.
 
         If `kept` has a row per query head while the layer caches KV heads, KV pairs are repeated for each. `lengths`,
         how many are marked by cache head, spares waiting for the device.
         """
-        tokens, group = self.lengths[0], kept.shape[0] // self.cache_heads
+        group = kept.shape[0] // self.cache_heads
         lengths = kept.sum(dim=1).tolist() if lengths is None else lengths
         marked = torch.nonzero_static(kept.to(self.keys.device, non_blocking=True), size=sum(lengths))
-        return self.gather((marked[:, 0] // group) * tokens + marked[:, 1], lengths)
+        heads, columns = marked[:, 0] // group, marked[:, 1]
+        if len(set(self.lengths)) == 1:
+            return self.gather(heads * self.lengths[0] + columns, lengths)
+        starts = torch.tensor(self.offsets, device=heads.device)
+        return self.gather(starts[heads] + columns, lengths)
 
     def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
         """A copy of the KV pairs with these indices, as cache heads of these lengths; without recorded score inputs."""
@@ -321,25 +325,3 @@ def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerC
     for length in sorted(set(layer.lengths)):
         heads = tuple(head for head, held in enumerate(layer.lengths) if held == length)
         yield heads, replace(layer.of_heads(heads), members=heads)
-
-
-def merge_heads(parts: Mapping[tuple[int, ...], LayerCache]) -> LayerCache:
-    """The inverse of `split_by_length`."""
-    if len(parts) == 1:
-        return next(iter(parts.values()))
-    layers, heads = list(parts.values()), [head for part in parts for head in part]
-    in_order = sorted(range(len(heads)), key=heads.__getitem__)
-    lengths = [length for layer in layers for length in layer.lengths]
-    starts = [0, *accumulate(lengths)]
-    pairs = torch.cat([torch.arange(starts[place], starts[place + 1]) for place in in_order])
-    joined_layer = replace(
-        layers[0],
-        query_heads=sum(layer.query_heads for layer in layers),
-        keys=torch.cat([layer.keys for layer in layers]),
-        values=torch.cat([layer.values for layer in layers]),
-        positions=torch.cat([layer.positions for layer in layers]),
-        offsets=tuple(starts),
-        state={name: torch.cat([layer.state[name] for layer in layers]) for name in layers[0].state},
-        members=None,
-    )
-    return joined_layer.gather(pairs.to(joined_layer.keys.device), [lengths[place] for place in in_order])

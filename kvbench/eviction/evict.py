@@ -222,27 +222,37 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
     `official` is KVzip's kvcache.py: what is kept is strictly better than the last one within the budget.
     """
     if isinstance(layers, TableLayers):
-        return layers.counts(len(rankings), rankings[0].scores.shape[0], terms)
+        counts = layers.counts(len(rankings), rankings[0].scores.shape[0], terms)
+        return tuple(tuple(map(min, row, ranking.available)) for row, ranking in zip(counts, rankings, strict=True))
     if layers.kind != "global":
         layer_shares = layers([ranking.layer_weight for ranking in rankings], terms)
         return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
     if isinstance(heads, BinaryHeads):
-        return whole_heads(rankings, terms.base, heads.strict(terms))
-    rows, candidates = rankings[0].scores.shape
+        return whole_heads(rankings, terms.base, terms.candidates, heads.strict(terms))
     both = [torch.stack((ranking.scores.flatten(), ranking.unpooled.flatten())).cpu() for ranking in rankings]
     scores, unpooled = torch.cat(both, dim=1)
-    kept = best_entries(scores, unpooled, len(rankings) * rows * terms.base, strict=terms.variant == "official")
-    counts = (kept // max(1, candidates)).bincount(minlength=len(rankings) * rows)
-    return tuple(tuple(row) for row in counts.view(len(rankings), rows).tolist())
+    available = torch.tensor([ranking.available for ranking in rankings])
+    pairs = min(available.numel() * terms.base, int(available.sum()))
+    kept = best_entries(scores, unpooled, pairs, strict=terms.variant == "official")
+    ends = torch.tensor([ranking.candidates for ranking in rankings]).repeat_interleave(available.shape[1]).cumsum(0)
+    counts = torch.bucketize(kept, ends, right=True).bincount(minlength=available.numel())
+    return tuple(tuple(row) for row in counts.view_as(available).tolist())
 
 
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
-    """True for the best `counts` candidates of each cache head and for every protected column."""
+    """True for the best `counts` candidates of each cache head and for every protected column.
+
+    tokens: columns, the pairs of the longest head. Columns beyond the pairs of a shorter one are False.
+    """
     device = ranking.scores.device
     chosen = torch.arange(ranking.candidates, device=device) < counts.to(device, non_blocking=True)[:, None]
     kept = torch.ones(ranking.scores.shape[0], tokens, dtype=torch.bool, device=device)
     kept[:, ranking.first : ranking.first + ranking.candidates].scatter_(1, ranking.order_for(counts), chosen)
-    return kept
+    if ranking.by_head is None:
+        return kept
+    column = torch.arange(tokens, device=device)
+    newest = ranking.first + torch.tensor(ranking.by_head, device=device)[:, None]
+    return (kept | (column >= newest)) & (column < newest + tokens - ranking.first - ranking.candidates)
 
 
 def cache_heads(layer: LayerCache, policy: Policy) -> int:

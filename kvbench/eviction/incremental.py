@@ -1,7 +1,9 @@
 """Repeated eviction: after every few generated tokens, or after every block of the prompt.
 
 `IncrementalEviction.step` evicts from one layer right after new tokens were read: their KV pairs stand behind the kept
-ones, and their queries attended to exactly these KV pairs. `policy.state` says which numbers a KV pair carries
+ones, and their queries attended to exactly these KV pairs. Where heads or layers share a budget, every layer is ranked
+(`rank`), and once all of them have read the block the budget is divided among what they hold (`divide`, `keep`).
+`policy.state` says which numbers a KV pair carries
 from one eviction to the next, in `LayerCache.state`:
 
     accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
@@ -14,20 +16,22 @@ ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, merge_heads, split_by_length
-from kvbench.cache.shapes import Kept, Ranked, Scores
-from kvbench.eviction.allocation.heads import EVEN
-from kvbench.eviction.evict import Decision, Eviction, mark, rank_columns, too_small
+from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, split_by_length
+from kvbench.cache.shapes import Kept, Lengths, Scores
+from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
+from kvbench.eviction.allocation.layers import LayerAllocation
+from kvbench.eviction.evict import Counts, Decision, Eviction, allocate, mark, rank_columns, too_small
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
-from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.ranking import Ranking, merged
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
@@ -36,7 +40,8 @@ ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
 
 Capacity = int | Mapping[int, tuple[int, ...]]
-"""KV pairs that a cache head may hold after an eviction: one number for all, or one per head by layer index."""
+"""KV pairs that a cache head may hold after an eviction: one number for all, on average if they share a budget, or one
+per head by layer index."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,13 @@ class IncrementalEviction:
 
     @property
     def score(self) -> Score:
-        """Whole heads or layers are chosen once: the others keep their protected tokens, so nothing is scored again."""
-        return Recency() if self.policy.keeps_whole else self.eviction.score
+        """Where whole heads or layers have been chosen, the others keep their protected tokens: nothing is scored."""
+        return Recency() if self.policy.keeps_whole and not self.divides else self.eviction.score
+
+    @property
+    def divides(self) -> bool:
+        """Whether the heads or layers share a budget, which is divided at the end of every block."""
+        return isinstance(self.capacity, int) and not even(self.policy)
 
     @property
     def accumulates(self) -> bool:
@@ -97,6 +107,14 @@ class IncrementalEviction:
             offsets=(0,) * (cache_heads + 1),
             state=state,
         )
+
+    def after(self, cache: KVCache) -> "IncrementalEviction":
+        """The evictions from the answer to a prompt that was evicted from block by block: heads keep their sizes."""
+        if not self.divides:
+            return replace(self, decoding=True)
+        assert isinstance(self.capacity, int)
+        capacity = _capacities(self.eviction.policy, cache, cache.lengths, self.capacity)
+        return replace(self, capacity=capacity, decoding=True)
 
     def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
         """`smaller` (`full` after `decision`) with the state that later steps need."""
@@ -117,16 +135,11 @@ class IncrementalEviction:
         rows: the queries read since the last eviction, with their attention over the layer; None for a score that
         reads none. Raises UserError for a score that is not finite.
         """
-        parts, scores, positions = {}, {}, {}
-        for heads, part in split_by_length(layer):
-            head_rows = None if rows is None else rows.of_heads(heads, layer.cache_heads)
-            limits = self.capacity if isinstance(self.capacity, int) else self.capacity[layer.index]
-            capacity = torch.tensor([limits if isinstance(limits, int) else limits[head] for head in heads])
-            parts[heads], head_scores = self._evict(part, head_rows, capacity)
-            scores |= dict(zip(heads, head_scores, strict=True))
-            positions |= dict(zip(heads, part.positions.view(len(heads), -1), strict=True))
-        each = range(layer.cache_heads)
-        return Step(merge_heads(parts), tuple(positions[head] for head in each), tuple(scores[head] for head in each))
+        layer, ranking = self.rank_ragged(layer, rows)
+        limits = self.capacity if isinstance(self.capacity, int) else self.capacity[layer.index]
+        limits = (limits,) * layer.cache_heads if isinstance(limits, int) else limits
+        heads = zip(ranking.available, limits, layer.lengths, strict=True)
+        return self.keep(layer, ranking, tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads))
 
     def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking, Ranking]:
         """A dense layer with its running scores, the ranking of its slots, and what its heads choose from.
@@ -142,20 +155,55 @@ class IncrementalEviction:
         ranking = rank_columns(raw, layer, self.policy, self.score)
         return layer, ranking, self.policy.chooses(ranking)
 
-    def _evict(
-        self, layer: LayerCache, rows: Window | None, capacity: Int[Tensor, "cache_heads"]
-    ) -> tuple[LayerCache, Ranked]:
-        """A dense layer after an eviction, and the scores of its slots before it."""
-        slots, policy = layer.lengths[0], self.policy
-        layer, ranking, chosen = self.rank(layer, rows)
-        if not ranking.scores.isfinite().all():
-            raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
-        candidates = ranking.candidates
-        kept = mark(chosen, (capacity - (slots - candidates)).clamp(0, candidates), slots)
+    def rank_ragged(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
+        """A layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and errors
+        as for `step`.
+        """
+        policy, rankings, sums = self.policy, dict[tuple[int, ...], Ranking](), dict[int, Tensor]()
+        for heads, part in split_by_length(layer):
+            scored, ranking, _ = self.rank(part, rows and rows.of_heads(heads, layer.cache_heads))
+            if not ranking.scores.isfinite().all():
+                raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
+            rankings[heads] = ranking
+            if self.accumulates:
+                sums |= zip(heads, scored.state[ACCUMULATED].view(len(heads), -1), strict=True)
+        if sums:
+            accumulated = torch.cat([sums[head] for head in range(layer.cache_heads)])
+            layer = replace(layer, state={**layer.state, ACCUMULATED: accumulated})
+        ranking = merged(rankings)
+        if self.divides:
+            observed, scores = rows and rows.last(policy.layer_rows(rows.queries.shape[1])), ranking.real_scores
+            layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.last)
+            ranking = replace(ranking, layer_weight=layer_weight)
+        return layer, ranking
+
+    def divide(self, rankings: Sequence[Ranking], num_tokens: int) -> Counts:
+        """Candidates that each cache head of each layer keeps after `num_tokens` tokens: all of them up to the budget.
+
+        Beyond it, as of a prompt that ends here. What a layer or head no longer has of its share goes to the others.
+        """
+        assert isinstance(self.capacity, int)
+        available = [ranking.available for ranking in rankings]
+        if num_tokens <= self.capacity:
+            return tuple(available)
+        held = tuple(sum(heads) // len(heads) for heads in available)
+        budget = replace(self.policy.budget_info(self.capacity, num_tokens), held=held)
+        return allocate(self.policy.layers, self.policy.heads, rankings, budget)
+
+    def keep(self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...]) -> Step:
+        """Keep so many candidates of each cache head, and the protected pairs."""
+        slots, candidates, chosen = max(layer.lengths), ranking.candidates, self.policy.chooses(ranking)
+        kept = mark(chosen, torch.tensor(counts), slots)
+        lengths = [
+            length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
+        ]
         scores = torch.full(kept.shape, torch.nan, device=kept.device)
         scores[:, ranking.first : ranking.first + candidates] = ranking.scores
-        left = layer.select(kept)
-        return left if policy.slot_order == "position" else best_slots_first(left, kept, chosen), scores
+        left = layer.select(kept, lengths)
+        if self.policy.slot_order == "score":
+            left = best_slots_first(left, kept, chosen)
+        by_head = [row[:length] for row, length in zip(scores, layer.lengths, strict=True)]
+        return Step(left, layer.positions.split(layer.lengths), tuple(by_head))
 
     def _raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
         """Scores of a dense layer, reduced over the group; in a step this comes before pooling."""
@@ -182,12 +230,24 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"policy.state=none, but score {score.name} reads observed queries: use policy.state=overwrite or "
             "accumulate"
         )
-    if blocks and not (policy.heads.kind in EVEN and policy.layers.kind == "uniform"):
+    if not blocks or even(policy):
+        return
+    reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
+    heads_differ = policy.heads.kind not in EVEN or policy.layers.kind in ("global", "table")
+    if type(policy.heads) not in get_args(HeadAllocation) or type(policy.layers) not in get_args(LayerAllocation):
+        reason = "only allocations of kvbench divide a budget among heads of different lengths"
+    elif heads_differ and policy.group_of(score.group) == "layer_mean":
+        reason = "group=layer_mean is a mean over heads, which hold different tokens after the first block"
+    if reason:
         raise UserError(
-            f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name} divide the budget "
-            "after the complete prompt is read; no paper defines this for eviction block by block. Use "
-            "policy.heads=uniform policy.layers=uniform, or, if the task has a prompt, schedule.prefill_block=null"
+            f"{where} cannot evict block by block: {reason}. Use policy.heads=uniform policy.layers=uniform, or "
+            "schedule.prefill_block=null"
         )
+
+
+def even(policy: Policy) -> bool:
+    """Whether every head of every layer keeps the same number of pairs, whatever the scores."""
+    return policy.heads.kind in EVEN and policy.layers.kind == "uniform"
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:
@@ -208,15 +268,19 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
     one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). Where
     heads or layers are kept whole, those that hold every token have no limit.
     """
-    pairs = eviction.pairs(cache.num_tokens) if decision.keeps_all(cache.num_tokens) else None
+    return _capacities(eviction.policy, cache, decision.lengths, eviction.pairs(cache.num_tokens))
+
+
+def _capacities(policy: Policy, cache: KVCache, lengths: Lengths, budget: int) -> Capacity:
+    complete = bool((lengths == cache.num_tokens).all())
 
     def capacity(length: int) -> int:
-        if eviction.policy.keeps_whole and length == cache.num_tokens:
+        if policy.keeps_whole and length == cache.num_tokens:
             return sys.maxsize
-        return length if pairs is None else pairs
+        return budget if complete else length
 
-    heads = [tuple(map(capacity, lengths)) for lengths in decision.lengths.tolist()]
-    return {layer.index: lengths for layer, lengths in zip(cache.evictable, heads, strict=True)}
+    heads = [tuple(map(capacity, row)) for row in lengths.tolist()]
+    return {layer.index: row for layer, row in zip(cache.evictable, heads, strict=True)}
 
 
 def best_slots_first(layer: LayerCache, kept: Kept, ranking: Ranking) -> LayerCache:

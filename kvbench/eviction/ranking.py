@@ -4,11 +4,12 @@ The order is the same everywhere: higher score, then higher unpooled score, then
 pooling makes plateaus of equal scores, where the kept set would otherwise depend on the sorting algorithm.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -30,11 +31,12 @@ class SecondStage:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The candidates of one layer: all columns but the protected ones; column 0 is token `first`.
+    """The candidates of one layer: all columns but the protected ones; column 0 is slot `first` of each cache head.
 
     scores: what is ranked. unpooled: the same without pooling, to break ties. layer_weight: the weight of the layer for
-    the layer allocation, 1 by default. second: how a head chooses its last pairs, if not by `scores`. Nothing here
-    depends on the budget: cells that differ in it share a ranking.
+    the layer allocation, 1 by default. second: how a head chooses its last pairs, if not by `scores`. by_head: how many
+    candidates each cache head has, where they differ; columns beyond them score -inf. Nothing here depends on the
+    budget: cells that differ in it share a ranking.
     """
 
     scores: Ranked
@@ -42,11 +44,17 @@ class Ranking:
     first: int
     layer_weight: float = 1.0
     second: SecondStage | None = None
+    by_head: tuple[int, ...] | None = None
 
     @property
     def candidates(self) -> int:
-        """Number of candidates, the same in every cache head."""
+        """Number of candidates of a cache head, of the longest one if they differ."""
         return self.scores.shape[1]
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        """Candidates of each cache head."""
+        return self.by_head or (self.candidates,) * self.scores.shape[0]
 
     @cached_property
     def order(self) -> Int[Tensor, "cache_heads columns"]:
@@ -85,12 +93,35 @@ class Ranking:
         return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
 
     def counts_beyond(self, sure: int, pairs: int) -> tuple[int, ...]:
-        """Candidates of each head when it keeps its best `sure`, and the layer the `pairs` best of all others."""
+        """Candidates of each head when it keeps its best `sure`, and the layer the best others up to `pairs` in all."""
+        sures = [min(sure, count) for count in self.available]
         places = torch.empty_like(self.order)
         places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
         others = self.flat_order[places.flatten()[self.flat_order] >= sure]
-        beyond = _tally(others[:pairs], self.scores.shape[0], self.candidates)
-        return tuple(sure + count for count in beyond)
+        beyond = _tally(others[: pairs - sum(sures)], self.scores.shape[0], self.candidates)
+        return tuple(map(int.__add__, sures, beyond))
+
+
+def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
+    """One ranking of a layer from those of its cache heads of equal length, by the numbers of these heads."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    rankings, heads = list(parts.values()), sorted((head, part) for part in parts for head in part)
+    widest = max(ranking.candidates for ranking in rankings)
+    places = torch.tensor([head for part in parts for head in part]).argsort()
+
+    def joined(each: list[Tensor]) -> Tensor:
+        padded = [F.pad(scores, (0, widest - scores.shape[1]), value=-torch.inf) for scores in each]
+        return torch.cat(padded)[places.to(padded[0].device, non_blocking=True)]
+
+    stages = [ranking.second for ranking in rankings if ranking.second is not None]
+    return replace(
+        rankings[0],
+        scores=joined([ranking.scores for ranking in rankings]),
+        unpooled=joined([ranking.unpooled for ranking in rankings]),
+        second=replace(stages[0], scores=joined([stage.scores for stage in stages])) if stages else None,
+        by_head=tuple(parts[part].candidates for _, part in heads),
+    )
 
 
 def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "cache_heads columns"]:

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
     if cell.schedule.prefill_block is not None:
         incremental = None
         if cell.schedule.decode_every is not None:
-            incremental = replace(incremental_eviction(cell, shared.prompt), decoding=True)
+            incremental = incremental_eviction(cell, shared.prompt).after(full)
         return CompressedCache(measure(cell, full, kept_of(full), None), full, incremental)
     eviction.check(full)
     rankings, seconds = None, 0.0

@@ -15,7 +15,7 @@ from typing import Any
 from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.evict import check_host, too_small
-from kvbench.eviction.incremental import check_steps
+from kvbench.eviction.incremental import check_steps, even
 from kvbench.eviction.policy import QUESTION, Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
@@ -213,6 +213,13 @@ class Cell:
                 "give a number of KV pairs, e.g. budget=1024"
             )
         check_steps(self.policy, self.score, blocks=True)
+        if not in_blocks and not even(self.policy):
+            fix = ", or schedule.prefill_block=128" if task.in_blocks else ""
+            raise UserError(
+                f"policy.heads={self.policy.heads.kind} policy.layers={self.policy.layers.kind} of {self.policy.name} "
+                f"divide the budget at the end of a block, but task {name} is read one token at a time: use "
+                f"policy.heads=uniform policy.layers=uniform{fix}"
+            )
         least = self.policy.budgeted + (task.evict == "before")
         if QUESTION in (self.policy.window, self.policy.recent):
             self._check_question()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule, over_layer
-from kvbench.cache.kv_cache import LayerCache, joined, merge_heads, split_by_length
+from kvbench.cache.kv_cache import LayerCache, joined, split_by_length
 from tests.arrays import random_layer
 
 
@@ -51,15 +51,27 @@ def test_new_pairs_are_repeated_for_query_heads() -> None:
 
 
 @pytest.mark.parametrize("counts", [(3, 7, 3, 11), (4, 4, 4, 4), (0, 13, 0, 1)], ids=str)
-def test_heads_taken_apart_by_length_come_together_again(counts: tuple[int, ...]) -> None:
+def test_heads_taken_apart_by_length_hold_their_pairs(counts: tuple[int, ...]) -> None:
     layer = ragged(counts)
     parts = dict(split_by_length(layer))
-    assert len(parts) == len(set(counts)) and all(len(set(part.lengths)) == 1 for part in parts.values())
-    whole = merge_heads(parts)
-    assert whole.offsets == layer.offsets and whole.query_heads == layer.query_heads
-    for name in ("keys", "values", "positions"):
-        assert torch.equal(getattr(whole, name), getattr(layer, name))
-    assert torch.equal(whole.state["worth"], layer.state["worth"])
+    assert len(parts) == len(set(counts)) and sorted(head for heads in parts for head in heads) == [0, 1, 2, 3]
+    for heads, part in parts.items():
+        pairs = [pair for head in heads for pair in range(layer.offsets[head], layer.offsets[head + 1])]
+        assert part.query_heads == 2 * len(heads) and part.lengths == tuple(counts[head] for head in heads)
+        for name in ("keys", "values", "positions"):
+            assert torch.equal(getattr(part, name), getattr(layer, name)[pairs])
+        assert torch.equal(part.state["worth"], layer.state["worth"][pairs])
+
+
+def test_slots_of_ragged_heads_are_selected_by_their_place_in_the_head() -> None:
+    layer, kept = ragged(), torch.zeros(4, 11, dtype=torch.bool)
+    kept[0, 2], kept[1, [0, 6]], kept[3, [1, 10]] = True, True, True
+    smaller = layer.select(kept)
+    pairs = [2, 3, 9, 14, 23]  # heads begin at 0, 3, 10 and 13
+    assert smaller.lengths == (1, 2, 0, 2) and torch.equal(smaller.positions, layer.positions[pairs])
+    assert torch.equal(smaller.keys, layer.keys[pairs]) and torch.equal(
+        smaller.state["worth"], layer.state["worth"][pairs]
+    )
 
 
 def test_rows_over_ragged_heads_are_those_of_each_head_alone() -> None:

@@ -85,7 +85,9 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
         ),
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
         (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
-        (("schedule.prefill_block=64", "policy.heads=flat"), "divide the budget after the complete prompt is read"),
+        (("schedule.prefill_block=64", "policy.heads=flat", "policy.group=layer_mean"), "is a mean over heads"),
+        (("schedule.prefill_block=64", "score=kvzip"), "score kvzip repeats what was read, once"),
+        (("schedule.prefill_block=64", "score=expected_attention"), "reads the queries of the whole prompt, once"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -240,20 +240,25 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
 
 
 def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -> None:
-    """After every block each head holds the budget or everything, the same whether or not more blocks follow."""
+    """After every block the budget or everything is held, the same whether or not more blocks follow."""
     if _refuses(policy, score, blocks=True):
         return
     second_blocks = []
     for budget, blocks in ((2 * PROMPT, 2), (33, 3), (33, 2)):
         incremental = IncrementalEviction(evicting(policy, score, budget, PROMPT), budget)
-        empty = incremental.start(0, HEADS, KV_HEADS, torch.empty(HEAD_DIM))
-        steps = _run(incremental, empty, _split(PROMPT, BLOCK)[:blocks], 0)
-        for number, step in enumerate(steps, 1):
-            num_tokens = min(number * BLOCK, PROMPT)
-            lengths = [min(budget, num_tokens)] * step.layer.cache_heads
-            require(list(step.layer.lengths) == lengths, f"lengths {step.layer.lengths} after {num_tokens} tokens")
-            _require_protected(incremental.policy, step.layer, num_tokens)
-        second_blocks.append(steps[1].layer.positions)
+        held = _run_blocks(incremental, _split(PROMPT, BLOCK)[:blocks])
+        for number, layers in enumerate(held, 1):
+            num_tokens, lengths = min(number * BLOCK, PROMPT), [layer.lengths for layer in layers]
+            pairs, most = sum(map(sum, lengths)), min(budget, num_tokens)
+            if policy.layers.kind == "table":
+                require(pairs <= most * sum(map(len, lengths)), f"{pairs} KV pairs after {num_tokens} tokens")
+            elif incremental.divides:
+                require_spent(most * sum(map(len, lengths)), pairs, incremental.eviction, num_tokens)
+            else:
+                require({*sum(lengths, ())} == {most}, f"lengths {lengths} after {num_tokens} tokens")
+            for layer in layers:
+                _require_protected(incremental.policy, layer, num_tokens)
+        second_blocks.append(torch.cat([layer.positions for layer in held[1]]))
     require(torch.equal(second_blocks[1], second_blocks[2]), "the KV pairs kept depend on later blocks")
 
 
@@ -275,6 +280,24 @@ def _run(incremental: IncrementalEviction, layer: LayerCache, blocks: list[Token
         steps.append(incremental.step(layer, rows if reads else None))
         layer, num_tokens = steps[-1].layer, num_tokens + keys.shape[1]
     return steps
+
+
+def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[list[LayerCache]]:
+    """The layers after each block; their queries differ in scale."""
+    layers = [incremental.start(index, HEADS, KV_HEADS, torch.empty(HEAD_DIM)) for index in range(LAYERS)]
+    after, num_tokens = [], 0
+    for queries, keys, values in blocks:
+        layers = [layer.append(keys, values, num_tokens) for layer in layers]
+        rows = [over_layer(queries * (layer.index + 1), layer, Rule(HEAD_DIM**-0.5)) for layer in layers]
+        num_tokens += keys.shape[1]
+        if incremental.divides:
+            ranked = list(map(incremental.rank, layers, rows))
+            counts = incremental.divide([ranking for _, ranking in ranked], num_tokens)
+            layers = [incremental.keep(*each, kept).layer for each, kept in zip(ranked, counts, strict=True)]
+        else:
+            layers = [incremental.step(*each).layer for each in zip(layers, rows, strict=True)]
+        after.append(layers)
+    return after
 
 
 @lru_cache

@@ -100,10 +100,8 @@ class FlatHeads(Heads):
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
         if terms.variant == "official" and self.published_alpha:
             return MixHeads(alpha=self.published_alpha)(ranking, share, terms)
-        heads = ranking.scores.shape[0]
-        if share >= ranking.candidates:
-            return (ranking.candidates,) * heads
-        return ranking.counts(heads * share)
+        pairs = len(ranking.scores) * share
+        return ranking.available if pairs >= sum(ranking.available) else ranking.counts(pairs)
 
 
 @dataclass(frozen=True)
@@ -126,16 +124,16 @@ class MixHeads(Heads):
         _check_alpha(self.alpha)
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
-        heads, candidates = ranking.scores.shape
-        if share > candidates:
-            return (candidates,) * heads
-        counts = (normalized(ranking, share) if self.normalize else ranking).counts(heads * share)
+        pairs, available = len(ranking.scores) * share, ranking.available
+        if pairs > sum(available):
+            return available
+        counts = (normalized(ranking, share) if self.normalize else ranking).counts(pairs)
         if terms.variant == "official":
             floor = int((terms.budget if terms.stale_floor else share) * self.alpha)
             mixed = [np.rint(np.float32(count * (1 - self.alpha)) + np.float32(floor)) for count in counts]
-            return tuple(min(candidates, int(count)) for count in mixed)
+            return tuple(min(most, int(count)) for most, count in zip(available, mixed, strict=True))
         targets = [(1 - self.alpha) * count + self.alpha * share for count in counts]
-        return largest_remainder(targets, heads * share, candidates)
+        return largest_remainder(targets, pairs, available)
 
 
 @dataclass(frozen=True)
@@ -153,11 +151,11 @@ class SafeguardHeads(Heads):
         _check_alpha(self.alpha)
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
-        heads, candidates = ranking.scores.shape
-        if share >= candidates:
-            return (candidates,) * heads
+        pairs = len(ranking.scores) * share
+        if pairs >= sum(ranking.available):
+            return ranking.available
         sure = max(0, int(self.alpha * (share + terms.protected)) - terms.protected)
-        return ranking.counts_beyond(sure, heads * (share - sure))
+        return ranking.counts_beyond(sure, pairs)
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class BinaryHeads(Heads):
     published_strict: bool = False
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
-        (lengths,) = whole_heads([ranking], share, self.strict(terms))
+        (lengths,) = whole_heads([ranking], share, terms.candidates, self.strict(terms))
         return lengths
 
     def strict(self, terms: BudgetInfo) -> bool:
@@ -186,24 +184,27 @@ HeadAllocation = UniformHeads | SharedHeads | ChunkHeads | FlatHeads | MixHeads 
 
 def normalized(ranking: Ranking, share: int) -> Ranking:
     """The ranking with the scores of each head scaled by the part of their sum that its best `share` have."""
-    best = ranking.scores.gather(1, ranking.order[:, :share]).sum(dim=1, keepdim=True)
-    mass = ranking.scores.sum(dim=1, keepdim=True)
+    best = ranking.scores.gather(1, ranking.order[:, :share]).clamp_min(0).sum(dim=1, keepdim=True)
+    mass = ranking.scores.clamp_min(0).sum(dim=1, keepdim=True)  # beyond a head's candidates is -inf
     scale = torch.where(mass > 0, best / mass, 1)
     return ranking.mapped(lambda scores: scores * scale)
 
 
-def whole_heads(rankings: Sequence[Ranking], base: int, strict: bool) -> tuple[tuple[int, ...], ...]:
+def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict: bool) -> tuple[tuple[int, ...], ...]:
     """Candidates of every head of the layers when whole heads compete for `base` KV pairs per head on average.
 
     Heads are ordered by their best score, then by their best unpooled score, then lower layer and head. With `strict`
-    only heads are kept that score more than the last one within the budget.
+    only heads are kept that score more than the last one within the budget. A head that no longer has all `candidates`
+    is not whole.
     """
-    heads, candidates = rankings[0].scores.shape
+    heads = len(rankings[0].scores)
     if candidates == 0:
         return ((0,) * heads,) * len(rankings)
     best = [torch.stack((layer.scores.amax(dim=1), layer.unpooled.amax(dim=1))).cpu() for layer in rankings]
     scores, unpooled = torch.cat(best, dim=1)
-    paid = min(len(scores), len(scores) * base // candidates)
+    whole = torch.tensor([count == candidates for ranking in rankings for count in ranking.available])
+    scores = scores.masked_fill(~whole, -torch.inf)
+    paid = min(int(whole.sum()), len(scores) * base // candidates)
     kept = torch.zeros(len(scores), dtype=torch.long)
     kept[best_entries(scores, unpooled, paid, strict)] = candidates
     return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from kvbench.cache.kernels.column_sums import EPSILON
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, Window, split_by_length
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
 from kvbench.eviction.scores.attn import received
@@ -98,7 +98,11 @@ class PyramidLayers(Layers):
         if official:
             return tuple(int(top - layer * ((top - bottom) // (layers - 1))) for layer in range(layers))
         line = [top - layer * (top - bottom) / (layers - 1) for layer in range(layers)]
-        return beside_protected(line, terms) if shares_all else largest_remainder(line, layers * base, terms.candidates)
+        return (
+            beside_protected(line, terms)
+            if shares_all
+            else largest_remainder(line, terms.total(layers), terms.limits(layers))
+        )
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class PreferenceLayers(Layers):
     """CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491): shares by dispersion and shift of attention.
 
     b_l = L b P_l / sum_k P_k with P = E^(1/tau1) V^(1/tau2), E the entropy and V the variance over the observed rows of
-    the raw attention weights.
+    the raw attention weights. A block of a single row has no V: its layers are weighed by E.
 
     `official` is cake_cache.py: a cascade over the layers; prompts of at most budget + recent tokens are not evicted.
 
@@ -160,8 +164,13 @@ class PreferenceLayers(Layers):
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         assert rows is not None
-        dispersion, shift = preference(layer, rows, recent, seeing=self.queries == "all")
-        return dispersion ** (1 / self.tau1) * shift ** (1 / self.tau2)
+        parts = [
+            preference(part, rows.of_heads(heads, layer.cache_heads), recent, seeing=self.queries == "all")
+            for heads, part in split_by_length(layer)
+        ]
+        dispersion, shift = map(math.fsum, zip(*parts, strict=True))
+        shift_factor = shift ** (1 / self.tau2) if rows.lse.shape[1] > 1 else 1
+        return dispersion ** (1 / self.tau1) * shift_factor
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         if terms.variant == "paper":
@@ -183,7 +192,8 @@ class LazyLayers(Layers):
     """SimLayerKV (Zhang et al. 2024, https://arxiv.org/abs/2410.13846): layers keep all tokens or the protected ones.
 
     The laziness of a layer is the attention that the observed rows give the protected tokens, the mean over rows and
-    query heads. As many layers as the budget pays for keep all tokens, the least lazy first; the rest is not spent.
+    query heads. As many layers as the budget pays for keep all tokens, the least lazy first; the rest is not spent. A
+    layer that was evicted from before cannot keep all tokens.
 
     `official` is the rule of paper and code: a layer is lazy if its laziness exceeds `published_threshold`, whatever
     the budget.
@@ -206,12 +216,14 @@ class LazyLayers(Layers):
         return float(weights.sum() - evictable.sum()) / weights.shape[0]
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
-        busy = sorted(range(len(layer_weights)), key=layer_weights.__getitem__)
+        limits = terms.limits(len(layer_weights))
+        whole = [layer for layer, limit in enumerate(limits) if limit == terms.candidates]
+        busy = sorted(whole, key=layer_weights.__getitem__)
         if terms.variant == "official":
             stay = {layer for layer in busy if layer_weights[layer] <= self.published_threshold}
         else:
-            stay = set(busy[: len(busy) * terms.base // max(1, terms.candidates)])
-        return tuple(terms.candidates if layer in stay else 0 for layer in range(len(busy)))
+            stay = set(busy[: len(limits) * terms.base // max(1, terms.candidates)])
+        return tuple(terms.candidates if layer in stay else 0 for layer in range(len(limits)))
 
 
 @dataclass(frozen=True)
@@ -278,12 +290,14 @@ def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits)
     mass = sum(layer_weights)
     if splits == "budget" and mass > 0:
         return beside_protected([weight / mass * len(layer_weights) * terms.budget for weight in layer_weights], terms)
-    return shares(len(layer_weights) * terms.base, layer_weights, terms.candidates)
+    layers = len(layer_weights)
+    return shares(terms.total(layers), layer_weights, terms.limits(layers))
 
 
 def beside_protected(budgets: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
     """Candidates of layers with these whole budgets. What protected tokens exceed some of them by costs the others."""
-    return shares(len(budgets) * terms.base, [max(0, each - terms.protected) for each in budgets], terms.candidates)
+    layers, beside = len(budgets), [max(0, each - terms.protected) for each in budgets]
+    return shares(terms.total(layers), beside, terms.limits(layers))
 
 
 def cascade(layer_weights: Sequence[float], base: int, most: int) -> tuple[int, ...]:
@@ -340,11 +354,12 @@ def preference(layer: LayerCache, rows: Window, recent: int, seeing: bool = Fals
     """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.
-    A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all.
+    A row that does not attend to a column counts as 0 in its variance, or with `seeing` not at all. A single row has no
+    shift.
     """
     stop, count = layer.lengths[0] - recent, rows.lse.shape[1]
     fast = fused_sums(layer, rows, ("dispersion", "attn_variance", *(("attn",) if seeing else ())))
-    if fast is not None:
+    if fast is not None and count > 1:
         variance = over_seeing(fast["attn"] / count, fast["attn_variance"], count) if seeing else fast["attn_variance"]
         given, shift = (part[:, :stop].sum(dtype=torch.float64) for part in (fast["dispersion"], variance))
         return max(0.0, float(given)), float(shift)
@@ -353,6 +368,8 @@ def preference(layer: LayerCache, rows: Window, recent: int, seeing: bool = Fals
         for chunk in chunks(layer, block, num_tokens):
             weights = chunk.weights[..., : max(0, stop - chunk.start)]
             dispersion -= float((weights * (weights + EPSILON).log()).sum(dtype=torch.float64))
+    if count == 1:
+        return max(0.0, dispersion), 0.0
     mean, variance = moments(layer, rows)
     if seeing:
         variance = over_seeing(mean, variance, count)

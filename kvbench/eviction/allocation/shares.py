@@ -17,7 +17,8 @@ class BudgetInfo:
     budget: KV pairs kept on average over heads and layers, protected ones included. sink, recent: first and newest KV
     pairs, which are always kept. tokens: KV pairs that exist. variant: the rule of the paper or of its published code,
     where they differ. even_heads: whether the heads of a layer keep the same number. stale_floor: whether the published
-    mixture of heads takes its floor from the whole budget, not from the share of the layer.
+    mixture of heads takes its floor from the whole budget, not from the share of the layer. held: candidates per cache
+    head of each layer, where earlier evictions left some layers fewer than others.
     """
 
     budget: int
@@ -27,6 +28,7 @@ class BudgetInfo:
     variant: Variant = "paper"
     even_heads: bool = True
     stale_floor: bool = False
+    held: tuple[int, ...] | None = None
 
     @property
     def protected(self) -> int:
@@ -43,40 +45,50 @@ class BudgetInfo:
         """Candidates that each cache head has."""
         return self.tokens - self.protected
 
+    def limits(self, layers: int) -> tuple[int, ...]:
+        """The most that each layer can keep per cache head."""
+        return self.held or (self.candidates,) * layers
 
-def largest_remainder(targets: Sequence[int | float], total: int, most: int) -> tuple[int, ...]:
+    def total(self, layers: int) -> int:
+        """What the layers keep together, per cache head."""
+        return min(layers * self.base, sum(self.limits(layers)))
+
+
+def largest_remainder(targets: Sequence[int | float], total: int, most: int | Sequence[int]) -> tuple[int, ...]:
     """The floor of each target, plus one each by descending fraction (then lower index) until the sum is `total`.
 
-    Entries that hold `most` are skipped. `total` must fit: at most `most` per entry.
+    Entries that hold `most` (one number for all, or one each) are skipped. `total` must fit.
     """
-    assert total <= most * len(targets), f"{total} pairs in {len(targets)} entries of {most}"
+    limits = [most] * len(targets) if isinstance(most, int) else most
+    assert total <= sum(limits), f"{total} pairs in {len(targets)} entries of {most}"
     rounded = [round(target, DECIMALS) for target in targets]
-    counts = [min(most, floor(target)) for target in rounded]
+    counts = [min(limit, floor(target)) for target, limit in zip(rounded, limits, strict=True)]
     fractions = [round(target - floor(target), DECIMALS) for target in rounded]
     by_fraction = sorted(range(len(targets)), key=lambda index: (-fractions[index], index))
     while (missing := total - sum(counts)) > 0:
-        for index in [index for index in by_fraction if counts[index] < most][:missing]:
+        for index in [index for index in by_fraction if counts[index] < limits[index]][:missing]:
             counts[index] += 1
     assert sum(counts) == total, f"targets {rounded} exceed {total}"
     return tuple(counts)
 
 
-def shares(total: int, weights: Sequence[int | float], most: int) -> tuple[int, ...]:
-    """Split `total` in proportion to `weights`, at most `most` per entry, by largest remainder.
+def shares(total: int, weights: Sequence[int | float], most: int | Sequence[int]) -> tuple[int, ...]:
+    """Split `total` in proportion to `weights`, at most `most` per entry (or one number each), by largest remainder.
 
     The excess of a full entry is split again among the others. Weights that are all zero count as equal.
     """
+    limits = [most] * len(weights) if isinstance(most, int) else most
     targets = [0.0] * len(weights)
     left, open_entries = float(total), list(range(len(weights)))
     while open_entries:
         mass = sum(weights[index] for index in open_entries)
         for index in open_entries:
             targets[index] = left * (weights[index] / mass if mass > 0 else 1 / len(open_entries))
-        full = [index for index in open_entries if targets[index] > most]
+        full = [index for index in open_entries if targets[index] > limits[index]]
         if not full:
             break
         for index in full:
-            targets[index] = float(most)
-        left -= most * len(full)
+            targets[index] = float(limits[index])
+            left -= limits[index]
         open_entries = [index for index in open_entries if index not in full]
-    return largest_remainder(targets, total, most)
+    return largest_remainder(targets, total, limits)

@@ -1,0 +1,190 @@
+"""A prompt read in blocks whose heads or layers share the budget: what is kept, and what is held."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kvbench.eviction.allocation.heads import (
+    BinaryHeads,
+    FlatHeads,
+    HeadAllocation,
+    MixHeads,
+    SafeguardHeads,
+    UniformHeads,
+)
+from kvbench.eviction.allocation.layers import (
+    EntropyLayers,
+    GlobalLayers,
+    LayerAllocation,
+    LazyLayers,
+    PreferenceLayers,
+    PyramidLayers,
+    TableLayers,
+    UniformLayers,
+)
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, kept_of
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.engine import Engine
+from tests.models.masked_blocks import Shared, read_in_blocks
+
+MakeEngine = Callable[..., Engine]
+HEADS: dict[str, HeadAllocation] = {
+    "uniform": UniformHeads(),
+    "flat": FlatHeads(),
+    "mix": MixHeads(alpha=0.2),
+    "safeguard": SafeguardHeads(alpha=0.6),
+    "binary": BinaryHeads(),
+}
+LAYERS: dict[str, LayerAllocation] = {
+    "uniform": UniformLayers(),
+    "pyramid": PyramidLayers(beta=3),
+    "entropy": EntropyLayers(),
+    "preference": PreferenceLayers(),
+    "global": GlobalLayers(),
+    "lazy": LazyLayers(),
+}
+SHARED = {
+    "ada_snapkv": Shared(18, heads="mix", pool=5),
+    "ada_snapkv published": Shared(18, heads="mix", pool=5, official=True),
+    "ada safeguard": Shared(18, heads="safeguard", sink=2),
+    "h2o_max": Shared(18, heads="flat", recent=0, window=1000),
+    "flat, summed": Shared(18, heads="flat", window=1000, accumulate=True),
+    "pyramidkv": Shared(18, layers="pyramid", beta=3),
+    "ada_pyramidkv": Shared(18, heads="mix", layers="pyramid", beta=3, pool=3),
+    "lava": Shared(18, heads="flat", layers="entropy", window=1),
+    "lava published": Shared(18, heads="mix", layers="entropy", official=True),
+    "lava_no_head": Shared(18, layers="entropy", sink=1),
+    "cake": Shared(18, layers="preference", sink=2),
+    "cake, flat": Shared(18, heads="flat", layers="preference"),
+    "kvzip": Shared(18, layers="global", sink=3, recent=0),
+    "kvzip_head": Shared(18, heads="binary", layers="global", sink=3),
+    "whole heads of a layer": Shared(36, heads="binary", sink=1),
+    "simlayerkv": Shared(27, layers="lazy", sink=2),
+    "lukv": Shared(18, layers="table", sink=2),
+}
+BLOCKS = [7, 16, 20, 61]
+
+
+def eviction_of(shared: Shared, folder: Path) -> Eviction:
+    layers: LayerAllocation
+    if shared.table is not None:
+        np.save(folder / "table.npy", shared.table)
+        layers = TableLayers(path=str(folder / "table.npy"))
+    else:
+        layers = LAYERS[shared.layers]
+    policy = Policy(
+        "shared",
+        window=shared.window,
+        pool=Pool("max", shared.pool) if shared.pool else None,
+        sink=shared.sink,
+        recent=shared.recent,
+        heads=HEADS[shared.heads],
+        layers=layers,
+        variant="official" if shared.official else "paper",
+        state="accumulate" if shared.accumulate else "overwrite",
+    )
+    return Eviction(policy, Attention(), Tokens(shared.budget))
+
+
+def with_table(shared: Shared) -> Shared:
+    """Heads that keep more and less; those of a larger budget keep more of it."""
+    if shared.layers != "table":
+        return shared
+    slope = np.random.default_rng(0).uniform(0.4, 1.6, (3, 2))
+    kept = np.linspace(0.99, 0.01, 99)[:, None, None] ** slope
+    return replace(shared, table=1 - kept)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("name", SHARED)
+def test_blocks_keep_what_the_oracle_keeps(
+    make_engine: MakeEngine, prompt: torch.Tensor, name: str, block: int, tmp_path: Path
+) -> None:
+    shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
+    eviction = eviction_of(shared, tmp_path)
+    prefilled = engine.prefill_evicting(prompt, IncrementalEviction(eviction, shared.budget), block)
+    oracle, logits = read_in_blocks(engine.model, prompt, shared, block)
+    kept = [[head.nonzero()[:, 0].tolist() for head in layer] for layer in kept_of(prefilled.cache)]
+    assert kept == [oracle.held[layer] for layer in sorted(oracle.held)]
+    assert (prefilled.logits - logits).abs().max() < 1e-4
+    assert prefilled.cache.pairs < 6 * 61
+    if not shared.official:
+        assert prefilled.cache.pairs <= 6 * shared.budget
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_block_as_long_as_the_prompt_is_one_eviction(
+    make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path
+) -> None:
+    shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
+    eviction = eviction_of(shared, tmp_path)
+    full = engine.prefill(prompt, {min(61, shared.window)})
+    at_once = eviction(full.cache)
+    for block in (61, 200):
+        read = engine.prefill_evicting(prompt, IncrementalEviction(eviction, shared.budget), block)
+        assert torch.equal(read.cache.lengths, at_once.lengths) and read.full_bytes == full.full_bytes
+        for one, other in zip(read.cache.layers, at_once.layers, strict=True):
+            assert torch.equal(one.positions, other.positions) and torch.allclose(one.keys, other.keys, atol=1e-12)
+        assert torch.allclose(read.logits, full.logits, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_bytes_follow_budget_and_block(
+    make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path
+) -> None:
+    """At the end of every block: exactly the pairs held, the budget after the eviction and a block more before it."""
+    shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
+    cache = engine.evicting_cache(IncrementalEviction(eviction_of(shared, tmp_path), shared.budget), 1)
+    batch, block, before = EvictingBatch([cache], 1, 61), 9, 0
+    a_pair = 2 * 8 * 8 + 4 + 4 * shared.accumulate
+    for start in range(0, 61, block):
+        part = prompt[start : start + block]
+        engine.read(batch, part[None])
+        held = cache.freeze()
+        assert held.bytes_held == held.pairs * 2 * 8 * 8 and held.bytes_allocated == held.pairs * a_pair
+        assert cache.peak_bytes >= (before + 6 * len(part)) * a_pair
+        if not shared.official:
+            assert held.pairs <= 6 * shared.budget
+            assert cache.peak_bytes <= 6 * (shared.budget + block) * a_pair
+        before = held.pairs
+
+
+@pytest.mark.parametrize("name", ["ada_snapkv", "lava", "simlayerkv"])
+def test_an_answer_keeps_the_sizes_that_the_blocks_left(
+    make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path
+) -> None:
+    shared, engine = SHARED[name], make_engine(torch.float64)
+    stepping = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
+    for tokens, block in ((61, 16), (11, 4)):
+        cache = engine.prefill_evicting(prompt[:tokens], stepping, block).cache
+        growing = engine.evicting_cache(stepping.after(cache), 1, cache)
+        batch = EvictingBatch([growing], 1, 15)
+        for token in range(15):
+            engine.read(batch, torch.tensor([[token]]))
+        batch.settle()
+        lengths = growing.freeze().lengths
+        if tokens < shared.budget:  # everything was kept: the cache grows to the budget
+            assert (lengths == (tokens + 15 if name == "simlayerkv" else shared.budget)).all()
+            continue
+        whole = (cache.lengths == tokens) if name == "simlayerkv" else torch.zeros_like(lengths, dtype=torch.bool)
+        assert torch.equal(lengths, cache.lengths + 15 * whole)
+
+
+@pytest.mark.parametrize("name", ["ada_snapkv", "lava", "cake", "lukv"])
+def test_heads_and_layers_differ(make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path) -> None:
+    """Otherwise nothing above would test that a budget moves."""
+    shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
+    stepping = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
+    lengths: Any = engine.prefill_evicting(prompt, stepping, 16).cache.lengths
+    assert int(lengths.sum()) == 6 * shared.budget and len(set(lengths.flatten().tolist())) > 1
+    assert name == "ada_snapkv" or len(set(lengths.sum(1).tolist())) > 1
