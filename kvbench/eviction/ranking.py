@@ -56,6 +56,14 @@ class Ranking:
         """Candidates of each cache head."""
         return self.by_head or (self.candidates,) * self.scores.shape[0]
 
+    @property
+    def real_scores(self) -> Ranked:
+        """The scores, in one row if heads have different numbers of candidates."""
+        if self.by_head is None:
+            return self.scores
+        scores = self.scores.flatten()
+        return scores[torch.nonzero_static(scores.isfinite(), size=sum(self.by_head))[:, 0]][None]
+
     @cached_property
     def order(self) -> Int[Tensor, "cache_heads columns"]:
         """Candidates of each cache head from best to worst."""

@@ -161,16 +161,19 @@ class Memory:
     """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
     and ranked to choose what they keep: at most, since rankings are dropped where they do not fit. states: of recurrent
     layers, of the prompt, of each cell, and of each row of a batch, padded to `model.tile` (a CPU may need some more).
+    reading: where the cell evicts block by block, what its cache holds at most meanwhile, instead of the full one.
     """
 
     full: int
     cells: tuple[int, ...]
     scoring: int
     states: int
+    reading: int | None = None
 
     @property
     def total(self) -> int:
-        return self.full + sum(self.cells) + self.scoring + self.states
+        caches = self.full + sum(self.cells) if self.reading is None else max(self.reading, *self.cells)
+        return caches + self.scoring + self.states
 
 
 def memory_of(group: PrefillGroup) -> Memory | None:
@@ -184,14 +187,19 @@ def memory_of(group: PrefillGroup) -> Memory | None:
         return None
     full, heads, members = _full_bytes(group.model, tokens)
     sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, members) for cell in group.cells)
-    scoring = 0
-    if group.cells[0].schedule.prefill_block is None:
+    block, reading = group.cells[0].schedule.prefill_block, None
+    if block is not None:
+        (cell,) = group.cells
+        held = min(tokens, cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
+        copies = members if cell.policy.layout == "query_heads" else 1
+        reading, scoring = copies * held * full // tokens, copies * held * heads * RANKED
+    else:
         rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in group.cells)))
         number, each = rankings_of(group.cells, tokens, heads, members)
         scoring = rows * members * (full // tokens + 4 * heads) + number * each  # queries, outputs, log-sum-exp
     largest = tuple(sorted(sizes, reverse=True)[: group.model.tile])
     states = (1 + len(largest) + group.model.tile) * _state_bytes(group.model)
-    return Memory(full, largest, scoring, states)
+    return Memory(full, largest, scoring, states, reading)
 
 
 def memory_text(group: PrefillGroup) -> str | None:
@@ -200,8 +208,11 @@ def memory_text(group: PrefillGroup) -> str | None:
     if memory is None:
         return None
     cells = "the cell" if len(group.cells) == 1 else f"the {len(memory.cells)} largest cells, decoded together,"
-    cache = "the full cache" if group.cells[0].schedule.prefill_block is None else "a full cache, never held at once,"
-    sizes = f"{cache} {memory.full / MIB:.1f} MiB; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
+    cache = f"the full cache {memory.full / MIB:.1f} MiB"
+    if memory.reading is not None:
+        held = f"a cache that is evicted from block by block at most {memory.reading / MIB:.1f} MiB"
+        cache = f"{held} (a full one: {memory.full / MIB:.1f} MiB)"
+    sizes = f"{cache}; {cells} at most {sum(memory.cells) / MIB:.1f} MiB"
     if memory.scoring:
         sizes += f"; observed queries and rankings at most {memory.scoring / MIB:.1f} MiB"
     if memory.states:

@@ -18,12 +18,12 @@ def walked(life: Life) -> float:
     pairs, held, full = 0.0, 0.0, 0
     for token in range(1, life.read + life.later + 1):
         pairs, full = pairs + 1, full + token
-        held += pairs
+        held += pairs * (life.copies if life.block or token > life.read else 1)
         if token <= life.read:
             if token == life.read or (life.block and token % life.block == 0):
                 pairs = min(pairs, life.kept)
         elif life.every and (token - life.read) % life.every == 0:
-            pairs = life.kept
+            pairs = min(pairs, max(life.kept, life.limit))
     return held / full
 
 
@@ -36,6 +36,9 @@ def walked(life: Life) -> float:
         Life(100, 30, 50, block=16, every=8),
         Life(7, 7, 3),
         Life(64, 8, 200, every=1),
+        Life(150, 150, 4000, every=128, limit=1024),
+        Life(100, 10, 50, copies=4),
+        Life(100, 10, 50, block=20, every=8, copies=4),
     ],
 )
 def test_a_footprint_counts_pairs_over_the_whole_life(life: Life) -> None:
@@ -71,6 +74,21 @@ def test_the_smallest_budget_that_keeps_enough_is_chosen(folder: Path) -> None:
     assert snapkv.footprint == pytest.approx(walked(Life(100, 20, 10))) and snapkv.peak_bytes == 1000
     assert (h2o.policy, h2o.budget, h2o.enough, h2o.mean) == ("h2o", "0.4", False, 0.3)
     assert footprints(folder, WARN, least=0.8)[0].budget == "0.1"
+
+
+def test_what_a_row_says_of_its_life(cell, results) -> None:
+    """A short prompt grows to the budget of its long answer; pairs stored for every query head count that often."""
+    sizes = {"prompt_tokens": 100, "new_tokens": 900, "full_cache_bytes": 1000, "peak_bytes": 400}
+    every = cell(
+        [1.0], "rkv", budget="300", kept_tokens=100.0, kept_fraction=1.0, schedule="prompt decode_every=64", **sizes
+    )
+    apart = cell(
+        [1.0], budget="0.2", kept_tokens=20.0, kept_fraction=0.2, cache_bytes=600, layout="query_heads", **sizes
+    )
+    full = cell([1.0], "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, **sizes)
+    by_policy = {line.policy: line.footprint for line in footprints(results(full, every, apart), WARN)}
+    assert by_policy["rkv"] == pytest.approx(walked(Life(100, 100, 900, every=64, limit=300)))
+    assert by_policy["snapkv"] == pytest.approx(walked(Life(100, 20, 900, copies=3)))
 
 
 def test_only_samples_that_the_full_cache_has_count(cell, results) -> None:

@@ -111,6 +111,20 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
             assert row.outcome() == other
 
 
+@pytest.mark.parametrize(("layout", "copies"), [("kv_heads", 1), ("query_heads", 4)])
+def test_the_plan_of_a_prompt_read_in_blocks_follows_the_budget(layout: str, copies: int) -> None:
+    """128K tokens of Llama 3.1 8B: 32 layers of 8 heads with 1,024 pairs and a block of 4,096; a pair is 512 bytes."""
+    words = "model=shape/llama3.1-8b task=ruler/niah_single_1 task.context_length=131072 policy=ada_snapkv budget=1024"
+    words += f" schedule.prefill_block=4096 policy.layout={layout}"
+    (group,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
+    memory, tokens = memory_of(group), 1024 + 4096
+    assert memory is not None and memory.full == 131072 * 32 * 8 * 512
+    assert memory.reading == copies * tokens * 32 * 8 * 512 and memory.scoring == copies * tokens * 32 * 8 * 24
+    assert memory.total == memory.reading + memory.scoring < memory.full / 5
+    held = f"a cache that is evicted from block by block at most {memory.reading / 2**20:.1f} MiB"
+    assert f"memory: {held} (a full one: 16384.0 MiB); the cell at most" in str(memory_text(group))
+
+
 def test_the_plan_counts_recurrent_states() -> None:
     """Three layers of linear attention: a convolution over 4 tokens of 2 x 12 + 40 numbers, and 4 states of 6 x 10."""
     words = "model=shape/tiny-qwen3-next task=ruler/niah_single_1 task.context_length=500 policy=full,snapkv budget=0.5"

@@ -13,7 +13,8 @@ RUNS = {
     "scores": f"policy=snapkv score=obcache_joint,exact_removal,caote,expected_attention,key_diff {SHORT}",
     "stores": f"policy=ada_snapkv store=flat,shared,int4,kivi2 {SHORT}",
     "decode_every": f"policy=snapkv,ada_snapkv schedule.decode_every=1 {SHORT}",
-    "prefill_block": f"policy=snapkv schedule.prefill_block=64 {SHORT}",
+    "prefill_block": f"policy=snapkv,ada_snapkv,ada_pyramidkv,lava,cake schedule.prefill_block=64 {SHORT}",
+    "whole layers by block": f"policy=simlayerkv schedule.prefill_block=64 {SHORT}",
     "context": f"policy=snapkv schedule.evict_after=context {SHORT}",
     "timed": "task=efficiency policy=full,snapkv budget=0.3 task.context_length=96 task.new_tokens=3 task.repeats=1",
 }

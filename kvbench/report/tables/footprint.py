@@ -3,9 +3,11 @@
 A request lives from its first prompt token to its last new token. After each token a cache holds some KV pairs per
 head, on average; the full cache holds all. The footprint is the sum of the first over the sum of the second: the mean
 over tokens of the share held, weighted by what the full cache holds (Bhaskar et al., "Cache Me If You Can", 2025,
-https://arxiv.org/abs/2506.17121, which asks for the smallest footprint at 90 % of the full cache's accuracy).
+https://arxiv.org/abs/2506.17121, which asks for the smallest footprint at 90 % of the full cache's accuracy). Heads
+that keep everything while others evict from the answer count as if they grew no more.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -16,7 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from kvbench.report.output import check_format, text_to
-from kvbench.report.rows import Warn, describer, load_table
+from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.metric import is_rate
 from kvbench.report.tables.grid import Grid, plain_console, write_csv, write_json
@@ -29,7 +31,7 @@ _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
 _COLUMNS = (
     *(*_SETTING, *_METHOD, "budget", "seed", "metric", "value", "store"),
-    *("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens", "full_cache_bytes", "peak_bytes"),
+    *("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens", "cache_bytes", "full_cache_bytes", "peak_bytes"),
 )
 NOTE = (
     "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum; peak: "
@@ -42,6 +44,8 @@ class Life:
     """A request in tokens. read: before the first eviction is complete; kept: pairs per head after it, on average.
 
     later: tokens of the question, if it is read after eviction, and of the answer. block, every: those of the schedule.
+    limit: pairs per head that later evictions leave, at least `kept`: more, where a short prompt was kept entirely.
+    copies: of every pair in the evicted cache (`layout=query_heads`).
     """
 
     read: int
@@ -49,14 +53,18 @@ class Life:
     later: int
     block: int | None = None
     every: int | None = None
+    limit: float = 0
+    copies: int = 1
 
     @property
     def held(self) -> np.ndarray:
-        """Pairs per head after each token, before an eviction that follows it."""
+        """Pairs per KV head after each token, before an eviction that follows it."""
         read, later = np.arange(self.read), np.arange(self.later)
         start = read // (self.block or self.read) * (self.block or self.read)
         first = np.minimum(self.kept, start) + read - start + 1
-        return np.concatenate((first, self.kept + 1 + later % (self.every or self.later or 1)))
+        since = later % (self.every or self.later or 1)
+        left = np.minimum(max(self.kept, self.limit), self.kept + later - since)
+        return np.concatenate((first * (self.copies if self.block else 1), self.copies * (left + since + 1)))
 
     @property
     def footprint(self) -> float:
@@ -93,7 +101,6 @@ def footprints(results: Path, warn: Warn, where: Where | None = None, least: flo
 
     Raises as `load_table`, and NothingSelected where no task has rows of the full cache to compare with.
     """
-    describe = describer(results)
     rows = [row for row in load_table(results, _COLUMNS, warn, where).to_pylist() if _counts(row)]
     lines: list[Footprint] = []
 
@@ -111,7 +118,7 @@ def footprints(results: Path, warn: Warn, where: Where | None = None, least: flo
             by_budget: dict[str, list[Mapping[str, Any]]] = {}
             for row in group:
                 by_budget.setdefault(row["budget"], []).append(row)
-            measured = [_measured(each, full, least, describe) for each in by_budget.values()]
+            measured = [_measured(each, full, least) for each in by_budget.values()]
             enough = [line for line in measured if line.enough]
             smallest = min(enough, key=lambda line: (line.footprint, *budget_key(line.budget))) if enough else None
             lines.append(smallest or max(measured, key=lambda line: (line.mean, -line.footprint)))
@@ -132,12 +139,9 @@ def _question(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["seed"], row["sample"]
 
 
-def _measured(
-    rows: Sequence[Mapping[str, Any]], full: Mapping[tuple[Any, ...], float], least: float, describe: Any
-) -> Footprint:
+def _measured(rows: Sequence[Mapping[str, Any]], full: Mapping[tuple[Any, ...], float], least: float) -> Footprint:
     reference, mean = fmean(full[_question(row)] for row in rows), fmean(row["value"] for row in rows)
-    schedules = {row["cell"]: (describe(row["cell"]) or {}).get("schedule", {}) for row in rows}
-    lives = [_life(row, schedules[row["cell"]]) for row in rows]
+    lives = list(map(_life, rows))
     peaks = [peak for row, life in zip(rows, lives, strict=True) if (peak := _peak(row, life)) is not None]
     return Footprint(
         *(rows[0][name] for name in (*_SETTING, *_METHOD)),
@@ -151,17 +155,23 @@ def _measured(
     )
 
 
-def _life(row: Mapping[str, Any], schedule: Mapping[str, Any]) -> Life:
+def _life(row: Mapping[str, Any]) -> Life:
     read = round(row["kept_tokens"] / row["kept_fraction"])
-    later = row["prompt_tokens"] - read + row["new_tokens"]
-    return Life(read, row["kept_tokens"], later, schedule.get("prefill_block"), schedule.get("decode_every"))
+    later, copies = row["prompt_tokens"] - read + row["new_tokens"], 1
+    if row["layout"] == "query_heads" and row["cache_bytes"] and row["full_cache_bytes"]:
+        copies = max(1, round(row["cache_bytes"] / row["kept_fraction"] / row["full_cache_bytes"]))
+    is_number, budget, _ = budget_key(row["budget"])
+    limit = budget if is_number and row["kept_fraction"] == 1 else 0
+    steps = {name: int(tokens) for name, tokens in re.findall(r"(\w+)=(\d+)", row["schedule"] or "")}
+    block, every = steps.get("prefill_block"), steps.get("decode_every")
+    return Life(read, row["kept_tokens"], later, block, every, limit, copies)
 
 
 def _peak(row: Mapping[str, Any], life: Life) -> float | None:
     """Bytes: a store that shares the full cache holds all of it."""
     if row["full_cache_bytes"] is None or row["peak_bytes"] is None:
         return None
-    most = life.read if life.block is None else min(life.read, life.kept + life.block)
+    most = life.read if life.block is None else life.copies * min(life.read, life.kept + life.block)
     return max(row["full_cache_bytes"] * most / life.read, row["peak_bytes"])
 
 
