@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
+from kvbench.cache.recurrent import RecurrentState
 from kvbench.models import bridge
 
 Entry = tuple[float, float, int, int, int]
@@ -45,7 +46,7 @@ class MaskedReader:
     """Reads a prompt block by block; `evict` after each. held: positions by layer and head."""
 
     policy: Shared
-    recurrent: None = None
+    recurrent: RecurrentState | None = None
     num_tokens: int = 0
     held: dict[int, list[list[int]]] = field(default_factory=dict)
     most: int = 0

@@ -33,6 +33,7 @@ from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.head_table import HeadTable
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
 from tests.models.masked_blocks import Shared, read_in_blocks
@@ -178,6 +179,23 @@ def test_an_answer_keeps_the_sizes_that_the_blocks_left(
             continue
         whole = (cache.lengths == tokens) if name == "simlayerkv" else torch.zeros_like(lengths, dtype=torch.bool)
         assert torch.equal(lengths, cache.lengths + 15 * whole)
+
+
+def test_heads_of_a_table_stay_whole_while_the_budget_pays_for_them(
+    make_engine: MakeEngine, prompt: torch.Tensor, tmp_path: Path
+) -> None:
+    """DuoAttention: of six heads five are paid for after 20 tokens, and two of 61 tokens with 20 pairs on average."""
+    np.savetxt(tmp_path / "heads.tsv", [[0.1, 0.9], [0.7, 0.2], [0.0, 0.8]], delimiter="\t", fmt="%g")
+    policy = Policy("duo", window=1, sink=1, recent=3, heads=BinaryHeads(), layers=GlobalLayers())
+    stepping = IncrementalEviction(Eviction(policy, HeadTable(path=str(tmp_path / "heads.tsv")), Tokens(20)), 20)
+    engine, best = make_engine(), [(0, 1), (2, 1), (1, 0), (1, 1), (0, 0), (2, 0)]
+    for tokens in (20, 24, 41, 61):
+        cache = engine.prefill_evicting(prompt[:tokens], stepping, 8).cache
+        whole = best[: 6 * 16 // (tokens - 4)]
+        for layer, masks in enumerate(kept_of(cache)):
+            for head, kept in enumerate(masks):
+                left = range(tokens) if (layer, head) in whole else [0, *range(tokens - 3, tokens)]
+                assert kept.nonzero()[:, 0].tolist() == list(left)
 
 
 @pytest.mark.parametrize("name", ["ada_snapkv", "lava", "cake", "lukv"])

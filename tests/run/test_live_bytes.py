@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from kvbench.cache import attention
 from kvbench.cache.attention import CHUNK_LOGITS, logits_by_chunk
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads
-from kvbench.eviction.allocation.layers import EntropyLayers, PyramidLayers
+from kvbench.eviction.allocation.layers import EntropyLayers
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
@@ -116,9 +116,7 @@ def test_an_eviction_takes_what_is_planned_and_one_layer(
 
 
 SHARED = {
-    "snapkv": SNAPKV,
     "ada_snapkv": replace(SNAPKV, heads=MixHeads()),
-    "pyramidkv": replace(SNAPKV, layers=PyramidLayers()),
     "lava": replace(SNAPKV, heads=FlatHeads(), layers=EntropyLayers()),
 }
 
@@ -127,18 +125,15 @@ SHARED = {
 def test_reading_in_blocks_takes_the_budget_and_a_block(
     engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """128K tokens take what 32K take: of each layer the budget and a block, one layer twice more, a pass, rankings."""
+    """128K tokens take what 12K take, but for ids; activations included, less than a full cache."""
     monkeypatch.setattr(attention, "fused", lambda queries, keys, values, rule: torch.empty_like(queries))
     stepping, block = IncrementalEviction(Eviction(SHARED[name], Attention(), Tokens(BUDGET)), BUDGET), engine.block
-    _, short = prefilled(engine, block, 32)
-    a_pass, held, peaks = short.peak - block * PAIR * LAYERS, (BUDGET + block) * PAIR, []
-    lives = []
-    for tokens in (32768, TOKENS):
+    peaks = []
+    for tokens in (3 * block, TOKENS):
         with LiveBytes() as memory:
             memory.kept = HEADS * (BUDGET - 32)
             read = engine.prefill_evicting(torch.arange(tokens) % 90, stepping, block)
         assert read.cache.pairs == LAYERS * HEADS * BUDGET and read.full_bytes == LAYERS * tokens * PAIR
-        lives.append(memory.live)
-        peaks.append(memory.peak)
-    print(name, peaks, a_pass, held, lives)
-    assert peaks[0] == peaks[1] < FULL / 3
+        assert LAYERS * BUDGET * PAIR < memory.live < LAYERS * BUDGET * PAIR * 1.03
+        peaks.append(memory.peak - 8 * tokens)
+    assert peaks[0] == peaks[1] < 0.6 * FULL

@@ -90,13 +90,14 @@ class HeadTable(Score):
             )
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        layers, heads = self.table.shape
-        if layer.index >= layers or layer.cache_heads != heads:
+        (layers, heads), members = self.table.shape, layer.members or range(layer.cache_heads)
+        if layer.index >= layers or members[-1] >= heads or (layer.members is None and layer.cache_heads != heads):
             raise UserError(
                 f"score.path={self.path}: the table has {layers} layers and {heads} KV heads, but layer "
                 f"{layer.index} of the model has {layer.cache_heads} KV heads; write one for it with kvbench heads"
             )
-        by_head = torch.tensor(self.table.scores[layer.index], dtype=torch.float, device=layer.keys.device)
+        scores = [self.table.scores[layer.index][head] for head in members]
+        by_head = torch.tensor(scores, dtype=torch.float, device=layer.keys.device)
         return by_head[:, None].repeat(1, layer.lengths[0])
 
 
