@@ -27,6 +27,7 @@ from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import AttentionCall, Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
+from kvbench.models.block_reader import BlockReader
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
@@ -187,6 +188,8 @@ class Engine:
         """
         self._check_block(block)
         self._check_prompt(ids)
+        if stepping.divides:
+            return self._prefill_dividing(ids, stepping, block)
         cache, logits = self.evicting_cache(stepping, 1), None
         batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
         for part in ids.to(self.device).split(block):
@@ -196,6 +199,14 @@ class Engine:
         batch.settle()
         assert logits is not None
         return self._prefilled(cache.freeze(), logits[0], cache.read_bytes)
+
+    def _prefill_dividing(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
+        reader, logits = BlockReader(stepping, self.max_length, self.kernels), None
+        for part in ids.to(self.device).split(block):
+            logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
+            reader.finish_block(len(part))
+        assert logits is not None
+        return self._prefilled(reader.freeze(), logits[0], reader.read_bytes)
 
     def _prefilled(self, cache: KVCache, logits: Float[Tensor, "vocabulary"], full_bytes: int) -> Prefilled:
         self.counters.prefills += 1

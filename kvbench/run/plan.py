@@ -213,12 +213,11 @@ class Cell:
                 "give a number of KV pairs, e.g. budget=1024"
             )
         check_steps(self.policy, self.score, blocks=True)
-        if not in_blocks and not even(self.policy):
-            fix = ", or schedule.prefill_block=128" if task.in_blocks else ""
+        if not even(self.policy):
             raise UserError(
                 f"policy.heads={self.policy.heads.kind} policy.layers={self.policy.layers.kind} of {self.policy.name} "
-                f"divide the budget at the end of a block, but task {name} is read one token at a time: use "
-                f"policy.heads=uniform policy.layers=uniform{fix}"
+                f"divide a budget while a prompt is read, but task {name} is a text that is scored meanwhile: use "
+                "policy.heads=uniform policy.layers=uniform"
             )
         least = self.policy.budgeted + (task.evict == "before")
         if QUESTION in (self.policy.window, self.policy.recent):

@@ -232,7 +232,10 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
         (("schedule.decode_every=null",), "task pg19 evicts while it reads: set schedule.decode_every=1"),
         (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
-        (("policy.heads=flat",), "divide the budget at the end of a block, but task pg19 is read one token at a time"),
+        (
+            ("policy.heads=flat",),
+            "but task pg19 is a text that is scored meanwhile",
+        ),
         (("task.evict=before", "policy.recent=20"), "use budget >= 21"),
         (("policy=kvzip", "schedule.evict_after=prompt"), "it cannot evict again"),
     ],
