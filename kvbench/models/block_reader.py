@@ -27,7 +27,8 @@ class BlockReader:
     def __init__(self, stepping: IncrementalEviction, max_length: int | None, kernels: Kernels) -> None:
         self.num_tokens = self.read_bytes = self.peak_bytes = 0
         self.recurrent: RecurrentState | None = None
-        self._stepping, self._max_length, self._kernels = stepping, max_length, kernels
+        self._stepping, self._max_length = stepping, max_length
+        self._kernels: Kernels = kernels
         self._layers: dict[int, LayerCache] = {}
         self._rankings: dict[int, Ranking] = {}
         self._local: dict[int, LocalLayer] = {}
