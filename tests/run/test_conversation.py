@@ -1,5 +1,6 @@
 """Conversations: each turn is read over the cache that the turns before it left, with the model's own answers."""
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations, options
+from kvbench.config.overrides import parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -271,3 +275,46 @@ def test_right_answers_after_the_first_question_are_one_forward_pass(load: Load)
             ids.append(answer[-1])
             gaps.append(logits.topk(2).values.diff().abs().item())
         assert row.output_sha256 == hash_ids(answer) and abs((row.top2_margin or 0) - min(gaps)) < 1e-10
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "many-questions.md").read_text("utf-8")
+AGAIN = {
+    policy: says.strip().startswith("yes")
+    for policies, says in re.findall(r"^\| (`.+`) \| ((?:yes|no): .+) \|$", PAGE, re.MULTILINE)
+    for policy in re.findall(r"`(\w+)`", policies)
+}
+HEADS = Path(__file__).parents[1] / "golden" / "heads"
+NEEDS = {
+    "duo_attention": f"score.path={HEADS / 'full_attention_heads.tsv'}",
+    "lukv": f"policy.layers.path={HEADS / 'budgets.npy'}",
+    "triattention": f"score.statistics={HEADS / 'queries.safetensors'}",
+}
+
+
+def configured(policy: str, *words: str) -> Cell:
+    """A cell with the policy and the score of its file."""
+    asked = f"policy={policy}", "budget=0.5", "schedule.decode_every=8", "schedule.evict_after=prompt", *words
+    (tree,) = combinations(parse([*asked, *([NEEDS[policy]] if policy in NEEDS else [])]))
+    return Cells().cell(tree)
+
+
+@pytest.mark.parametrize("policy", options("policy"))
+def test_the_page_says_which_policies_evict_again(policy: str) -> None:
+    cell = configured(policy)
+    if AGAIN[policy]:
+        cell.check()
+        assert cell.schedule.decode_every == 8
+    elif policy == "full":
+        assert cell.schedule.decode_every is None
+    else:
+        with pytest.raises(ValueError, match=r"score \w+ (repeats|reads) .*, once, so it cannot evict again later"):
+            cell.check()
+
+
+def test_every_policy_that_evicts_again_does_so_in_a_conversation(load: Load) -> None:
+    """All of them together, in one job."""
+    names = [name for name, again in AGAIN.items() if again and name not in NEEDS]
+    asked = [replace(configured(name), task=TASK, model=ModelSpec("reference")) for name in names]
+    rows = rows_of(load(), asked, [0, 1, 2])
+    assert len(names) == 20 and {row.policy: row.error for row in rows} == dict.fromkeys({r.policy for r in rows})
+    assert len(rows) == 3 * len(names)
