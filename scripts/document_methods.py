@@ -92,6 +92,8 @@ def composed(*words: str) -> dict[str, Any]:
         config.score.path = str(TABLE)
     if OmegaConf.is_missing(config.score, "statistics"):
         config.score.statistics = str(BUDGETS.with_name("queries.safetensors"))
+    if OmegaConf.is_missing(config.score, "gates"):
+        config.score.gates = str(BUDGETS.with_name(f"{config.score.name}.safetensors"))
     if config.policy.name == "lukv":
         config.policy.layers.path = str(BUDGETS)
     if config.score.name == "kvpress":  # any press: the page says nothing of it

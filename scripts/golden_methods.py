@@ -187,6 +187,48 @@ def cur(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return cases
 
 
+GATES = {
+    "linear": {"weight": (2, 20), "bias": (2,)},
+    "kvzap": {"0.weight": (5, 20), "0.bias": (5,), "2.weight": (2, 5), "2.bias": (2,)},
+    "fastkvzip": {
+        **{"q_proj.weight": (24, 20), "q_proj.bias": (24,), "k_proj.weight": (8, 20), "q_norm.weight": (4,)},
+        **{"k_norm.weight": (4,), "k_base": (2, 1, 5, 4), "b": (2, 1, 3)},
+    },
+}
+"""Shapes of the weights of a layer: 2 KV heads of 3 query heads, hidden states of 20 numbers."""
+
+
+def gate_weights(kind: str) -> list[dict[str, np.ndarray]]:
+    """Weights of three layers."""
+    draw = np.random.RandomState(3).standard_normal
+    return [{name: draw(shape).astype(np.float32) for name, shape in GATES[kind].items()} for _ in range(3)]
+
+
+def gates(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Scores of 30 tokens by the gates of layer 1. Also writes the weights that other tests read, by kind."""
+    import torch
+    from safetensors.numpy import save_file
+
+    kvzap, fast = (import_module(f"kvpress.presses.{name}_press") for name in ("kvzap", "fastkvzip"))
+    for kind in ("kvzap", "fastkvzip"):
+        layers = enumerate(gate_weights(kind))
+        named = {f"layers.{index}.{name}": part for index, layer in layers for name, part in layer.items()}
+        save_file(named, FOLDER.parent / "heads" / f"{kind}.safetensors")
+    hidden = torch.from_numpy(made_up(1, {**SHAPE, "query_heads": 1, "tokens": 30, "head_dim": 20})["queries"]).double()
+    scores = {}
+    for kind in GATES:
+        if kind == "fastkvzip":
+            gate = fast.FastKVzipGate(1, 20, 2, 3, torch.float64, 4, 5)
+        else:
+            inner = None if kind == "linear" else 5
+            config = kvzap.KVzapConfig(input_dim=20, output_dim=2, n_modules=3, hidden_dim=inner)
+            gate = kvzap.KVzapModel(config).double().layers[1]
+        gate.load_state_dict({name: torch.from_numpy(part).double() for name, part in gate_weights(kind)[1].items()})
+        made = gate(hidden)[0]
+        scores[kind] = (made if kind == "fastkvzip" else made.T).tolist()
+    return {"hidden": hidden[0].tolist(), "scores": scores}
+
+
 def kvzip_plus(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The last 40 of 103 tokens repeat the others, of which the first four are the prompt's head."""
     import torch
@@ -336,6 +378,7 @@ METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "compactor": compactor,
     "criticalkv": criticalkv,
     "cur": cur,
+    "gates": gates,
     "kvzip_plus": kvzip_plus,
     "lagkv": lagkv,
     "lukv_table": lukv_table,

@@ -49,6 +49,7 @@ NEEDED = {
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
     "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
+    "score.gates": "FILE with the weights of gates that were trained for this model",
     "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",
 }
 """What stands for the value of a setting without a default."""

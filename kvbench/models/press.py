@@ -50,7 +50,7 @@ REFUSED = {
     "DecodingPress": "it evicts while the answer grows: schedule.decode_every=N with a score",
     "DuoAttentionPress": "it keeps whole heads: policy=duo_attention",
     "EntropyGatedChunkKVPress": "it ranks chunks, the same in all heads: policy=chunkkv is the nearest",
-    "FastKVzipPress": "it scores in a hook of its own and masks pairs when the prompt is read: use KVzapPress",
+    "FastKVzipPress": "it scores in a hook of its own and masks pairs when the prompt is read: score=fastkvzip",
     "KVComposePress": PASSES,
     "KVgradPress": PASSES,
     "KVzipPress": f"{PASSES}: policy=kvzip score=kvzip",

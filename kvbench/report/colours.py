@@ -30,7 +30,7 @@ SCORES = (
     *("head_table", "recency", "random", "lagkv", "criticalkv", "kvpress", "cap", "kvzip_plus", "cur"),
 )
 """A name that is a policy and a score stands at one place in both, and so has one colour."""
-LATER = ("rkv", "finch", "triattention", "compactor", "compactor_vllm", "leverage", "non_causal")
+LATER = ("rkv", "finch", "triattention", "compactor", "compactor_vllm", "leverage", "non_causal", "kvzap", "fastkvzip")
 """Policies and scores beyond these places, where markers tell no longer apart what is alike in grey."""
 
 

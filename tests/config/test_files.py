@@ -57,6 +57,8 @@ def needed(group: str, name: str) -> list[str]:
         ("score", "head_table"): [f"score.path={HEADS}"],
         ("score", "kvpress"): ["score.press=tests.presses.Norms", "score.reads=cache"],
         ("policy", "duo_attention"): [f"score.path={HEADS}"],
+        ("score", "kvzap"): [f"score.gates={HEADS.with_name('kvzap.safetensors')}"],
+        ("score", "fastkvzip"): [f"score.gates={HEADS.with_name('fastkvzip.safetensors')}"],
         ("score", "triattention"): [f"score.statistics={HEADS.with_name('queries.safetensors')}"],
         ("policy", "triattention"): [f"score.statistics={HEADS.with_name('queries.safetensors')}"],
         ("policy", "lukv"): [f"policy.layers.path={HEADS.with_name('budgets.npy')}"],

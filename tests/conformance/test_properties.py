@@ -44,6 +44,7 @@ some = pytest.mark.parametrize(
 def refused(policy: Policy, score: Score) -> bool:
     """No distribution of signed scores, no variance of one row, no comparing of heads' logits, no pairs in a table."""
     signed = ("key_norm", "key_diff", "kvpress", "kvzip_logit", "rkv", "triattention")
+    signed += ("compactor", "compactor_vllm", "leverage", "non_causal", "kvzap")
     shares = policy.layers.kind == "entropy" and score.name in signed
     ranks = policy.layers.kind == "global" or policy.heads.kind not in EVEN
     if score.name == "head_table":
