@@ -6,7 +6,9 @@
 A random Llama of two layers reads 256 tokens and then an answer of random tokens, one by one, on one thread. R-KV
 evicts after each buffer of `--every` tokens, TriAttention after each window. A line per 1024 tokens: the bytes of the
 cache (pairs, positions, state) at their most since the line before, the resident memory of the process, and processor
-milliseconds per token. Exits with 1 if a bounded cache ever holds more than its budget and one buffer.
+milliseconds per token, beside what a token takes right afterwards in an answer that was stopped after its first 1024
+tokens (`full`: before its first): other work slows both. Exits with 1 if a bounded cache ever holds more than its
+budget and one buffer.
 """
 
 import argparse
@@ -39,7 +41,7 @@ from kvbench.probes.query_statistics import before_rotation
 
 PROMPT, SPAN = 256, 1024
 METHODS = ("rkv", "triattention", "full")
-COLUMNS = ("method", "tokens", "cache KiB", "resident MiB", "ms per token")
+COLUMNS = ("method", "tokens", "cache KiB", "resident MiB", "ms per token", "ms in a short answer")
 
 
 def main() -> int:
@@ -79,32 +81,45 @@ def main() -> int:
 
 def measured(engine: Engine, prompt: KVCache, method: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A line per `SPAN` tokens of an answer."""
-    cache = None
-    if method == "full":
-        batch = RaggedBatch([prompt], engine.tile, options.tokens)
-    else:
+    cache, begun = None, prompt
+
+    def batch_of(begun: KVCache, room: int) -> RaggedBatch | EvictingBatch:
+        nonlocal cache
+        if method == "full":
+            return RaggedBatch([begun], engine.tile, room)
+        cache = engine.evicting_cache(stepping, options.every, begun)
+        return EvictingBatch([cache], engine.tile, room)
+
+    if method != "full":
         eviction = rkv(options.budget) if method == "rkv" else triattention(engine, prompt, options.budget)
         decision = eviction.decide(prompt)
         stepping = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
-        cache = engine.evicting_cache(
-            stepping, options.every, stepping.remember(prompt, decision, eviction.evict(prompt, decision))
-        )
-        batch = EvictingBatch([cache], engine.tile, options.tokens)
-    pair = prompt.bytes_allocated / prompt.num_tokens
+        begun = stepping.remember(prompt, decision, eviction.evict(prompt, decision))
+    batch, pair = batch_of(begun, options.tokens), prompt.bytes_allocated / prompt.num_tokens
+    long = cache
     for count, part in enumerate(tokens(options.tokens).split(SPAN), 1):
-        begin = time.process_time()
-        for token in part:
-            engine.read(batch, token.view(1, 1))
-            batch.check()
-        spent = time.process_time() - begin
+        spent = timed(engine, batch, part)
         read = min(count * SPAN, options.tokens)
-        held = pair * (PROMPT + read) if cache is None else cache.peak_bytes
-        if cache is not None:
-            cache.peak_bytes = 0  # the most of the next span
+        held = pair * (PROMPT + read) if long is None else long.peak_bytes
+        if long is not None and isinstance(batch, EvictingBatch):
+            long.peak_bytes = 0  # the most of the next span
+            if count == 1:
+                batch.settle()
+                begun = long.freeze()
+        short = timed(engine, batch_of(begun, options.every), part[: options.every])
         pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").is_file() else 0
         resident = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-        values = (method, read, round(held / 1024, 1), round(resident), round(1000 * spent / len(part), 3))
+        values = (method, read, round(held / 1024, 1), round(resident), round(spent, 3), round(short, 3))
         yield dict(zip(COLUMNS, values, strict=True))
+
+
+def timed(engine: Engine, batch: RaggedBatch | EvictingBatch, part: torch.Tensor) -> float:
+    """Processor milliseconds per token."""
+    begin = time.process_time()
+    for token in part:
+        engine.read(batch, token.view(1, 1))
+        batch.check()
+    return 1000 * (time.process_time() - begin) / len(part)
 
 
 def tiny_engine(max_length: int) -> Engine:
@@ -142,10 +157,12 @@ def triattention(engine: Engine, prompt: KVCache, budget: int) -> Eviction:
     )
     frequencies = torch.stack([rotations[layer.index].frequencies for layer in prompt.evictable])
     mean, size = numbers.mean(dim=2).to(torch.complex64), numbers.abs().mean(dim=2).float()
-    file = Path("build") / "long_answers.safetensors"
+    file = Path("build") / f"long_answers_{os.getpid()}.safetensors"
     file.parent.mkdir(exist_ok=True)
     QueryStatistics(mean, size, frequencies, False, "random", "", {}).write(file)
-    return Eviction(Policy("triattention", window=1, state="none"), TriAttention(str(file)), Tokens(budget))
+    score = TriAttention(str(file))
+    file.unlink()
+    return Eviction(Policy("triattention", window=1, state="none"), score, Tokens(budget))
 
 
 if __name__ == "__main__":
