@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from kvbench.cache.future_queries import FutureQueryStats
@@ -124,6 +124,13 @@ class LayerCache:
         assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
         shape = (self.cache_heads, self.lengths[0], self.keys.shape[1])
         return self.keys.view(shape), self.values.view(shape)
+
+    def by_column(self, numbers: Shaped[Tensor, "pairs"]) -> Shaped[Tensor, "cache_heads tokens"]:
+        """Numbers of the pairs, a row per cache head; with `segments` any numbers follow those of a shorter head."""
+        if self.segments is None:
+            return numbers.view(self.cache_heads, -1)
+        columns = torch.arange(self.segments.longest, device=numbers.device)
+        return numbers[(self.segments.starts[:, None] + columns).clamp_max(len(numbers) - 1)]
 
     @cached_property
     def finite(self) -> tuple[Bool[Tensor, ""], Bool[Tensor, ""]]:
@@ -300,6 +307,8 @@ def from_dense(
 
 def joined(windows: Sequence[Window]) -> Window:
     """The rows of consecutive records as one."""
+    if len(windows) == 1:
+        return windows[0]
     return replace(
         windows[0],
         queries=torch.cat([window.queries for window in windows], dim=1),

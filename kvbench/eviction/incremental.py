@@ -121,7 +121,7 @@ class IncrementalEviction:
         policy, layers = self.eviction.policy, []
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
             if self.accumulates:
-                running = self._raw(before, before.observed(policy.rows(full.num_tokens)), kept.shape[0])
+                running = self.raw(before, before.observed(policy.rows(full.num_tokens)), kept.shape[0])
                 layer = replace(layer, state={ACCUMULATED: running[kept]})
             layers.append(layer)
         if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.num_tokens):
@@ -148,7 +148,7 @@ class IncrementalEviction:
         """
         if rows is not None:
             rows = rows.last(self.policy.rows(rows.queries.shape[1]))
-        raw = self._raw(layer, rows, layer.cache_heads)
+        raw = self.raw(layer, rows, layer.cache_heads)
         if self.accumulates:
             raw = layer.state[ACCUMULATED].view_as(raw) + raw
             layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
@@ -205,7 +205,7 @@ class IncrementalEviction:
         by_head = [row[:length] for row, length in zip(scores, layer.lengths, strict=True)]
         return Step(left, layer.positions.split(layer.lengths), tuple(by_head))
 
-    def _raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
+    def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
         """Scores of a dense layer, reduced over the group; in a step this comes before pooling."""
         policy, score = self.policy, self.score
         raw = score(layer, rows, policy.reduce)

@@ -86,8 +86,7 @@ class Ranking:
     @cached_property
     def shared(self) -> "Ranking":
         """The same ranking for every cache head: the mean over the heads."""
-        equal = (self.scores == self.scores[:1]).all() & (self.unpooled == self.unpooled[:1]).all()
-        return self.mapped(lambda scores: torch.where(equal, scores, scores.mean(dim=0, keepdim=True)))
+        return self.mapped(lambda scores: mean_over_heads(scores, 1))
 
     def mapped(self, change: Callable[[Ranked], Ranked]) -> "Ranking":
         """The ranking with all of its scores changed."""
@@ -130,6 +129,13 @@ def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
         second=replace(stages[0], scores=joined([stage.scores for stage in stages])) if stages else None,
         by_head=tuple(parts[part].candidates for _, part in heads),
     )
+
+
+def mean_over_heads(scores: Ranked, cells: int) -> Ranked:
+    """The mean over the cache heads of each cell; the same bits where they are equal already."""
+    by_cell = scores.view(cells, -1, scores.shape[1])
+    equal = (by_cell == by_cell[:, :1]).flatten(1).all(dim=1)[:, None, None]
+    return torch.where(equal, by_cell, by_cell.mean(dim=1, keepdim=True)).view(scores.shape)
 
 
 def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "cache_heads columns"]:

@@ -162,15 +162,6 @@ class KeyReRotation:
         )
         return replace(cache, layers=layers, resumes=lengths.pop())
 
-    def append(
-        self, layer: LayerCache, keys: Float[Tensor, "h n d"], values: Float[Tensor, "h n d"], first: int
-    ) -> LayerCache:
-        """`LayerCache.append` for new pairs whose keys the model rotated by their future slots."""
-        grown = layer.append(keys, values, first)
-        rotated = grown.state[ROTATED].view(grown.cache_heads, -1).clone()
-        rotated[:, -keys.shape[1] :] = _slots(grown).view_as(rotated)[:, -keys.shape[1] :]
-        return replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
-
     def show(self, layer: LayerCache) -> LayerCache:
         """A dense layer with every key rotated by its slot, as queries attend to it."""
         keys = self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], _slots(layer))
@@ -184,12 +175,6 @@ class KeyReRotation:
             for layer in layers
         )
         return replace(cache, layers=tuple(without))
-
-    def stored(self, before: LayerCache, shown: LayerCache) -> LayerCache:
-        """The pairs of `before` that an eviction from `show(before)` kept; keys have their original rotation."""
-        old, left = (layer.positions.view(layer.cache_heads, -1) for layer in (before, shown))
-        kept = torch.stack([torch.isin(head, remaining) for head, remaining in zip(old, left, strict=True)])
-        return replace(shown, keys=before.select(kept).keys)
 
 
 def _slots(layer: LayerCache) -> Float[Tensor, "pairs"]:

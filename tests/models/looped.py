@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, over_layer
@@ -28,8 +29,11 @@ class Alone:
             self.layer = self.stepping.start(0, len(queries), len(keys), keys)
             if self.re_rotation is not None:
                 self.layer = replace(self.layer, state={**self.layer.state, ROTATED: self.layer.positions.float()})
-        append = LayerCache.append if self.re_rotation is None else self.re_rotation.append
-        grown = append(self.layer, keys, values, self.read)
+        grown = self.layer.append(keys, values, self.read)
+        if self.re_rotation is not None:  # the model rotates new keys by their slots
+            rotated = grown.state[ROTATED].view(len(keys), -1).clone()
+            rotated[:, -keys.shape[1] :] = torch.arange(grown.lengths[0])[-keys.shape[1] :]
+            grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
         shown = grown if self.re_rotation is None else self.re_rotation.show(grown)
         rows = over_layer(queries, shown, rule)
         self.rows.append(rows)
@@ -37,6 +41,10 @@ class Alone:
         self.layer = grown
         if self.pending >= self.every:
             left = self.stepping.step(shown, joined(self.rows)).layer
-            self.layer = left if self.re_rotation is None else self.re_rotation.stored(grown, left)
+            if self.re_rotation is not None:  # keys are kept with their original rotation
+                held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, left))
+                own = [torch.isin(*heads) for heads in zip(held, kept, strict=True)]
+                left = replace(left, keys=grown.select(torch.stack(own)).keys)
+            self.layer = left
             self.pending, self.rows = 0, []
         return rows.outputs

@@ -9,27 +9,32 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kvbench.cache.attention import Rule
 from kvbench.cache.kv_cache import KVCache
+from kvbench.eviction.allocation.heads import SharedHeads
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.obcache import OBCacheJoint
+from kvbench.eviction.scores.keys import KeyNorm
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.engine import Engine, Prefilled
+from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.counted import RAGGED, TOKENS, UNIFORM, Count, counted, small_engine
 from tests.pretended_gpu import PretendedGpu
 
 STEP, STEP_WAITS, EVICTION_WAITS = 45, 1, 2
 EVICTING_STEP, CELLS = 60, 16
-PLAIN = {
-    "uniform": replace(UNIFORM, pool=None, state="accumulate"),
-    "ragged": replace(RAGGED, pool=None, state="accumulate"),
-    "pooled": RAGGED,
-}
+ACCUMULATING = replace(UNIFORM, pool=None, state="accumulate")
+STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
+MODEL = 37
+"""Operations of the model itself, beside its cache, per layer and step."""
+SCORES = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint())
 
 
 def evicted(prefilled: Prefilled, policy: Policy, budget: int, score: Score | None = None) -> KVCache:
@@ -44,31 +49,73 @@ def evicting(engine: Engine, full: KVCache, policy: Policy, score: Score, budget
     return engine.evicting_cache(stepping, 1, stepping.remember(full, decision, eviction.evict(full, decision)))
 
 
-@pytest.fixture(scope="module")
-def evicting_steps() -> Mapping[str, Count]:
-    """Counts of a step in which each of 16 cells, of as many budgets, evicts."""
+def test_a_step_in_which_all_cells_evict() -> None:
+    """The most of 16 cells with as many budgets and one score: pooled OBCache-Joint over ragged heads."""
 
     def work(gpu: PretendedGpu, layers: int) -> None:
         engine = small_engine(layers, tile=CELLS, kernels="triton")
         full = engine.prefill(torch.arange(TOKENS), {8}).cache
-        for name, policy in PLAIN.items():
-            for score in (Attention(), OBCacheJoint()):
-                caches = [evicting(engine, full, policy, score, 30 + cell) for cell in range(CELLS)]
-                batch = EvictingBatch(caches, engine.tile, 2)
-                token = torch.zeros(CELLS, 1, dtype=torch.long, device=engine.device)
-                engine.read(batch, token)
-                with gpu.section(f"{name} {score.name}"):
-                    engine.read(batch, token)
-                assert not batch.failures
+        caches = [evicting(engine, full, RAGGED, OBCacheJoint(), 30 + cell) for cell in range(CELLS)]
+        batch = EvictingBatch(caches, engine.tile, 2)
+        token = torch.zeros(CELLS, 1, dtype=torch.long, device=engine.device)
+        engine.read(batch, token)
+        with gpu.section("step"):
+            engine.read(batch, token)
+        assert not batch.failures
 
-    return counted(work)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("score", ["attn", "obcache_joint"])
-def test_a_step_in_which_all_cells_evict(evicting_steps: Mapping[str, Count], name: str, score: str) -> None:
-    count = evicting_steps[f"{name} {score}"]
+    count = counted(work)["step"]
     assert count.launches <= EVICTING_STEP and count.waits == 0 and count.other_waits <= 1, count
+
+
+def read(batch: EvictingBatch, gpu: PretendedGpu, new: int = 1) -> None:
+    """New tokens of two layers, all zeros; the second one is counted as `layer`, and what follows as `end`."""
+    queries, pairs = (torch.zeros(CELLS, heads, new, 16, dtype=torch.bfloat16, device="cuda") for heads in (8, 4))
+    batch.attend(0, queries, pairs, pairs, Rule(0.3))
+    with gpu.section("layer"):
+        batch.attend(1, queries, pairs, pairs, Rule(0.3))
+    with gpu.section("end"):
+        batch.finish(new)
+
+
+CASES = {
+    "attn": ([(ACCUMULATING, Attention())], 1, 60, 60),
+    "caches that still grow": ([(ACCUMULATING, Attention())], 1, 8, 60),
+    "streaming": ([(STREAMING, Recency())], 1, 60, 60),
+    "key_norm": ([(STREAMING, KeyNorm())], 1, 60, 60),
+    "four scores": ([(ACCUMULATING, score) for score in SCORES], 1, 60, 76),
+    "four scores, pooled": ([(RAGGED, score) for score in SCORES], 1, 60, 80),
+    "every 8": ([(ACCUMULATING, Attention())], 8, 60, 60),
+    "every 8, obcache_joint": ([(RAGGED, OBCacheJoint())], 8, 60, 60),
+    "shared heads": ([(replace(ACCUMULATING, heads=SharedHeads()), Attention())], 1, 60, 90),
+    "positions by cache": ([(replace(STREAMING, positions="cache"), Recency())], 1, 60, 116),
+    "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 103),
+}
+"""Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""
+
+
+@pytest.mark.parametrize(("pairs", "every", "first", "most"), CASES.values(), ids=CASES)
+def test_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: int, most: int) -> None:
+    """Operations per layer and step, with those of the model, and waits of a step, on average between evictions."""
+    with PretendedGpu(interpret=False) as gpu:
+        rotated = KeyRotation(torch.rand(8, device="cuda"), interleaved=False)
+        rotation = KeyReRotation({0: rotated, 1: rotated})
+        caches = []
+        for cell in range(CELLS):
+            policy, score = pairs[cell % len(pairs)]
+            stepping = IncrementalEviction(Eviction(policy, score, Tokens(30 + cell)), 30 + cell)
+            re_rotation = rotation if policy.positions == "cache" else None
+            caches.append(EvictingCache(stepping, every, re_rotation=re_rotation, kernels="triton"))
+        batch = EvictingBatch(caches, CELLS, 100)
+        for new in (first, 1, 1):
+            read(batch, gpu, new)
+        gpu.launches.clear()
+        gpu.waits.clear()
+        for _ in range(every):
+            read(batch, gpu)
+    assert not batch.failures and not gpu.mixed
+    assert gpu.waited("layer") == 0
+    assert gpu.waited("end") <= 1  # whether scores are finite, in the step that evicts
+    assert MODEL + gpu.launched("layer") / every <= most
 
 
 @pytest.fixture(scope="module")

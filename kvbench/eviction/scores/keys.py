@@ -23,8 +23,7 @@ class KeyNorm(Score):
     any_order: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        keys, _ = layer.dense
-        return -keys.float().norm(dim=-1)
+        return layer.by_column(-layer.keys.float().norm(dim=-1))
 
 
 @dataclass(frozen=True)

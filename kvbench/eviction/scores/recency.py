@@ -21,4 +21,4 @@ class Recency(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [kv_heads, tokens] of a dense layer."""
-        return layer.positions.view(layer.cache_heads, -1).float()
+        return layer.by_column(layer.positions).float()

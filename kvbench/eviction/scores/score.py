@@ -107,6 +107,8 @@ class Score(Protocol):
         pairs, which `layer.members` names if they are not all. `layer.index` is that of the model either way.
     any_order: whether, besides, `__call__` gives a pair the same number wherever it stands, for a single row, and
         `weigh` and `refine` are the defaults: after every token the newest pair then takes the slot of the worst one.
+        Heads of different lengths are scored at once if kernels are used: such a layer has `segments`, which
+        `LayerCache.by_column` and `window.over_columns` with a named sum support.
     """
 
     name: str

@@ -7,10 +7,11 @@ first free slots. No number of a segment is computed from those of another one, 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, groupby
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, fused, log_sum_exp
@@ -123,10 +124,6 @@ class SlotLayer(ABC):
             for name, numbers in self.states.items():
                 numbers[segment, :length] = layer.state[name][held]
         self._bases = self._numbers(self.starts[:-1])
-        if rotated:
-            places = torch.cat([torch.arange(room) + at * self._longest for at, room in enumerate(self.rooms)])
-            self._places = places.to(self.device, non_blocking=True)
-            self._slots = (self._places % self._longest).float()
         self.broken: Tensor | None = None
         self.failures: dict[int, str] = {}
         self._views: dict[int, LayerCache] = {}
@@ -156,6 +153,12 @@ class SlotLayer(ABC):
     @abstractmethod
     def _observes(self) -> bool:
         """Whether the attention of the new tokens is recorded."""
+
+    @cached_property
+    def _places(self) -> Int[Tensor, "slots"]:
+        """Where the numbers of each slot stand among those of all segments, which are padded."""
+        places = [torch.arange(room) + segment * self._longest for segment, room in enumerate(self.rooms)]
+        return torch.cat(places).to(self.device, non_blocking=True)
 
     def _numbers(self, numbers: Sequence[int]) -> Int[Tensor, "_"]:
         return torch.tensor(numbers).to(self.device, non_blocking=True)
@@ -212,7 +215,9 @@ class SlotLayer(ABC):
         if self.reading.re_rotation is None:
             return self.pairs[0]
         rotated = self.states[ROTATED].flatten().index_select(0, self._places)
-        return self.reading.re_rotation.by_layer[self.index].turn(self.pairs[0], rotated, self._slots)
+        return self.reading.re_rotation.by_layer[self.index].turn(
+            self.pairs[0], rotated, (self._places % self._longest).float()
+        )
 
     def _pairs_of(self, run: Run) -> tuple[DensePairs, DensePairs]:
         """Keys and values of segments of equal length and room, the new ones included, as views."""
@@ -234,7 +239,9 @@ class SlotLayer(ABC):
             state = {name: numbers[run.segments, :length].flatten() for name, numbers in self.states.items()}
         else:
             keys, values, state = self._keys, self.pairs[1], {}
-            positions = self._bases[:1].expand(len(keys))  # scores by a kernel read none
+            reads = run.stepping.score.inputs.window  # by a kernel, which reads no positions
+            flat = self.positions.flatten()
+            positions = self._bases[:1].expand(len(keys)) if reads else flat.index_select(0, self._places)
             offsets = self.starts[run.start : run.stop + 1]
             segments = Segments(self._bases[run.segments], self._held[run.segments], self._longest)
         query_heads = heads * (self.query_heads // self.cache_heads)
@@ -315,3 +322,8 @@ class SlotLayer(ABC):
 def capacity_of(stepping: IncrementalEviction, layer: int, head: int) -> int:
     """KV pairs that a cache head of a layer may hold."""
     return stepping.capacity if isinstance(stepping.capacity, int) else stepping.capacity[layer][head]
+
+
+def not_finite(scores: Float[Tensor, "segments columns"]) -> Bool[Tensor, "segments"]:
+    """Which rows have a number that is NaN or inf: 0 times it is NaN."""
+    return (scores * 0).sum(dim=1).isnan()

@@ -17,9 +17,10 @@ from torch import Tensor
 from kvbench.cache.kv_cache import LayerCache, Window, joined, readers
 from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
+from kvbench.eviction.allocation.heads import SharedHeads
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
-from kvbench.eviction.ranking import best_first
-from kvbench.models.decode.slots import Fresh, NewPairs, Reading, Run, SlotLayer
+from kvbench.eviction.ranking import best_first, mean_over_heads
+from kvbench.models.decode.slots import Fresh, NewPairs, Reading, Run, SlotLayer, not_finite
 from kvbench.support.errors import UserError
 
 Columns = Float[Tensor, "segments slots"]
@@ -34,10 +35,18 @@ class SlotsInOrder(SlotLayer):
         policy, score = stepping.policy, stepping.score
         compares = type(policy.heads).chooses is not HeadAllocation.chooses and policy.layers.kind != "global"
         compares = compares or policy.group_of(score.group) == "layer_mean" or not score.head_by_head
-        return policy, score, cell if compares else None
+        return policy, score, cell if compares and self._dense(stepping) else None
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
-        return True
+        """All but the scores of kernels, with policies that `_ranked_ragged` supports."""
+        policy, score = stepping.policy, stepping.score
+        supported = score.any_order and policy.reduce != "observed_attention"
+        supported = supported and policy.group_of(score.group) != "layer_mean"
+        chooses = type(policy.heads).chooses
+        supported = supported and (
+            chooses in (HeadAllocation.chooses, SharedHeads.chooses) or policy.layers.kind == "global"
+        )
+        return self.decode is None or not supported
 
     def _room(self, length: int, limit: int) -> int:
         new, left, every = self.reading.new, self.reading.left, self.reading.every
@@ -70,8 +79,10 @@ class SlotsInOrder(SlotLayer):
         if due:
             self._keep_best()
             self._rows.clear()
-        self.lengths = [min(length, limit) for length, limit in zip(self.grown, limits, strict=True)]
-        self._see_lengths()
+        lengths = [min(length, limit) for length, limit in zip(self.grown, limits, strict=True)]
+        if lengths != self.lengths:
+            self.lengths = lengths
+            self._see_lengths()
 
     def _keep_best(self) -> None:
         """Move what every segment keeps to its front."""
@@ -111,6 +122,8 @@ class SlotsInOrder(SlotLayer):
         heads, length, stepping = run.stop - run.start, self.grown[run.start], run.stepping
         try:
             observed = None if rows is None else rows.of_span(run.start * group, run.stop * group)
+            if not run.dense:
+                return self._ranked_ragged(run, observed)
             layer, _, ranking = stepping.rank(self._layer(run), observed)
         except UserError as error:
             self.failures |= {cell: str(error) for cell, _ in self.owners[run.segments]}
@@ -126,7 +139,28 @@ class SlotsInOrder(SlotLayer):
 
         scores = spread(ranking.scores)
         unpooled = scores if ranking.unpooled is ranking.scores else spread(ranking.unpooled)
-        return scores, unpooled, ~ranking.scores.isfinite().all(dim=1)
+        return scores, unpooled, not_finite(ranking.scores)
+
+    def _ranked_ragged(self, run: Run, rows: Window | None) -> tuple[Columns, Columns, Tensor]:
+        """`_ranked` for heads of different lengths."""
+        policy, heads = run.stepping.policy, run.stop - run.start
+        rows = None if rows is None else rows.last(policy.rows(rows.queries.shape[1]))
+        scores = run.stepping.raw(self._layer(run), rows, heads)
+        if ACCUMULATED in self.states:
+            scores = self.states[ACCUMULATED][run.segments].add_(scores)
+        columns, held = torch.arange(self._longest, device=self.device), self._held[run.segments, None]
+        newest, free = columns >= held - policy.last, columns >= held
+        protected = newest | (columns < policy.sinks)
+        shares = type(policy.heads) is SharedHeads and policy.layers.kind != "global"
+
+        def spread(scores: Columns) -> Columns:
+            scores = mean_over_heads(scores, heads // self.cache_heads) if shares else scores
+            return scores.masked_fill(protected, torch.inf).masked_fill(free, -torch.inf)
+
+        pooled = unpooled = spread(scores)
+        if policy.pool is not None:
+            pooled = spread(policy.pool(scores.masked_fill(newest, -torch.inf if policy.pool.kind == "max" else 0)))
+        return pooled, unpooled, not_finite(scores.masked_fill(protected, 0))
 
     def rows_of(self, cell: int) -> Window | None:
         if not self._rows:

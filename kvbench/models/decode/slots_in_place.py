@@ -16,7 +16,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import reduce_group
-from kvbench.models.decode.slots import Fresh, NewPairs, Reading, SlotLayer
+from kvbench.models.decode.slots import Fresh, NewPairs, Reading, SlotLayer, not_finite
 
 Slots = Float[Tensor, "segments slots"]
 
@@ -52,7 +52,7 @@ class SlotsInPlace(SlotLayer):
         return score, policy.reduce, policy.group_of(score.group)
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
-        return self.decode is None or not stepping.score.inputs.window
+        return self.decode is None
 
     def _room(self, length: int, limit: int) -> int:
         return limit + 1
@@ -84,7 +84,7 @@ class SlotsInPlace(SlotLayer):
             if any(self._evicting):
                 self._replace_worst(scores, new[:, :, 0], token, fresh)
             else:
-                self.broken = ~scores.isfinite().all(dim=1)
+                self.broken = not_finite(scores)
         if self.lengths != self.limits:
             self._numbered = False
             self.lengths = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
@@ -120,7 +120,7 @@ class SlotsInPlace(SlotLayer):
             self.broken = self._kernels.evict(self.pairs, positions, state, scores, ranking, segments, *limits)
             self._numbered = True
             return
-        self.broken = ~scores.isfinite().all(dim=1)
+        self.broken = not_finite(scores)
         ranked = scores if pooled is None or order is None else torch.empty_like(pooled).scatter_(1, order, pooled)
         ranked = ranked.masked_fill(positions > token - self._common, torch.inf)[:, first:]
         better = ranked != ranked.amin(dim=1, keepdim=True)
