@@ -291,7 +291,7 @@ def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[l
         rows = [over_layer(queries * (layer.index + 1), layer, Rule(HEAD_DIM**-0.5)) for layer in layers]
         num_tokens += keys.shape[1]
         if incremental.divides:
-            ranked = list(map(incremental.rank, layers, rows))
+            ranked = list(map(incremental.rank_ragged, layers, rows))
             counts = incremental.divide([ranking for _, ranking in ranked], num_tokens)
             layers = [incremental.keep(*each, kept).layer for each, kept in zip(ranked, counts, strict=True)]
         else:
