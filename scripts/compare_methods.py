@@ -38,8 +38,9 @@ PAGE, PICTURE = ROOT / "docs" / "methods-compared.md", ROOT / "docs" / "images" 
 BEGIN, END = "<!-- methods -->", "<!-- end of methods -->"
 COMMON = "policy=plain task.samples=20 task.context_length=1024 task.max_new_tokens=12"
 NATIVE = (
-    "attn,attn_max,cake,caote,cap,criticalkv,exact_removal,exact_zeroed,expected_attention,fastcaote,finch,key_diff,key_norm,"
-    "kvzip,kvzip_logit,lagkv,lava,obcache_joint,obcache_key,obcache_value,random,recency,rkv,vatp"
+    "attn,attn_max,cake,caote,cap,compactor,compactor_vllm,criticalkv,cur,exact_removal,exact_zeroed,expected_attention,"
+    "fastcaote,finch,key_diff,key_norm,kvzip,kvzip_logit,kvzip_plus,lagkv,lava,leverage,non_causal,obcache_joint,"
+    "obcache_key,obcache_value,random,recency,rkv,vatp"
 )
 PRESSES = (
     "CapPress,CompactorPress,CURPress,ExpectedAttentionPress,KeyDiffPress,KnormPress,LagKVPress,LeverageScorePress,"
@@ -47,7 +48,7 @@ PRESSES = (
 )
 SCORES = (
     f"score={NATIVE}",
-    "score=triattention score.statistics=results/reference/queries.safetensors",
+    "score=triattention score.statistics=FOLDER/queries.safetensors",
     f"score=kvpress score.press={PRESSES}",
     "score=kvpress score.press=FinchPress score.args.window_size=16",
     "score=kvpress score.press=CriticalKVPress score.args.press=SnapKVPress",
@@ -56,27 +57,34 @@ PROBE = (
     "probe oracle_recall probe.windows=16 probe.recents=0 policy.layout=kv_heads budget=40 "
     "task=ruler/niah_single_1,ruler/niah_multikey_2 model.tile=64"
 )
-RUN = "run budget=0.1 task=ruler/niah_single_1"
+RUNS = "run budget=0.1 task=ruler/niah_single_1", "run budget=0.2 task=ruler/niah_multikey_2"
+CALIBRATED = "task=ruler/niah_single_1 task.context_length=1024 task.max_new_tokens=12 seed=7"
+BEFORE = (
+    f"heads --queries {CALIBRATED} task.samples=20 --output FOLDER/queries.safetensors",
+    f"heads {CALIBRATED} task.samples=8 score=key_diff policy.recent=0 --output FOLDER/budgets.npy",
+)
+LUKV = "policy=lukv policy.layers.path=FOLDER/budgets.npy score=key_diff policy.recent=0"
 REPEATS = 5
 
 
 def commands(folder: str) -> Iterator[list[str]]:
     """The commands of the page."""
-    for scores in SCORES:
-        for verb in (PROBE, RUN):
-            yield shlex.split(f"{verb} {COMMON} {scores} results.dir={folder}")
+    lines = [*BEFORE, *(f"{verb} {COMMON} {scores} results.dir=FOLDER" for scores in SCORES for verb in (PROBE, *RUNS))]
+    lines += (f"{verb} {COMMON.replace('policy=plain', LUKV)} results.dir=FOLDER" for verb in RUNS)
+    return (shlex.split(line.replace("FOLDER", folder)) for line in lines)
 
 
 def named(score: str) -> str:
     """A score as the page has it: `LagKVPress` for a press."""
-    return score.partition("press=")[2].partition(" ")[0] or score
+    return score.partition("press=")[2].partition(" ")[0] or score.partition(" ")[0]
 
 
-def costs() -> Iterator[dict[str, Any]]:
+def costs(folder: str) -> Iterator[dict[str, Any]]:
     """Processor milliseconds of one thread for a prompt: its prefill, and what a score adds until all is ranked."""
     torch.set_num_threads(1)
-    words = f"{COMMON} {RUN.removeprefix('run')}"
-    cells = [Cells().cell(tree) for scores in SCORES for tree in combinations(parse(shlex.split(f"{words} {scores}")))]
+    words = f"{COMMON} budget=0.1 task=ruler/niah_single_1"
+    lines = [shlex.split(f"{words} {scores}".replace("FOLDER", folder)) for scores in SCORES]
+    cells = [Cells().cell(tree) for line in lines for tree in combinations(parse(line))]
     model = load(model_info(cells[0].model))
     sample = next(iter(samples_of(model.tokenizer, plan([cells[0]], set()).groups[0])))
     prompt = prompt_of(model, sample, cells[0])  # type: ignore[arg-type]
@@ -112,9 +120,10 @@ def pack(folder: Path) -> None:
         records.append(record | {"score": named(keys[0]), "quantity": "recall", "value": float(group["value"].mean())})
     for row in read_rows(str(folder)):
         assert row.error is None, row.error
-        record = {"score": named(str(row.score)), "task": row.task, "sample": row.sample}
+        score = f"lukv, {row.score}" if str(row.policy).startswith("lukv") else named(str(row.score))
+        record = {"score": score, "task": row.task, "budget": row.budget, "sample": row.sample}
         records.append(record | {"quantity": "value", "value": row.value})
-    names = ("score", "task", "sample", "quantity", "value")
+    names = ("score", "task", "budget", "sample", "quantity", "value")
     table = pa.Table.from_pylist([{name: record.get(name) for name in names} for record in records])
     pyarrow.parquet.write_table(table, ROWS, compression="zstd")
 
@@ -123,24 +132,19 @@ def page() -> None:
     """Write the table and the picture."""
     rows = pyarrow.parquet.read_table(ROWS).to_pandas()
     cost = rows[rows["quantity"] == "milliseconds"].set_index("score")["value"]
-    tasks = sorted(rows[rows["quantity"] == "value"]["task"].unique())
-    by_score = {}
-    for score, group in rows[rows["quantity"] == "recall"].groupby("score"):
-        values = [
-            rows[(rows["quantity"] == "value") & (rows["score"] == score) & (rows["task"] == task)]["value"]
-            for task in tasks
-        ]
-        by_score[str(score)] = (list(group["value"]), [float(each.mean()) for each in values])
-    ordered = sorted(by_score, key=lambda score: -sum(by_score[score][0]))
-    lines = [f"| score | recall | {' | '.join(tasks)} | cost |", "| :-- | --: |" + " --: |" * (len(tasks) + 1)]
+    values = rows[rows["quantity"] == "value"].groupby(["task", "budget", "score"])["value"].mean().mul(100).unstack()
+    columns = [f"{task.removeprefix('ruler/')} at {budget}" for task, budget in values.index]
+    recalls = rows[rows["quantity"] == "recall"].groupby("score")["value"].apply(list)
+    lines = [f"| score | recall | {' | '.join(columns)} | cost |", "| :-- | --: |" + " --: |" * (len(columns) + 1)]
     points = []
-    for score in ordered:
-        recalls, answers = by_score[score]
-        mean, low, high = mean_interval(recalls, rate=True)
+    for score in recalls.apply(sum).sort_values(ascending=False, kind="stable").index:
+        mean, low, high = mean_interval(recalls[score], rate=True)
         assert low is not None and high is not None
         points.append((score, cost[score], mean, low, high))
-        shown = " | ".join(f"{100 * answer:.0f}" for answer in answers)
+        shown = " | ".join("" if answer != answer else f"{answer:.0f}" for answer in values[score])
         lines.append(f"| `{score}` | {mean:.3f} [{low:.3f}, {high:.3f}] | {shown} | {cost[score]:.0f} |")
+    for score in sorted({*values.columns} - {*recalls.index}):
+        lines.append(f"| `{score}` | | {' | '.join(f'{answer:.0f}' for answer in values[score])} | |")
     before, rest = PAGE.read_text("utf-8").split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.split(END)[1]}", "utf-8")
     draw(points, cost["prefill"])
@@ -172,7 +176,7 @@ def main() -> int:
     match sys.argv[1:]:
         case ["run", folder]:
             codes = [kvbench(command) for command in commands(folder)]
-            lines = [json.dumps(record) for record in costs()]
+            lines = [json.dumps(record) for record in costs(folder)]
             Path(folder, "costs.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
             return max(codes)
         case ["pack", folder]:
