@@ -1,22 +1,26 @@
 """Train, resume, measure and export the embedded reference model.
 
-    python scripts/train_reference_model.py --out RUN --books FOLDER     # train; the same command resumes after a kill
-    python scripts/train_reference_model.py --out RUN --books FOLDER --start-from MODEL --layers 5   # its second half
+    python scripts/train_reference_model.py --out RUN --books FOLDER --start-from MODEL   # train; resumes after a kill
     python scripts/train_reference_model.py --out RUN --export FOLDER    # measure; write weights, tokenizer, model card
     python scripts/train_reference_model.py --evaluate FOLDER            # print the measured figures
 
-Needs torch, transformers, tokenizers and numpy; wonderwords only where the training folder has no words.json and no
---words is given.
+MODEL is a folder of smaller weights, which grow first; without it training begins with random ones. Stages that have
+not begun may be edited in the plan between two runs. Needs torch, transformers, tokenizers, pydantic and numpy;
+wonderwords only where the training folder has no words.json and no --words is given.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
 
-from reference_model.curriculum import FIRST, SECOND, TINY
+from reference_model.curriculum import PLAN, Plan
+from reference_model.network import Shape
 from reference_model.words import load_words
+
+SIZES = [field for field in fields(Shape) if field.name not in ("vocabulary", "theta")]
 
 
 def main(line: Sequence[str] | None = None) -> None:
@@ -29,9 +33,7 @@ def main(line: Sequence[str] | None = None) -> None:
         type=Path,
         help="folder of .txt books: two of three are read for tokenizer, haystacks and language modelling",
     )
-    parser.add_argument(
-        "--start-from", type=Path, help="a model folder whose weights, tokenizer and words begin the second half"
-    )
+    parser.add_argument("--start-from", type=Path, help="a model folder whose tokenizer and weights grow")
     parser.add_argument("--export", type=Path, help="write the model folder and stop")
     parser.add_argument("--evaluate", type=Path, help="measure a model folder and stop")
     parser.add_argument(
@@ -39,19 +41,14 @@ def main(line: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--into", type=Path, default=Path("figures.jsonl"), help="file of what --evaluate measured")
     parser.add_argument("--samples", type=int, default=200, help="samples a figure")
-    parser.add_argument("--size", choices=("full", "tiny"), default="full", help="tiny is for tests")
-    parser.add_argument("--vocabulary", type=int, default=1536)
-    parser.add_argument("--hidden", type=int, default=192)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--warmup", type=int, default=300, help="steps until the learning rate is reached")
+    parser.add_argument("--plan", type=Path, default=PLAN, help="stages (json)")
+    parser.add_argument("--vocabulary", type=int, default=1656, help="of a new tokenizer")
+    for size in SIZES:
+        parser.add_argument(f"--{size.name.replace('_', '-')}", type=int, default=size.default)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--half",
-        action="store_true",
-        help="matrix products in bfloat16 (weights stay float32): faster where the processor has them",
-    )
+    parser.add_argument("--threads", type=int, default=1, help="two on a machine with other work are slower than one")
+    parser.add_argument("--compile", action="store_true", help="compile layers: a minute for each shape, then faster")
     parser.add_argument("--max-steps", type=int, help="stop (resumable) at this step")
     parser.add_argument("--save-seconds", type=float, default=60.0)
     arguments = parser.parse_args(line)
@@ -74,44 +71,40 @@ def train(arguments: argparse.Namespace) -> None:
     import torch
     from reference_model.data import Source
     from reference_model.growth import start_from
+    from reference_model.network import TrainingLlama
     from reference_model.perplexity import held_back
-    from reference_model.tokenizer import load_tokenizer, train_tokenizer
-    from reference_model.trainer import Settings, Trainer, build_model
+    from reference_model.tokenizer import grow_tokenizer, load_tokenizer, train_tokenizer
+    from reference_model.trainer import Settings, Trainer
 
-    torch.set_num_threads(1)  # two threads on a shared machine are slower than one
-    words = load_words(arguments.out, arguments.words)
+    torch.set_num_threads(arguments.threads)
+    out, words = arguments.out, load_words(arguments.out, arguments.words)
     names, books = read_books(arguments.books)
-    if arguments.start_from and not (arguments.out / "tokenizer.json").exists():
-        load_tokenizer(arguments.start_from).save_pretrained(arguments.out)
-    if not (arguments.out / "tokenizer.json").exists():
-        train_tokenizer(words, books, arguments.vocabulary).save_pretrained(arguments.out)
-    tokenizer = load_tokenizer(arguments.out)
-    settings = Settings(
-        arguments.seed,
-        arguments.learning_rate,
-        arguments.warmup,
-        device=arguments.device,
-        half=arguments.half,
-        save_seconds=arguments.save_seconds,
-    )
-    model = build_model(len(tokenizer), arguments.hidden, arguments.layers, arguments.seed)
+    if arguments.start_from and not (out / "tokenizer.json").exists():
+        grow_tokenizer(arguments.start_from, out)
+    if not (out / "tokenizer.json").exists():
+        train_tokenizer(words, books, arguments.vocabulary).save_pretrained(out)
+    tokenizer, plan = load_tokenizer(out), Plan.read(arguments.plan)
+    settings = Settings(arguments.seed, arguments.device, arguments.compile, save_seconds=arguments.save_seconds)
+    shape = Shape(len(tokenizer), **{size.name: getattr(arguments, size.name) for size in SIZES})
+    model = TrainingLlama(shape, arguments.seed)
     begun = start_from(arguments.start_from, model) if arguments.start_from else None
-    describe = {
+    described = {
         "settings": vars(arguments),
+        "shape": asdict(shape),
+        "plan": [stage.model_dump() for stage in plan.stages],
         "books": hashes(names, books),
         "held_back": hashes(*held_back(arguments.books)) if arguments.books else {},
         "started_from_sha256": begun,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
     }
-    (arguments.out / "run.json").write_text(json.dumps(describe, default=str, indent=1), encoding="utf-8")
+    (out / "run.json").write_text(json.dumps(described, default=str, indent=1), encoding="utf-8")
     source = Source(
         lambda text: tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids,
         len(tokenizer),
         *words.trained,
         books,
     )
-    stages = TINY if arguments.size == "tiny" else SECOND if arguments.start_from else FIRST + SECOND
-    trainer = Trainer(arguments.out, settings, stages, source, model)
+    trainer = Trainer(out, settings, plan, source, model)
     done = trainer.run(arguments.max_steps)
     print(
         f"{'finished' if done else 'stopped'} at step {trainer.step}, {trainer.tokens} tokens, {trainer.seconds:.0f} s"

@@ -1,80 +1,21 @@
-"""What the reference model reads while training: copying, needle prompts of growing difficulty, and plain book text.
+"""What rows are drawn from, and the rows of random tokens: copies, pairs, sets of values, counts.
 
-A batch is drawn from its own generator, named after seed and step: step 1000 is the same batch in an uninterrupted
-run and after a resume. These streams share nothing with the official generator's seeds (42 and whatever an evaluation
-asks for), and draw keys from the training words only.
-
-Needle prompts have five forms, from `key value` (solved by copying alone) to the official RULER sentences; several
-questions may follow one haystack, each answered and ended by the end token, which gives more answers per token read.
+Random tokens teach what every prompt needs, more densely than prompts do: to find a key, to leave out the values that
+are already named, to see what is frequent. A batch is drawn from its own generator, named after seed and step, so that
+step 1000 is the same batch in an uninterrupted run and after a resume. Nothing is shared with the benchmark's
+generators or seeds, and keys are drawn from the training words only.
 """
 
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from itertools import repeat
 
-from .rows import ANSWER, END_ID, Row, hide
-
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-
-
-def haystack_header(kind: str) -> str:
-    """RULER's first line (protocol text), for one value of one key."""
-    opening = f"A special magic {kind} is hidden within the following text. Make sure to memorize it."
-    return f"{opening} I will quiz you about the {kind} afterwards.\n"
-
-
-def needle_text(kind: str, key: str, value: str, form: int = 4) -> str:
-    """A needle; forms 3 and 4 are RULER's sentence, lower ones shorter."""
-    return (
-        f" {key} {value}.",
-        f" {key} is: {value}.",
-        f" magic {kind}s for {key} is: {value}.",
-        f"One of the special magic {kind}s for {key} is: {value}.",
-    )[min(form, 3)]
-
-
-def question_text(kind: str, key: str, form: int = 4) -> str:
-    """A question with its answer prefix; form 4 is RULER's."""
-    return (
-        f"\n {key}",
-        f"\n {key} is",
-        f"\n {kind} for {key} text is",
-        f"\n The special magic {kind} for {key} provided text is",
-        f"\nWhat is the special magic {kind} for {key} mentioned in the provided text?"
-        f" The special magic {kind} for {key} mentioned in the provided text is",
-    )[form]
-
-
-@dataclass(frozen=True)
-class Mix:
-    """The shape of a stage's needle prompts."""
-
-    forms: tuple[int, ...]
-    tokens: int
-    questions: int
-    needles: int
-    noise_share: float = 0.3
-    book_share: float = 0.0
-    uuid_share: float = 0.0
-    jump_share: float = 0.0
-    empty_share: float = 0.0
-
-
-@dataclass(frozen=True)
-class Spaced:
-    """The shape of a stage's spaced pairs.
-
-    At most this many filler tokens before a value in the context (`filler_before`) and in an answer (`filler_after`).
-    """
-
-    filler_before: int
-    filler_after: int
-    tokens: int
+from .rows import ANSWER, REPEATED, Row
 
 
 class Source:
-    """Draws rows. It knows words, books and the tokenizer, nothing of models."""
+    """Words, books and the tokenizer; it knows nothing of models."""
 
     def __init__(
         self,
@@ -84,152 +25,124 @@ class Source:
         nouns: list[str],
         books: list[str],
     ):
-        self.encode, self.vocabulary, self.adjectives, self.nouns, self.books = (
-            encode,
-            vocabulary,
-            adjectives,
-            nouns,
-            books,
-        )
-        self.newline = encode("\n")[0]
+        self._encode, self.vocabulary = encode, vocabulary
+        self.adjectives, self.nouns, self.books = adjectives, nouns, books
+        self._short: dict[str, list[int]] = {}
+        (self.newline,) = encode("\n")
 
-    def copying(self, rng: random.Random, tokens: int) -> Row:
-        """Random tokens, then random slices of them in random order with gaps.
+    def encode(self, text: str) -> list[int]:
+        """Token ids; those of short texts are remembered."""
+        if len(text) > 120 or len(self._short) > 200_000:
+            return self._encode(text)
+        if text not in self._short:
+            self._short[text] = self._encode(text)
+        return self._short[text]
 
-        Only an induction head predicts the slices.
-        """
-        tokens = rng.randint(max(24, tokens // 2), tokens)
-        first = [rng.randrange(1, self.vocabulary) for _ in range(tokens // 2)]
-        ids, weights, answers = list(first), [0.0] * len(first), []
-        while len(ids) < tokens:
-            ids += (rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, 2)))
-            start = rng.randrange(len(first) - 3)
-            piece = first[start : start + rng.randint(3, 12)]
-            weights += [0.0] * (len(ids) + 1 - len(weights))
-            answers.append((len(ids) + 1, len(ids) + len(piece)))
-            ids += piece
-            weights += [ANSWER] * (len(ids) - len(weights))
-        return Row(ids, list(range(len(ids))), weights, answers)
-
-    def spaced(self, rng: random.Random, shape: Spaced, tokens: int) -> Row:
-        """Keys and values of random tokens: `key fill value` told once each, then `key other-fill value` shuffled.
-
-        The densest practice of what RULER asks: find the value whose key stands some tokens before it.
-        """
-        filler_before = [rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, shape.filler_before))]
-        filler_after = [rng.randrange(1, self.vocabulary) for _ in range(rng.randint(0, shape.filler_after))]
-        key_size, value_size = rng.randint(1, 3), rng.randint(1, 2)
-        pair = 2 * (key_size + value_size) + len(filler_before) + len(filler_after)
-        pairs = [
-            tuple([rng.randrange(1, self.vocabulary) for _ in range(size)] for size in (key_size, value_size))
-            for _ in range(max(2, tokens // pair))
-        ]
-        ids = [token for key, value in pairs for token in (*key, *filler_before, *value)]
-        weights, answers = [0.0] * len(ids), []
-        for key, value in rng.sample(pairs, len(pairs)):
-            ids += [*key, *filler_after]
-            answers.append((len(ids), len(ids) + len(value)))
-            ids += value
-            weights += [0.0] * (len(key) + len(filler_after)) + [ANSWER] * len(value)
-        return Row(ids, list(range(len(ids))), weights, answers)
-
-    def text(self, rng: random.Random, tokens: int) -> Row:
-        """A stretch of a book, every token predicted."""
-        ids = self.encode(self._book_lines(rng, tokens * 5))[:tokens]
-        return Row(ids, list(range(len(ids))), [ANSWER] * len(ids), [])
-
-    def needles(self, rng: random.Random, mix: Mix, tokens: int | None = None) -> Row:
-        """A haystack, then questions with answers; about `tokens` long, or at random up to the mix's length."""
-        form = rng.choice(mix.forms)
-        draw_key, draw_value, kind = self.word_key, _number, "number"
-        if rng.random() < mix.uuid_share:
-            draw_value, kind = _uuid, "uuid"
-            draw_key = _uuid if rng.random() < 0.6 else self.word_key
-        questions = rng.randint(1, mix.questions)
-        room = (tokens or rng.randint(mix.tokens // 2, mix.tokens)) - 8
-        room -= len(self.encode(haystack_header(kind))) if form >= 3 else 0
-        lines, pairs, used = [], [], 0
-        while True:
-            key, value = draw_key(rng), draw_value(rng)
-            line = needle_text(kind, key, value, form)
-            cost = len(self.encode(line)) + 1
-            ask = (
-                (len(self.encode(question_text(kind, key, form))) + len(self.encode(" " + value)) + 1)
-                if len(pairs) < questions
-                else 0
-            )
-            if lines and (used + cost + ask > room or len(lines) >= mix.needles):
-                break
-            used += cost + ask
-            lines.append(line)
-            if len(pairs) < questions:
-                pairs.append((key, value))
-        kind_of_hay = rng.random()
-        if kind_of_hay < mix.noise_share + mix.book_share:
-            lines, pairs = lines[: rng.randint(1, 4)], pairs[: 1 + (rng.random() < 0.3)]
-            pairs = pairs[: len(lines)]
-            used = sum(len(self.encode(line)) + 1 for line in lines) + 60 * len(pairs)
-            while used < room:
-                line = (
-                    NOISE
-                    if kind_of_hay < mix.noise_share or not self.books
-                    else self._book_lines(rng, rng.randint(60, 240))
-                )
-                used += len(self.encode(line)) + 1
-                lines.append(line)
-        if rng.random() < mix.empty_share:
-            lines = [line for line in lines if not any(key in line for key, _ in pairs[:1])] or [NOISE]
-            pairs = pairs[:1]
-        rng.shuffle(lines)
-        rng.shuffle(pairs)
-        context = (haystack_header(kind) if form >= 3 else "") + "\n".join(lines)
-        ids = self.encode(context)
-        weights = [0.0] * len(ids)
-        answers = []
-        for key, value in pairs:
-            question = self.encode(question_text(kind, key, form))
-            answer = [*self.encode(" " + value), END_ID]
-            weights += [0.0] * len(question) + [ANSWER] * len(answer)
-            ids += question
-            answers.append((len(ids), len(ids) + len(answer)))
-            ids += answer
-        positions = self._jump(rng, ids, answers[0][0]) if rng.random() < mix.jump_share else list(range(len(ids)))
-        return Row(ids, positions, weights, answers)
-
-    def evicted(self, rng: random.Random, mix: Mix, tokens: int) -> Row:
-        """A prompt with one question of which most is gone when the answer is written, or when the question is read.
-
-        The value stays in every second row. Where it is gone any number will do, but it must end as others do.
-        """
-        row = self.needles(rng, replace(mix, questions=1), tokens)
-        first, last = row.answers[0]
-        hide(rng, row, self.newline, [(first, last - 1)])
-        return row
-
-    def word_key(self, rng: random.Random) -> str:
+    def key(self, rng: random.Random) -> str:
         """A key as RULER makes them, from training words."""
         return f"{rng.choice(self.adjectives)}-{rng.choice(self.nouns)}"
 
-    def _jump(self, rng: random.Random, ids: list[int], last: int) -> list[int]:
-        """Positions that skip ahead at some line ends.
+    def tokens(self, rng: random.Random, count: int) -> list[int]:
+        """Random tokens, never the end token."""
+        return [rng.randrange(1, self.vocabulary) for _ in range(count)]
 
-        Distances of long prompts (and of evicted ones) at the price of short ones.
+    def copying(self, rng: random.Random, tokens: int) -> Row:
+        """Random tokens, then slices of them in random order with gaps: only an induction head predicts the slices."""
+        row = Row("copy")
+        first = self.tokens(rng, rng.randint(tokens // 3, tokens // 2))
+        row.write(first)
+        while len(row.ids) < tokens:
+            row.write(self.tokens(rng, rng.randint(0, 2)))
+            start = rng.randrange(max(1, len(first) - 3))
+            piece = first[start : start + rng.randint(3, 12)]
+            row.write(piece[:1])
+            begin = len(row.ids)
+            row.write(piece[1:], ANSWER)
+            row.answered(begin, "copy", end=False)
+        return row.cut(tokens)
+
+    def spaced(self, rng: random.Random, tokens: int) -> Row:
+        """`key fill value` told once each, then `key other-fill value` for some, shuffled."""
+        row = Row("spaced")
+        before, after = (self.tokens(rng, rng.randint(0, 6)) for _ in range(2))
+        key_size, value_size, loose = rng.randint(1, 4), rng.randint(1, 3), rng.randint(0, 2)
+        told, asked = key_size + value_size + len(before) + loose, key_size + value_size + len(after) + loose
+        questions = max(1, tokens // (told + asked) // rng.choice((1, 2)))
+        count = max(questions, (tokens - questions * asked) // told)
+        pairs = [(self.tokens(rng, key_size), self.tokens(rng, value_size)) for _ in range(count)]
+        for key, value in pairs:
+            row.write(self.tokens(rng, rng.randint(0, loose)) + key + before + value)
+        for key, value in rng.sample(pairs, questions):
+            row.write(self.tokens(rng, rng.randint(0, loose)) + key + after)
+            begin = len(row.ids)
+            row.write(value, ANSWER)
+            row.answered(begin, "spaced", end=False)
+        return row.cut(tokens)
+
+    def sets(self, rng: random.Random, tokens: int) -> Row:
+        """Several values per key, told one by one in random order; all values of a key are the answer, in any order."""
+        row = Row("sets")
+        key_size, value_size = rng.randint(1, 2), rng.randint(1, 2)
+        before, after, between = (self.tokens(rng, count) for count in (rng.randint(0, 3), rng.randint(0, 3), 1))
+        repeats, groups, left = rng.random() < 0.5, list[tuple[list[int], list[list[int]]]](), tokens
+        while True:
+            count = rng.randint(1, 4)
+            left -= count * (key_size + len(before) + value_size + 1) + key_size + len(after) + 1
+            left -= count * (value_size + 1 + key_size * repeats)
+            if groups and left < 0:
+                break
+            groups.append((self.tokens(rng, key_size), [self.tokens(rng, value_size) for _ in range(count)]))
+        told = [pair for key, values in groups for pair in zip(repeat(key), values, strict=False)]
+        for key, value in rng.sample(told, len(told)):
+            row.write(key + before + value + self.tokens(rng, rng.randint(0, 1)))
+        for key, values in rng.sample(groups, len(groups)):
+            row.write(key + after)
+            begin, remaining = len(row.ids), rng.sample(values, len(values))
+            while remaining:
+                row.choose(remaining[0], remaining)
+                del remaining[0]
+                if remaining:
+                    row.write(between, ANSWER)
+                    row.write(key if repeats else [], REPEATED)
+            row.answered(begin, f"sets {len(values)}")
+        return row.cut(tokens)
+
+    def counts(self, rng: random.Random, tokens: int) -> Row:
+        """Words of random tokens in random order; the most frequent are the answer.
+
+        Either their numbers fall as 1 / rank^2 and three are asked for, in this order, or some come often, all others
+        once.
         """
-        reach, at, out = rng.choice((64, 256, 1024)), 0, []
-        for index, token in enumerate(ids):
-            out.append(at)
-            at += 1 + (rng.randrange(reach) if token == self.newline and index < last and rng.random() < 0.3 else 0)
-        return out if out[-1] < 4096 else list(range(len(ids)))
+        row, falling = Row("counts"), rng.random() < 0.5
+        size, between, mark = rng.randint(1, 3), self.tokens(rng, rng.random() < 0.7), self.tokens(rng, 2)
+        asked = 3 if falling else rng.randint(2, 6)
+        room = (tokens - 6 - asked * (size + len(between) + 1)) // (size + len(between))
+        if falling:
+            numbers = [max(1, int(room / 1.64 / rank**2)) for rank in range(1, asked + rng.randint(3, 15))]
+        else:
+            often = rng.choice((3, 4, 6))
+            numbers = [often] * asked + [1] * max(3, room - often * asked)
+        words = [self.tokens(rng, size) for _ in numbers]
+        told = [word for word, number in zip(words, numbers, strict=True) for _ in range(number)]
+        rng.shuffle(told)
+        row.write(mark)
+        for word in told[:room]:
+            row.write(word + between)
+        row.write(mark)
+        begin, remaining = len(row.ids), words[:asked] if falling else rng.sample(words[:asked], asked)
+        while remaining:
+            row.choose(remaining[0], remaining)
+            del remaining[0]
+            row.write(between if remaining else [], REPEATED)
+        row.answered(begin, "counts falling" if falling else "counts even")
+        return row.cut(tokens)
 
-    def _book_lines(self, rng: random.Random, characters: int) -> str:
-        book = rng.choice(self.books)
-        start = rng.randrange(max(1, len(book) - characters))
-        return " ".join(book[start : start + characters].split())
 
-
-def _number(rng: random.Random) -> str:
+def number(rng: random.Random) -> str:
+    """A value as RULER makes them: seven digits."""
     return str(rng.randint(10**6, 10**7 - 1))
 
 
-def _uuid(rng: random.Random) -> str:
+def random_uuid(rng: random.Random) -> str:
+    """A UUID as RULER makes them."""
     return str(uuid.UUID(int=rng.getrandbits(128), version=4))

@@ -10,31 +10,49 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from .card import card
 from .evaluation import measure
+from .network import Shape
 from .tokenizer import load_tokenizer
-from .trainer import build_model
 from .words import load_words
 
 LIMIT_MB = 16
 
 
 def write_weights(run: Path, target: Path) -> list:
-    """Write weights, configuration, tokenizer and held-out words of a training folder in the format of transformers.
+    """Write weights in bfloat16, configuration, tokenizer and held-out words of a training folder in the format of
+    transformers.
 
-    Returns the checkpoint's (stage, stage step, step, tokens, seconds, ...).
+    Returns the checkpoint's (step, tokens, seconds).
     """
-    settings = json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"]
-    tokenizer = load_tokenizer(run)
-    model = build_model(len(tokenizer), settings["hidden"], settings["layers"], settings["seed"])
+    shape = Shape(**json.loads((run / "run.json").read_text(encoding="utf-8"))["shape"])
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.query_heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.theta},
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
     state = torch.load(run / "checkpoint.pt", map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
+    missing, unexpected = model.load_state_dict(state["model"], strict=False)
+    if unexpected or set(missing) - {"lm_head.weight"}:
+        raise ValueError(f"{run / 'checkpoint.pt'} is not of the shape in run.json: {unexpected or missing}")
+    model.tie_weights()
     model.generation_config = GenerationConfig(eos_token_id=0, pad_token_id=0, bos_token_id=0, do_sample=False)
     target.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    model.to(torch.bfloat16).save_pretrained(target)
+    load_tokenizer(run).save_pretrained(target)
     held_out = sorted(load_words(run, None).held_out)
     (target / "held_out_words.json").write_text(json.dumps(held_out, indent=0) + "\n", encoding="utf-8")
     return state["at"]

@@ -1,21 +1,22 @@
-"""Prompts of RULER's families as training rows, and stretches of books: what the later stages read.
+"""Prompts of RULER's families as training rows, and stretches of books.
 
-Only protocol sentences are RULER's (scripts/data/synthetic/{niah,variable_tracking}.py and constants.py at c3f5e3b);
-every draw is ours. A row holds one context and as many questions as its length pays for, each answered and ended by
-the end token, so that a token read teaches more. Several values are answered in the order of the question and
-the text, each after its key (`K: 1234567, K: 7654321`): the metric allows it, and a small model needs it.
+Only protocol sentences are RULER's (scripts/data/synthetic/{niah,variable_tracking,common_words_extraction,
+freq_words_extraction}.py and constants.py at c3f5e3b); every draw is ours. A row holds one context and as many
+questions as its length pays for, each answered and ended by the end token, so that a token read teaches more. Where
+several values are asked for, any of those not yet named is right.
 """
 
 import random
 import re
 import string
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from itertools import pairwise
 
-from .data import NOISE, Source, _number, _uuid
-from .rows import ANSWER, END_ID, Row, hide
+from .data import Source, number, random_uuid
+from .rows import ANSWER, GUESSED, REPEATED, TEXT, Row
 
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 TOLD = "Make sure to memorize it. I will quiz you about the {kind} afterwards.\n"
 HEADERS = (
     "A special magic {kind} is hidden within the following text. " + TOLD,
@@ -29,237 +30,294 @@ QUESTIONS = (
 )
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 TRACK = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
-ASSIGNED = "Question: Find all variables that are assigned the value {value} in the text above."
-FOUND = (
+TRACKED = (
+    "\nQuestion: Find all variables that are assigned the value {value} in the text above."
     " Answer: According to the chain(s) of variable assignment in the text above,"
-    " {count} variables are assigned the value {value}, they are: "
+    " 5 variables are assigned the value {value}, they are: "
 )
-REPEATED = 0.3
-"""Weight of a key that an answer repeats: easier than the value after it."""
+COMMON = (
+    "Below is a numbered list of words. In these words, some appear more often than others."
+    " Memorize the ones that appear most often.\n"
+)
+MOST_COMMON = (
+    "\nQuestion: What are the 10 most common words in the above list?"
+    " Answer: The top 10 words that appear most often in the list are:"
+)
+FREQUENT = (
+    "Read the following coded text and track the frequency of each coded word."
+    " Find the three most frequently appeared coded words. "
+)
+MOST_FREQUENT = (
+    "\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently"
+    " appeared words in the above coded text? Answer: According to the coded text above, the three most frequently"
+    " appeared words are:"
+)
 SENTENCE = re.compile(r"(?<=[.!?]) ")
+SHORTEST = {"common": 160, "tracking": 300, "frequent": 320, "uuid": 200, "values": 200, "queries": 200, "single": 128}
+"""Tokens below which a family has no room for one question."""
+RANDOM = ("copying", "spaced", "sets", "counts")
+SETS = (2, 3, 4, 4, 4)
+"""Numbers of values or keys in one question: RULER asks for four."""
 
 
 @dataclass(frozen=True)
-class Blend:
-    """What a stage of families reads: shares of the families (they need not sum to one) and how hard they are."""
+class Needles:
+    """A kind of needle prompt, named in a plan as `single/essay` or `single/needle/uuid`.
 
-    shares: tuple[tuple[str, float], ...]
-    shortest: int
-    longest: int
-    step_tokens: int = 4096
-    questions: int = 6
-    text_weight: float = 0.04
-    essay_weight: float = 0.04
-    jump_share: float = 0.3
-    uuid_share: float = 0.03
-    hays: tuple[tuple[str, float], ...] = (("essay", 0.45), ("noise", 0.25), ("needle", 0.3))
+    family: `single` (one value of one key), `values` (several of one), `queries` (one each of several). hay: `noise`,
+    `essay` (a book) or `needle` (other needles). uuid: values are UUIDs, among needles keys too.
+    """
 
-    def length(self, rng: random.Random) -> tuple[int, int]:
-        """Tokens a row (log-uniform: short ones are as frequent as long ones) and rows a step."""
-        tokens = int(self.shortest * (self.longest / self.shortest) ** rng.random())
-        return tokens, max(1, round(self.step_tokens / tokens))
+    family: str
+    hay: str
+    uuid: bool = False
 
+    @classmethod
+    def of(cls, name: str) -> "Needles":
+        family, hay, *rest = name.split("/")
+        return cls(family, hay, bool(rest))
 
-@dataclass
-class _Writing:
-    """A row while it is written."""
+    @property
+    def plural(self) -> bool:
+        return self.family != "single"
 
-    source: Source
-    ids: list[int] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    answers: list[tuple[int, int]] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    @property
+    def kind(self) -> str:
+        return "uuids" if self.uuid else "numbers"
 
-    def text(self, text: str, weight: float = 0.0) -> None:
-        ids = self.source.encode(text)
-        self.ids += ids
-        self.weights += [weight] * len(ids)
+    @property
+    def named(self) -> str:
+        """The kind as header and question write it."""
+        return self.kind if self.plural else self.kind[:-1]
 
-    def answer(self, pieces: Iterable[tuple[str, float]], name: str, end: bool = True) -> None:
-        """Texts with their weights, then the end token."""
-        first = len(self.ids)
-        for text, weight in pieces:
-            self.text(text, weight)
-        self.ids += [END_ID] * end
-        self.weights += [ANSWER] * end
-        self.answers.append((first, len(self.ids)))
-        self.names.append(name)
-
-    def row(self, positions: list[int] | None = None) -> Row:
-        return Row(self.ids, positions or list(range(len(self.ids))), self.weights, self.answers, names=self.names)
+    def value(self, rng: random.Random) -> str:
+        return random_uuid(rng) if self.uuid else number(rng)
 
 
 class Families:
-    """Draws rows of the families that a `Blend` names."""
+    """Draws rows of the kinds that a plan names."""
 
     def __init__(self, source: Source):
         self.source = source
-        pairs = [f"{number}" for number in range(100)] + [f"{number:02d}" for number in range(10)]
-        self.digits = {token for pair in pairs for space in ("", " ") for token in source.encode(space + pair)[-1:]}
-        self.noise = len(source.encode(NOISE)) + 1
+        self._noise = len(source.encode(NOISE)) + 1
 
-    def row(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
-        """One row of a family drawn by its share, about `tokens` long."""
-        family = _drawn(rng, blend.shares)
-        if family == "text":
-            return self.text(rng, blend, tokens)
-        if family == "tracking":
-            return self.tracking(rng, blend, tokens)
-        return self.niah(rng, blend, tokens, family)
+    def row(self, rng: random.Random, name: str, tokens: int) -> Row:
+        """One row of a kind, at most `tokens` long."""
+        for _ in range(20):
+            if name in RANDOM:
+                row = getattr(self.source, name)(rng, tokens)
+            elif "/" in name:
+                row = self.needles(rng, Needles.of(name), tokens)
+            else:
+                row = getattr(self, name)(rng, tokens)
+            if len(row.ids) <= tokens:
+                return row
+        return row.cut(tokens)
 
-    def evicted(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
-        """A prompt with one question, most of it hidden when the answer is written; see `hide`."""
-        several = rng.random() < 0.33
-        family = "values" if several else "single"
-        row = self.niah(rng, replace(blend, questions=1, uuid_share=0.0), tokens, family)
-        first, last = row.answers[0]
-        numbers = [row.ids[at] in self.digits for at in range(first, last)]
-        starts = [at for at in range(len(numbers)) if numbers[at] and not (at and numbers[at - 1])]
-        spans = [(first + at, first + numbers.index(False, at)) for at in starts]
-        hide(rng, row, self.source.newline, spans, question_stays=several)  # an answer of several repeats the key
+    def text(self, rng: random.Random, tokens: int) -> Row:
+        """A stretch of a book with its line ends, every token predicted."""
+        row, book = Row("text"), rng.choice(self.source.books)
+        start = rng.randrange(max(1, len(book) - tokens * 5))
+        row.write(self.source.encode(book[start : start + tokens * 5])[:tokens], TEXT)
         return row
 
-    def text(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
-        """A stretch of a book with its line ends, every token predicted."""
-        book = rng.choice(self.source.books)
-        start = rng.randrange(max(1, len(book) - tokens * 4))
-        ids = self.source.encode(book[start : start + tokens * 4])[:tokens]
-        return Row(ids, list(range(len(ids))), [blend.text_weight] * len(ids), [])
+    def needles(self, rng: random.Random, prompt: Needles, tokens: int) -> Row:
+        """A haystack with needles, then questions."""
+        encode, row = self.source.encode, Row(" ".join((prompt.family, prompt.hay) + ("uuid",) * prompt.uuid))
+        key_of: Callable[[random.Random], str] = (
+            random_uuid if prompt.uuid and prompt.hay == "needle" else self.source.key
+        )
 
-    def niah(self, rng: random.Random, blend: Blend, tokens: int, family: str) -> Row:
-        """Families `single` (one value of one key), `values` (four of one), `queries` (one of each of four)."""
-        hay = _drawn(rng, blend.hays)
-        kind, draw_key, draw_value = "numbers", self.source.word_key, _number
-        if family == "single" and rng.random() < blend.uuid_share:
-            kind, draw_value = "uuids", _uuid
-            draw_key = _uuid if hay == "needle" else draw_key
-        plural = family != "single"
+        def needle(key: str, value: str) -> str:
+            return NEEDLE.format(kind=prompt.kind, key=key, value=value)
+
+        header, question = HEADERS[prompt.plural].format(kind=prompt.named), QUESTIONS[prompt.plural]
+        needle_size = len(encode(needle(key_of(rng), prompt.value(rng)))) + 2
+        value_size, key_size = len(encode(f" {prompt.value(rng)}")) + 1, len(encode(key_of(rng)))
+        question_size = len(encode(question.format(kind=prompt.named, query="")))
+        room = tokens - len(encode(header)) - 4
+        most = room * (rng.uniform(0.35, 0.9) if row.kind.startswith("single needle") else rng.uniform(0.45, 1.0))
+        told: dict[str, list[str]] = {}
         questions: list[list[str]] = []
-        held: dict[str, list[str]] = {}
-        cost = 0
-        most, full = rng.randint(1, blend.questions), rng.uniform(0.5, 1.0) * tokens - 30
-        while len(questions) < most:
-            new = [_new(rng, draw_key, held) for _ in range(rng.choice((2, 3, 4, 4, 4)) if family == "queries" else 1)]
-            if family == "queries" and held:  # ask for some keys a second time, in another company
-                new += rng.sample(sorted(held), min(len(held), rng.randint(0, 2)))
-                new = rng.sample(new, min(4, len(new)))
-            count = rng.choice((2, 3, 4, 4, 4)) if family == "values" else 1
-            stated = {key: held.get(key) or [draw_value(rng) for _ in range(count)] for key in new}
-            price = 50 + sum(
-                22 * len(values) * (key not in held) + 22 + 8 * len(values) for key, values in stated.items()
-            )
-            if questions and cost + price > full:
+        cost, count = 0, rng.randint(1, 6 if prompt.plural else 12)
+        while len(questions) < count:
+            asked = self._asked(rng, prompt, key_of, told)
+            price = question_size + (2 * key_size + 3) * len(asked)
+            for key, values in asked.items():
+                repeated = (key_size + 2) * prompt.plural
+                price += len(values) * (needle_size * (key not in told) + value_size + repeated)
+            if questions and cost + price > most:
                 break
             cost += price
-            held |= stated
-            questions.append(list(stated))
-        if family == "single" and rng.random() < 0.6:  # needles nobody asks for
-            held |= {draw_key(rng): [draw_value(rng)] for _ in range(rng.randint(0, 3))}
-        needles = [NEEDLE.format(kind=kind, key=key, value=value) for key in held for value in held[key]]
-        rng.shuffle(needles)
-        room = tokens - cost - 30
-        writing = _Writing(self.source)
-        named = kind if plural else kind[:-1]
-        writing.text(HEADERS[plural].format(kind=named))
-        if hay == "essay":
-            self._essay(rng, writing, needles, room, blend.essay_weight)
+            told |= asked
+            questions.append(list(asked))
+        room -= cost
+        if not prompt.plural and rng.random() < 0.6:  # needles nobody asks for
+            for _ in range(min(rng.randint(0, 3), max(0, (room - 60) // needle_size))):
+                told[_new(rng, key_of, told)] = [prompt.value(rng)]
+                room -= needle_size
+        row.write(encode(header))
+        stated = [needle(key, value) for key, values in told.items() for value in values]
+        rng.shuffle(stated)
+        if prompt.hay == "essay":
+            self._write_essay(rng, row, stated, room)
         else:
-            others = [
-                NOISE
-                if hay == "noise"
-                else NEEDLE.format(kind=kind, key=_new(rng, draw_key, held), value=draw_value(rng))
-                for _ in range(max(1, room // (self.noise if hay == "noise" else 22 if kind == "numbers" else 50)))
+            noise = prompt.hay == "noise"
+            hay = [
+                NOISE if noise else needle(_new(rng, key_of, told), prompt.value(rng))
+                for _ in range(max(not noise, room // (self._noise if noise else needle_size)))
             ]
-            writing.text("\n".join(_scattered(rng, others, needles)))
-        after = len(writing.ids)
-        told_at = {value: place for place, value in enumerate(_values(needles))}
-        rng.shuffle(questions)
-        for keys in questions:
-            listed = ", ".join(keys[:-1]) + ", and " + keys[-1] if len(keys) > 1 else keys[0]
-            writing.text(QUESTIONS[plural].format(kind=named, query=listed))
-            values = [(key, value) for key in keys for value in sorted(held[key], key=told_at.__getitem__)]
-            pieces = []
-            for place, (key, value) in enumerate(values):
-                pieces += [((", " if place else " ") + f"{key}:", REPEATED)] if plural else []
-                pieces.append((f" {value}", ANSWER))
-            writing.answer(pieces, family if plural else f"{family} {hay}")
-        return writing.row(self._jumps(rng, len(writing.ids), after) if rng.random() < blend.jump_share else None)
+            self._write_lines(row, merged(rng, hay, stated))
+        for keys in rng.sample(questions, len(questions)):
+            query = ", ".join(keys[:-1]) + ", and " + keys[-1] if len(keys) > 1 else keys[0]
+            row.write(encode(question.format(kind=prompt.named, query=query)))
+            begin = len(row.ids)
+            for key in keys:
+                remaining = [encode(f" {value}") for value in told[key]]
+                rng.shuffle(remaining)
+                while remaining:
+                    if prompt.plural:
+                        row.write(encode(("," if len(row.ids) > begin else "") + f" {key}:"), REPEATED)
+                    row.choose(remaining[0], remaining)
+                    del remaining[0]
+            row.answered(begin, row.kind)
+        return row
 
-    def tracking(self, rng: random.Random, blend: Blend, tokens: int) -> Row:
-        """Variable tracking: now and then RULER's solved example first, one to four chains, several questions."""
-        writing = _Writing(self.source)
-        if tokens > 500 and rng.random() < 0.5:
-            self._chains(rng, writing, rng.randint(250, min(tokens // 2, 500)), 1, 3, True)
-            writing.text("\n\n")
-        self._chains(rng, writing, tokens - len(writing.ids), rng.randint(1, 4), 5, False)
-        return writing.row()
+    def _asked(
+        self, rng: random.Random, prompt: Needles, key_of: Callable[[random.Random], str], told: dict[str, list[str]]
+    ) -> dict[str, list[str]]:
+        """The keys of one question with their values: new ones, and now and then some that another question has."""
+        if prompt.family != "queries":
+            count = rng.choice((*SETS, 4)) if prompt.family == "values" else 1
+            return {_new(rng, key_of, told): [prompt.value(rng) for _ in range(count)]}
+        keys = [_new(rng, key_of, told) for _ in range(rng.choice(SETS))]
+        keys += rng.sample(sorted(told), min(len(told), rng.randint(0, 2)))
+        return {key: told.get(key) or [prompt.value(rng)] for key in rng.sample(keys, min(4, len(keys)))}
 
-    def _chains(
-        self, rng: random.Random, writing: _Writing, tokens: int, chains: int, letters: int, example: bool
-    ) -> None:
-        chains = max(1, min(chains, tokens // 220))
-        names = ["".join(rng.choices(string.ascii_uppercase, k=letters)) for _ in range(5 * chains)]
-        values, lines = [str(rng.randrange(10000, 99999)) for _ in range(chains)], []
-        for chain, value in enumerate(values):
-            own = names[5 * chain : 5 * chain + 5]
-            chained = [f"VAR {own[0]} = {value}"]
-            chained += [f"VAR {after} = VAR {before} " for before, after in pairwise(own)]
-            lines = _merged(rng, lines, chained)
-        room = tokens - 20 - chains * (5 * 16 + 65 + 32)
-        lines = _merged(rng, [NOISE] * (max(0, room) // self.noise), lines)
-        writing.text(TRACK + "\n".join(lines))
-        for chain in rng.sample(range(chains), chains):
-            writing.text("\n" + ASSIGNED.format(value=values[chain]) + FOUND.format(count=5, value=values[chain]))
-            chained = [(f" {name}", ANSWER) for name in names[5 * chain : 5 * chain + 5]]
-            writing.answer(chained, "tracking", end=not example)
+    def _write_lines(self, row: Row, lines: list[str]) -> None:
+        for place, line in enumerate(lines):
+            row.write(self.source.encode(("\n" if place else "") + line))
 
-    def _essay(self, rng: random.Random, writing: _Writing, needles: list[str], tokens: int, weight: float) -> None:
-        book = rng.choice(self.source.books)
-        size = int(max(tokens, 20) * 2.55)
+    def _write_essay(self, rng: random.Random, row: Row, needles: list[str], tokens: int) -> None:
+        book, size = rng.choice(self.source.books), 3 * max(tokens, 8)
         start = rng.randrange(max(1, len(book) - size))
-        words = book[start : start + size].split()[1:]
-        sentences = SENTENCE.split(" ".join(words))
-        for place, sentence in enumerate(_scattered(rng, sentences, needles)):
-            is_needle = sentence.startswith(NEEDLE[:20]) and sentence in needles
-            writing.text(" " * (place > 0) + sentence, 0.0 if is_needle else weight)
+        sentences = SENTENCE.split(" ".join(book[start : start + size].split()[1:]))
+        for place, sentence in enumerate(merged(rng, sentences, needles)):
+            row.write(self.source.encode(" " * (place > 0) + sentence))
 
-    def _jumps(self, rng: random.Random, tokens: int, before: int) -> list[int]:
-        """Positions that skip ahead in the context: distances of long prompts at the price of short ones."""
-        skipped = int((4095 - tokens) * rng.random() ** 2)
-        at = sorted(rng.sample(range(1, before), min(rng.randint(1, 4), before - 1)))
-        cuts = [*sorted(rng.randint(0, max(0, skipped)) for _ in at[1:]), max(0, skipped)]
-        positions, done, shift = [], 0, 0
-        for place in range(tokens):
-            if done < len(at) and place == at[done]:
-                shift, done = cuts[done], done + 1
-            positions.append(place + shift)
-        return positions
+    def tracking(self, rng: random.Random, tokens: int) -> Row:
+        """Variable tracking: now and then RULER's solved example first, one or two chains."""
+        row = Row("tracking")
+        if tokens > 420 and rng.random() < 0.6:
+            self._write_chains(rng, row, rng.randint(200, min(tokens // 2, 480)), 1, solved=True)
+            row.write(self.source.encode(rng.choice(("\n", "\n", "\n\n"))))
+        self._write_chains(rng, row, tokens - len(row.ids), rng.choice((1, 1, 1, 2)) if tokens > 340 else 1)
+        return row
+
+    def _write_chains(self, rng: random.Random, row: Row, tokens: int, chains: int, solved: bool = False) -> None:
+        encode = self.source.encode
+        names: dict[str, None] = {}
+        while len(names) < 5 * chains:
+            names["".join(rng.choices(string.ascii_uppercase, k=3 if solved else 5))] = None
+        every, lines = list(names), list[str]()
+        values = [str(rng.randrange(10000, 99999)) for _ in range(chains)]
+        for chain, value in enumerate(values):
+            own = every[5 * chain : 5 * chain + 5]
+            assigned = [f"VAR {own[0]} = {value}", *(f"VAR {after} = VAR {before} " for before, after in pairwise(own))]
+            lines = merged(rng, lines, assigned)
+        room = tokens - 20 - chains * (5 * 18 + 104)
+        row.write(encode(TRACK))
+        self._write_lines(row, merged(rng, [NOISE] * max(0, room // self._noise), lines))
+        for chain in rng.sample(range(chains), chains):
+            row.write(encode(TRACKED.format(value=values[chain])))
+            begin = len(row.ids)
+            for name in every[5 * chain : 5 * chain + 5]:
+                row.write(encode(f" {name}"), GUESSED if solved else ANSWER)
+            if not solved:
+                row.answered(begin, f"tracking {chains}")
+
+    def common(self, rng: random.Random, tokens: int) -> Row:
+        """Common words: ten words six times, others once; fewer in a short row. Often after a solved example."""
+        row = Row("common")
+        if tokens >= 480 and rng.random() < 0.6:
+            solved = self._write_list(rng, row, often=3, count=10, tokens=200)
+            rng.shuffle(solved)
+            row.write(self.source.encode(" " + _numbered(solved) + "\n"))
+        room, size = tokens - len(row.ids) - 165, 6.2  # tokens of one word and its number
+        often = min(6, max(2, int(room / (10 * size))))
+        count = min(10, max(3, int((room - 10) / (often * size))))
+        words = self._write_list(rng, row, often, count, max(room, 10))
+        begin, remaining = len(row.ids), [self.source.encode(f" {word}") for word in rng.sample(words, len(words))]
+        for place in range(1, len(words) + 1):
+            row.write(self.source.encode(f" {place}."), REPEATED)
+            row.choose(remaining[0], remaining)
+            del remaining[0]
+        row.answered(begin, "common")
+        return row
+
+    def _write_list(self, rng: random.Random, row: Row, often: int, count: int, tokens: int) -> list[str]:
+        """A list of about `tokens` and its question; the words that come `often` times."""
+        words = self.source.adjectives + self.source.nouns
+        drawn = rng.sample(words, min(len(words), count + tokens // 4))
+
+        def size(word: str) -> int:
+            return len(self.source.encode(f" 12. {word}"))
+
+        listed, room = drawn[:count] * often, tokens - often * sum(map(size, drawn[:count]))
+        for word in drawn[count:]:
+            room -= size(word)
+            if room < 0:
+                break
+            listed.append(word)
+        rng.shuffle(listed)
+        row.write(self.source.encode(COMMON + _numbered(listed)))
+        row.write(self.source.encode(MOST_COMMON))
+        return drawn[:count]
+
+    def frequent(self, rng: random.Random, tokens: int) -> Row:
+        """Frequent coded words: that of rank k comes about n / (1.64 k^2) times, and dots replace the first."""
+        row, kinds = Row("frequent"), max(5, rng.choice((tokens, 1024, 2048)) // 50)
+        words = ["...", *{"".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(kinds)}]
+        sizes = [len(self.source.encode(f" {word}")) for word in words]
+        room, count = tokens - 130, int((tokens - 110) / rng.uniform(3.0, 3.6))
+        while True:
+            numbers = [int(count / 1.645 / rank**2) for rank in range(1, len(words) + 1)]
+            if sum(size * number for size, number in zip(sizes, numbers, strict=True)) <= room:
+                break
+            count = int(count * 0.93)
+        text = [word for word, times in zip(words, numbers, strict=True) for _ in range(times)]
+        rng.shuffle(text)
+        row.write(self.source.encode(FREQUENT + " ".join(text)))
+        row.write(self.source.encode(MOST_FREQUENT))
+        begin, remaining = len(row.ids), [self.source.encode(f" {word}") for word in words[1:4]]
+        while remaining:
+            row.choose(remaining[0], remaining)
+            del remaining[0]
+        row.answered(begin, "frequent")
+        return row
 
 
-def _drawn(rng: random.Random, shares: tuple[tuple[str, float], ...]) -> str:
-    return rng.choices([name for name, _ in shares], [share for _, share in shares])[0]
+def fits(name: str, tokens: int) -> bool:
+    """Whether a row of so many tokens has room for one question of a kind."""
+    family = name.partition("/")[0]
+    return tokens >= SHORTEST["uuid" if name.endswith("/uuid") else family] if family in SHORTEST else True
 
 
-def _new(rng: random.Random, draw: Callable[[random.Random], str], held: Container[str]) -> str:
-    """A key that is not held yet."""
+def _numbered(words: list[str]) -> str:
+    return " ".join(f"{place}. {word}" for place, word in enumerate(words, 1))
+
+
+def _new(rng: random.Random, draw: Callable[[random.Random], str], told: Container[str]) -> str:
+    """A key that is not told yet."""
     key = draw(rng)
-    while key in held:
+    while key in told:
         key = draw(rng)
     return key
 
 
-def _scattered(rng: random.Random, hay: list[str], needles: list[str]) -> list[str]:
-    """The needles in their order at random places of the hay."""
-    return _merged(rng, hay, needles)
-
-
-def _merged(rng: random.Random, left: list[str], right: list[str]) -> list[str]:
+def merged(rng: random.Random, left: list[str], right: list[str]) -> list[str]:
     """Both lists, each in its order, shuffled into one."""
     take = [True] * len(left) + [False] * len(right)
     rng.shuffle(take)
     lefts, rights = iter(left), iter(right)
     return [next(lefts) if from_left else next(rights) for from_left in take]
-
-
-def _values(needles: list[str]) -> list[str]:
-    return [needle.rsplit(": ", 1)[1][:-1] for needle in needles]

@@ -1,81 +1,168 @@
 """Rows: one training sequence each, what of it is hidden, and how rows become arrays."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 END_ID = 0
 ANSWER = 1.0
+REPEATED = 0.3
+"""Weight of a key that an answer repeats, and of other words between values: easier than the value after them."""
 GUESSED = 0.1
-"""Weight of a value that nobody can know: its place in the answer is learned, not the value; text weighs less."""
+"""Weight of a value that nobody can know: its place in the answer is learned, not the value."""
+TEXT = 0.1
+"""Weight of a token of a book."""
 
 
 @dataclass
 class Row:
-    """One sequence: ids, positions, and the loss weight of predicting each id.
+    """One sequence: ids, and the loss weight of predicting each id.
 
-    `answers` are (first, last+1) spans of answer tokens, `names` what each answers. Where something was evicted, `kept`
-    says which of the first tokens the tokens from `blind` on still see.
+    alternatives: for some places, all ids that are right there; their probabilities are added. answers: (first,
+    last + 1) of each answer; names: what each answers. positions: those of the ids, if not 0, 1, 2, ... Where something
+    was evicted, `hidden` says which of the first ids the ids from `blind_from` on do not see.
     """
 
-    ids: list[int]
-    positions: list[int]
-    weights: list[float]
-    answers: list[tuple[int, int]]
-    kept: list[bool] | None = None
-    blind: int = 0
-    names: list[str] | None = None
+    kind: str
+    ids: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    alternatives: dict[int, list[int]] = field(default_factory=dict)
+    answers: list[tuple[int, int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    positions: list[int] | None = None
+    hidden: list[bool] | None = None
+    blind_from: int = 0
+
+    def write(self, ids: Sequence[int], weight: float = 0.0) -> None:
+        """Append ids of one weight."""
+        self.ids += ids
+        self.weights += [weight] * len(ids)
+
+    def choose(self, ids: Sequence[int], remaining: Sequence[Sequence[int]]) -> None:
+        """Append a value of an answer; any of `remaining`, this among them, would be right in its place."""
+        for place, token in enumerate(ids):
+            right = {other[place] for other in remaining if len(other) > place and other[:place] == ids[:place]}
+            if len(right) > 1:
+                self.alternatives[len(self.ids)] = sorted(right)
+            self.write([token], ANSWER)
+
+    def answered(self, first: int, name: str, end: bool = True) -> None:
+        """End the answer that began at `first`."""
+        if end:
+            self.write([END_ID], ANSWER)
+        self.answers.append((first, len(self.ids)))
+        self.names.append(name)
+
+    def cut(self, tokens: int) -> "Row":
+        """The row, at most `tokens` long."""
+        del self.ids[tokens:], self.weights[tokens:]
+        self.alternatives = {place: ids for place, ids in self.alternatives.items() if place < tokens}
+        complete = [pair for pair in zip(self.answers, self.names, strict=True) if pair[0][1] <= tokens]
+        self.answers, self.names = [span for span, _ in complete], [name for _, name in complete]
+        return self
 
 
-def hide(
-    rng: random.Random, row: Row, newline: int, values: list[tuple[int, int]], question_stays: bool = False
-) -> None:
+def hide(rng: random.Random, row: Row, newline: int) -> Row:
     """Hide most of the prompt from the answer, or from question and answer; random spans stay, no policy's choice.
 
-    `values` are the spans of the values in the answer; each stays or goes (wherever it is told) by a coin.
+    Each value stays or goes, wherever it is told, by a coin. `row` has one answer.
     """
-    first = row.answers[0][0]
-    question = max(index for index in range(first) if row.ids[index] == newline)
-    row.blind = question if rng.random() < 0.25 or question_stays else first
-    kept = [False] * row.blind
+    first, last = row.answers[0]
+    question = max((place for place in range(first) if row.ids[place] == newline), default=first - 1)
+    row.blind_from = question if rng.random() < 0.3 else first
+    kept = [False] * row.blind_from
     share = rng.choice((0.05, 0.1, 0.2, 0.5))
-    while sum(kept) < share * row.blind:
-        start, size = rng.randrange(row.blind), rng.choice((1, 3, 7, 15))
+    while sum(kept) < share * row.blind_from:
+        start, size = rng.randrange(row.blind_from), rng.choice((1, 3, 7, 15))
         kept[start : start + size] = [True] * len(kept[start : start + size])
     if rng.random() < 0.8:
         kept[:4] = [True] * 4
     recent = rng.choice((1, 4, 16, 16, 32))
     kept[-recent:] = [True] * min(recent, len(kept))
-    for begin, end in values:
+    for begin, end in _values(row, first, last):
         value, stays = row.ids[begin:end], rng.random() < 0.5
         for start in range(question - len(value)):
             if row.ids[start : start + len(value)] == value:
-                for index in range(max(0, start - 3 * stays), min(len(kept), start + len(value) + 3 * stays)):
-                    kept[index] = stays
+                for place in range(max(0, start - 3 * stays), min(len(kept), start + len(value) + 3 * stays)):
+                    kept[place] = stays
         if not stays:
             row.weights[begin:end] = [GUESSED] * (end - begin)
-    row.kept = kept
+    row.hidden = [not keeps for keeps in kept]
+    return row
 
 
-def visible(rows: list[Row], longest: int) -> np.ndarray:
-    """Who sees whom, [rows, 1, longest queries, longest keys]: causal, less what was evicted."""
-    seen = np.repeat(np.tril(np.ones((1, 1, longest, longest), dtype=bool)), len(rows), axis=0)
-    for index, row in enumerate(rows):
-        if row.kept is not None:
-            seen[index, 0, row.blind :, : row.blind] &= np.array(row.kept)
-    return seen
+def _values(row: Row, first: int, last: int) -> list[tuple[int, int]]:
+    """The spans of an answer's values: runs of full weight, the end token left out."""
+    spans, begin = [], first
+    for place in range(first, last):
+        inside = row.weights[place] == ANSWER and row.ids[place] != END_ID
+        if inside and place + 1 < last:
+            continue
+        end = place + inside
+        if end > begin:
+            spans.append((begin, end))
+        begin = place + 1
+    return spans
 
 
-def collate(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pad on the right (harmless under a causal mask): ids, positions, weights, each [rows, tokens]."""
-    longest = max(len(row.ids) for row in rows)
-    ids = np.full((len(rows), longest), END_ID, dtype=np.int64)
-    positions = np.zeros((len(rows), longest), dtype=np.int64)
-    weights = np.zeros((len(rows), longest), dtype=np.float32)
+def skip(rng: random.Random, row: Row, furthest: int) -> Row:
+    """Let positions jump ahead in the context: distances of long or evicted prompts at the price of short ones."""
+    tokens = len(row.ids)
+    before = row.answers[0][0] if row.answers else tokens
+    skipped = max(0, int((furthest - tokens) * rng.random() ** 2))
+    places = sorted(rng.sample(range(1, before), min(rng.randint(1, 4), before - 1)))
+    shifts = [*sorted(rng.randint(0, skipped) for _ in places[1:]), skipped]
+    row.positions, shift = [], 0
+    ahead = dict(zip(places, shifts, strict=True))
+    for place in range(tokens):
+        shift = ahead.get(place, shift)
+        row.positions.append(place + shift)
+    return row
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows as arrays, padded on the right to `tokens`.
+
+    ids, positions, hidden [rows, tokens]; blind_from [rows]. places: the flat index of each state that predicts an id;
+    weights: of its loss; right: the ids that are right there, [n, most], -1 where there are fewer.
+    """
+
+    rows: list[Row]
+    tokens: int
+    ids: np.ndarray
+    positions: np.ndarray
+    hidden: np.ndarray
+    blind_from: np.ndarray
+    places: np.ndarray
+    weights: np.ndarray
+    right: np.ndarray
+
+
+def collate(rows: list[Row], tokens: int) -> Batch:
+    """Arrays of rows. A row of n answer tokens weighs sqrt(n): neither long answers nor short ones drown the others."""
+    ids, hidden = np.full((len(rows), tokens), END_ID), np.zeros((len(rows), tokens), dtype=bool)
+    positions, blind_from = np.tile(np.arange(tokens), (len(rows), 1)), np.full(len(rows), tokens)
+    places: list[int] = []
+    weights: list[float] = []
+    right: list[list[int]] = []
     for index, row in enumerate(rows):
         size = len(row.ids)
-        ids[index, :size], weights[index, :size] = row.ids, row.weights
-        positions[index, :size] = row.positions
-        positions[index, size:] = row.positions[-1] + 1 + np.arange(longest - size)
-    return ids, positions, weights
+        ids[index, :size] = row.ids
+        if row.positions:
+            positions[index, :size], positions[index, size:] = row.positions, row.positions[-1]
+        if row.hidden:
+            hidden[index, : len(row.hidden)], blind_from[index] = row.hidden, row.blind_from
+        norm = (sum(row.weights[1:]) or 1.0) ** -0.5
+        for place in range(1, size):
+            if row.weights[place]:
+                places.append(index * tokens + place - 1)
+                weights.append(row.weights[place] * norm)
+                right.append(row.alternatives.get(place) or [row.ids[place]])
+    table = np.full((len(right), max(map(len, right), default=1)), -1)
+    for index, allowed in enumerate(right):
+        table[index, : len(allowed)] = allowed
+    flat = np.array(places, dtype=np.int64), np.array(weights, dtype=np.float32)
+    return Batch(rows, tokens, ids, positions, hidden, blind_from, *flat, table)

@@ -4,9 +4,10 @@ A small byte-level BPE, so that any text tokenises and the embedding stays a sma
 
 Digits are split in groups of at most two (a leading space belongs to the group), so a seven-digit value is always
 four tokens: a small model copies four symbols of a hundred far sooner than it learns a thousand symbols of three
-digits (engine notes, training).
+digits (engine notes, training). UUIDs are split into pairs of hexadecimal digits for the same reason.
 """
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,17 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .data import haystack_header, needle_text, question_text
+from .data import number, random_uuid
+from .families import HEADERS, NEEDLE, QUESTIONS
 from .words import Words
 
 END = "<|endoftext|>"
-PIECES = r" ?[0-9]{1,2}| ?\p{L}+| ?[^\s\p{L}0-9]+|\s+(?!\S)|\s+"
+DIGITS = "0123456789abcdef"
+UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+PIECES = (
+    r"[0-9a-f]{2}(?=(?:[0-9a-f]{2})*(?:-[0-9a-f]{4})*(?:-[0-9a-f]{12})?$)"
+    r"| ?[0-9]{1,2}| ?\p{L}+| ?[^\s\p{L}0-9]+|\s+(?!\S)|\s+"
+)
 
 
 def train_tokenizer(words: Words, books: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
@@ -26,6 +33,7 @@ def train_tokenizer(words: Words, books: list[str], vocabulary: int) -> PreTrain
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
+            pre_tokenizers.Split(Regex(UUID), behavior="isolated"),
             pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -39,10 +47,28 @@ def train_tokenizer(words: Words, books: list[str], vocabulary: int) -> PreTrain
     )
     tokenizer.train_from_iterator(_corpus(words, books), trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END, bos_token=END)
-    pairs = [f"{number:02d}" for number in range(100)] + [f" {number}" for number in range(10, 100)]
+    pairs = [f"{value:02d}" for value in range(100)] + [f" {value}" for value in range(10, 100)]
     missing = [pair for pair in pairs if len(fast.encode(pair)) != 1]
     assert not missing, f"every pair of digits is one token, but not {missing[:5]}: the corpus holds too few numbers"
     return fast
+
+
+def grow_tokenizer(folder: Path, target: Path) -> None:
+    """Copy the tokenizer of a model that splits UUIDs at every letter; each pair of a digit and a letter in a UUID
+    becomes a token behind the old ones. All other text is split as before.
+    """
+    for file in folder.glob("tokenizer*.json"):
+        (target / file.name).write_bytes(file.read_bytes())
+    content = json.loads((target / "tokenizer.json").read_text(encoding="utf-8"))
+    splits, model = content["pre_tokenizer"]["pretokenizers"], content["model"]
+    if splits[0]["pattern"]["Regex"] != UUID:
+        splits.insert(0, splits[0] | {"pattern": {"Regex": UUID}})
+        splits[1]["pattern"] = {"Regex": PIECES}
+        for pair in (first + second for first in DIGITS for second in DIGITS):
+            if pair[0].isdigit() != pair[1].isdigit():
+                model["vocab"][pair] = len(model["vocab"])
+                model["merges"].append(list(pair))
+        (target / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -53,9 +79,14 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def _corpus(words: Words, books: list[str]) -> Iterator[str]:
     rng = random.Random("tokenizer corpus")
     adjectives, nouns = words.trained
-    for _ in range(300):
-        yield " ".join(str(rng.randrange(10**6, 10**7)) for _ in range(40)) + "."
-        yield haystack_header("number") + question_text("number", f"{rng.choice(adjectives)}-{rng.choice(nouns)}")
+
+    def key() -> str:
+        return f"{rng.choice(adjectives)}-{rng.choice(nouns)}"
+
+    for _ in range(1500):
+        yield " ".join(number(rng) for _ in range(40)) + "."
+        yield HEADERS[0].format(kind="number") + QUESTIONS[0].format(kind="number", query=key())
+        yield from (random_uuid(rng) for _ in range(6))
     for noun in nouns:
-        yield needle_text("number", f"{rng.choice(adjectives)}-{noun}", str(rng.randrange(10**6, 10**7)))
+        yield NEEDLE.format(kind="numbers", key=f"{rng.choice(adjectives)}-{noun}", value=number(rng))
     yield from (book[:200_000] for book in books)

@@ -1,126 +1,126 @@
-"""The training loop.
-
-Batches by step number, AdamW, a gate per stage, a log line now and then, a checkpoint that survives a kill.
+"""The training loop: batches by step number, Muon for matrices and AdamW for the rest, a log line now and then, a
+checkpoint that survives a kill.
 """
 
 import json
 import os
 import random
 import time
-from collections import deque
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch.utils.data import DataLoader, IterableDataset
 
-from .chunked import register
-from .curriculum import Stage
+from .curriculum import Plan, Stage
 from .data import Source
-from .families import Families
-from .rows import GUESSED, Row, collate, visible
+from .families import Families, fits
+from .network import TrainingLlama
+from .rows import Batch, Row, collate, hide, skip
 
-GATE_BATCHES = 40
+WARM_UP = 100
+"""Steps until the learning rate is reached."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is: the result of a run depends on these and the stages, not on the clock."""
+    """What a run is: its result depends on these and the plan, not on the clock."""
 
     seed: int = 1
-    learning_rate: float = 2e-3
-    warmup: int = 300
     device: str = "cpu"
-    half: bool = False
-    log_every: int = 20
+    compiled: bool = False
+    log_seconds: float = 30.0
     save_seconds: float = 60.0
 
 
-def build_model(vocabulary: int, hidden: int, layers: int, seed: int) -> LlamaForCausalLM:
-    """A small Llama: 4 query heads share 2 KV heads of size 64, rotary positions, tied embeddings."""
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=hidden * 8 // 3 // 32 * 32,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
-        initializer_range=0.02,
-    )
-    state = torch.random.get_rng_state()
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(config)
-    torch.random.set_rng_state(state)
-    return model
+class Batches(IterableDataset):
+    """The batches of a plan from one step on, each a function of seed, step and stage."""
+
+    def __init__(self, source: Source, plan: Plan, seed: int, first: int):
+        self.families, self.plan, self.seed, self.first = Families(source), plan, seed, first
+
+    def __iter__(self) -> Iterator[Batch]:
+        for step in range(self.first, self.plan.steps):
+            yield self.draw(step)
+
+    def draw(self, step: int) -> Batch:
+        """The batch of a step."""
+        stage, rng = self.plan.at(step)[0], random.Random(f"reference model {self.seed}/{step}")
+        (tokens, count, _), *_ = rng.choices(stage.shapes, [share for _, _, share in stage.shapes])
+        shares = {name: share for name, share in stage.shares.items() if fits(name, tokens)}
+        names = rng.choices(list(shares), list(shares.values()), k=count)
+        return collate([self._row(rng, stage, name, tokens) for name in names], tokens)
+
+    def _row(self, rng: random.Random, stage: Stage, name: str, tokens: int) -> Row:
+        row = self.families.row(rng, name, tokens)
+        if rng.random() < stage.evicted and len(row.answers) == 1 and name not in ("counts", "frequent"):
+            hide(rng, row, self.families.source.newline)
+        if rng.random() < stage.jumps and name != "text":
+            skip(rng, row, stage.furthest)
+        return row
 
 
 class Trainer:
     """One run in one folder.
 
-    The state is (weights, optimiser, stage, step); batches are functions of seed and step, so there is no RNG to
-    save.
+    The state is (weights, optimisers, step); batches are functions of seed and step, so there is no RNG to save.
     """
 
-    def __init__(
-        self, folder: Path, settings: Settings, stages: tuple[Stage, ...], source: Source, model: LlamaForCausalLM
-    ):
-        self.folder, self.settings, self.stages, self.source = folder, settings, stages, source
-        self.families = Families(source)
-        self.model = model
-        if settings.device == "cpu":
-            model.set_attn_implementation(register())
-        model.to(torch.device(settings.device))  # type: ignore[arg-type]
-        self.optimiser = torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0
+    def __init__(self, folder: Path, settings: Settings, plan: Plan, source: Source, model: TrainingLlama):
+        self.folder, self.settings, self.plan, self.source = folder, settings, plan, source
+        self.model = model.to(settings.device)
+        parameters = dict(model.named_parameters())
+        matrices = [weight for name, weight in parameters.items() if weight.dim() == 2 and "embed" not in name]
+        others = [weight for name, weight in parameters.items() if weight.dim() == 1 or "embed" in name]
+        self.optimisers = (
+            torch.optim.Muon(matrices, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0),
         )
-        self.stage = self.stage_step = self.step = self.tokens = 0
+        self.step = self.tokens = 0
         self.seconds = 0.0
-        self.recent: deque[float] = deque(maxlen=GATE_BATCHES)
-        self.asked: dict[str, list[float]] = {}
         self.checkpoint = folder / "checkpoint.pt"
         if self.checkpoint.exists():
             self._load()
+        if settings.compiled:
+            torch._dynamo.config.cache_size_limit = 64  # a graph for each shape of a plan
+            for layer in model.model.layers:
+                layer.compile(dynamic=False)
 
     def run(self, max_steps: int | None = None) -> bool:
-        """Train until the last stage ends or `max_steps` in total; True when everything is done."""
-        started, saved, base = time.monotonic(), time.monotonic(), self.seconds
-        losses: dict[str, list[float]] = {}
-        while self.stage < len(self.stages) and (max_steps is None or self.step < max_steps):
-            stage = self.stages[self.stage]
-            kind, loss, right = self._one_step(stage)
-            losses.setdefault(kind, []).append(loss)
-            losses.setdefault(f"{kind}_right", []).append(right)
-            if kind == stage.judged:
-                self.recent.append(right)
-            self.step += 1
-            self.stage_step += 1
-            self.seconds = base + time.monotonic() - started
-            if self.step % self.settings.log_every == 0:
-                self._log(stage, losses)
-                losses = {}
-            passed = len(self.recent) == GATE_BATCHES and sum(self.recent) / GATE_BATCHES >= stage.gate
-            if passed or self.stage_step >= stage.steps:
-                self._log(stage, losses, "passed" if passed else "steps used up")
-                self.stage, self.stage_step, losses = self.stage + 1, 0, {}
-                self.recent.clear()
-            if time.monotonic() - saved > self.settings.save_seconds:
-                self.save()
-                saved = time.monotonic()
+        """Train until the plan ends or `max_steps` in total; True when everything is done."""
+        last = min(self.plan.steps, max_steps or self.plan.steps)
+        started, base = time.monotonic(), self.seconds
+        saved = logged = started
+        measured: dict[str, list[float]] = defaultdict(list)
+        batches = Batches(self.source, self.plan, self.settings.seed, self.step)
+        if self.step < last:
+            for batch in DataLoader(batches, batch_size=None, num_workers=1, prefetch_factor=4):
+                stage, place = self.plan.at(self.step)
+                self._one_step(batch, stage, place, measured)
+                self.step += 1
+                now = time.monotonic()
+                self.seconds = base + now - started
+                ends = place + 1 == stage.steps or self.step == last
+                if ends or now - logged > self.settings.log_seconds:
+                    self._log(stage, place + 1, measured)
+                    logged = now
+                if now - saved > self.settings.save_seconds:
+                    self.save()
+                    saved = now
+                if self.step == last:
+                    break
         self.save()
-        return self.stage >= len(self.stages)
+        return self.step >= self.plan.steps
 
     def save(self) -> None:
         """Replace the checkpoint in one step, so a kill leaves the old or the new one."""
-        state = {
+        state: dict[str, Any] = {
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "at": [self.stage, self.stage_step, self.step, self.tokens, self.seconds, list(self.recent)],
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "at": [self.step, self.tokens, self.seconds],
         }
         part = self.checkpoint.with_suffix(".part")
         torch.save(state, part)
@@ -129,103 +129,52 @@ class Trainer:
     def _load(self) -> None:
         state = torch.load(self.checkpoint, map_location=self.settings.device, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.stage, self.stage_step, self.step, self.tokens, self.seconds, recent = state["at"]
-        self.recent.extend(recent)
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.step, self.tokens, self.seconds = state["at"]
         curve = self.folder / "curve.jsonl"
-        kept = [
-            line for line in curve.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] <= self.step
-        ]
-        curve.write_text("".join(line + "\n" for line in kept), encoding="utf-8")  # what a kill took is trained again
+        if curve.exists():  # what a kill took is trained again
+            lines = curve.read_text(encoding="utf-8").splitlines(keepends=True)
+            curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= self.step), encoding="utf-8")
 
-    def _rate(self, stage: Stage) -> float:
-        rate = stage.rate * self.settings.learning_rate * min(1.0, (self.step + 1) / self.settings.warmup)
-        return rate * (1.0 - 0.97 * self.stage_step / stage.steps) if stage.decay else rate
+    def _one_step(self, batch: Batch, stage: Stage, place: int, measured: dict[str, list[float]]) -> None:
+        device = self.settings.device
 
-    def _draw(self, stage: Stage) -> tuple[str, list[Row]]:
-        rng = random.Random(f"reference model {self.settings.seed}/{self.step}")
-        which = rng.random()
-        if stage.blend and which >= stage.copy_share:
-            evicted = which > 1.0 - stage.evicted_share
-            tokens, batch = stage.blend.length(rng)
-            draw = self.families.evicted if evicted else self.families.row
-            return "evicted" if evicted else "families", [draw(rng, stage.blend, tokens) for _ in range(batch)]
-        if which < stage.copy_share or stage.mix is None:
-            return "copying", [self.source.copying(rng, stage.copy_tokens) for _ in range(stage.copy_batch)]
-        if which < stage.copy_share + stage.text_share and self.source.books:
-            return "text", [self.source.text(rng, stage.mix.tokens // 2) for _ in range(stage.batch)]
-        if which < stage.copy_share + stage.text_share + stage.spaced_share and stage.spaced:
-            tokens, batch = _even(rng, stage.shortest, stage.spaced.tokens, stage.spaced_batch)
-            return "spaced", [self.source.spaced(rng, stage.spaced, tokens) for _ in range(batch)]
-        if which > 1.0 - stage.evicted_share:
-            tokens, batch = _even(rng, stage.shortest, stage.mix.tokens, stage.batch)
-            return "evicted", [self.source.evicted(rng, stage.mix, tokens) for _ in range(batch)]
-        if not stage.even:
-            return "needles", [self.source.needles(rng, stage.mix) for _ in range(stage.batch)]
-        tokens, batch = _even(rng, stage.shortest, stage.mix.tokens, stage.batch)
-        return "needles", [self.source.needles(rng, stage.mix, tokens) for _ in range(batch)]
+        def moved(name: str) -> torch.Tensor:
+            return torch.from_numpy(getattr(batch, name)).to(device)
 
-    def _one_step(self, stage: Stage) -> tuple[str, float, float]:
-        kind, rows = self._draw(stage)
-        arrays = (torch.from_numpy(array).to(self.settings.device) for array in collate(rows))
-        ids, positions, weights = arrays
-        # an explicit mask: without one, jumps in the positions are taken for packed sequences
-        predict = torch.zeros_like(weights, dtype=torch.bool)
-        predict[:, :-1] = weights[:, 1:] > 0
-        targets = torch.roll(ids, -1, 1)[predict]
-        scale = torch.roll(weights, -1, 1)[predict]
-        mask = torch.ones_like(ids) if self.settings.device != "cpu" else None
-        if kind == "evicted":
-            mask = torch.from_numpy(visible(rows, ids.shape[1])).to(ids.device)
-        with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=self.settings.half):
-            hidden = self.model.model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False)[0]
-            logits = self.model.lm_head(hidden[predict])
-        losses = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
-        loss = (losses * scale).sum() / scale.sum()
-        for group in self.optimiser.param_groups:
-            group["lr"] = self._rate(stage)
-        self.optimiser.zero_grad(set_to_none=True)
+        ids, right, weights = moved("ids"), moved("right"), moved("weights")
+        hidden = self.model(ids, moved("positions"), moved("hidden"), moved("blind_from"))
+        logits = self.model.logits(hidden.flatten(0, 1)[moved("places")])
+        allowed = logits.gather(1, right.clamp_min(0)).masked_fill(right < 0, -torch.inf).logsumexp(1)
+        nats = logits.logsumexp(1) - allowed
+        self.model.zero_grad(set_to_none=True)
+        loss = (nats * weights).sum() / weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimiser.step()
-        self.tokens += int(sum(len(row.ids) for row in rows))
-        hit = torch.zeros_like(predict)
-        hit[predict] = logits.argmax(-1) == targets
-        certain = scale < GUESSED
-        if certain.any():
-            self.asked.setdefault("text nats", []).append(float(losses.detach()[certain].mean()))
-        return kind, float(loss.detach()), self._right(kind, rows, hit.cpu(), predict.cpu())
+        rate = stage.rate * min(1.0, (self.step + 1) / WARM_UP)
+        rate *= 1.0 - place / stage.steps if stage.falls else 1.0
+        for optimiser, share in zip(self.optimisers, (1.0, stage.embedding_rate), strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * share
+            optimiser.step()
+        self.tokens += ids.numel()
+        measured["loss"].append(loss.item())
+        hit = torch.ones(ids.numel(), dtype=torch.bool)
+        hit[torch.from_numpy(batch.places)] = (logits.argmax(1, keepdim=True) == right).any(1).cpu()
+        by_place = torch.full((ids.numel(),), torch.nan)
+        by_place[torch.from_numpy(batch.places)] = nats.detach().cpu()
+        for row, right_at, row_nats in zip(batch.rows, hit.view(ids.shape), by_place.view(ids.shape), strict=True):
+            if row.kind == "text":
+                measured["text nats"].append(float(row_nats.nanmean()))
+            if row.hidden is None:
+                for (first, last), name in zip(row.answers, row.names, strict=True):
+                    measured[name].append(float(right_at[first - 1 : last - 1].all()))
 
-    def _right(self, kind: str, rows: list[Row], hit: torch.Tensor, predict: torch.Tensor) -> float:
-        """Share of right tokens (copying, text), or of answers right to the last token (the end token too)."""
-        spans = [(index, place) for index, row in enumerate(rows) for place in range(len(row.answers))]
-        if kind in ("copying", "text") or not spans:
-            return float(hit.sum() / predict.sum())
-        whole = []
-        for index, place in spans:
-            first, last = rows[index].answers[place]
-            whole.append(bool(hit[index, first - 1 : last - 1].all()))
-            if names := rows[index].names:
-                self.asked.setdefault(names[place], []).append(whole[-1])
-        return sum(whole) / len(whole)
-
-    def _log(self, stage: Stage, losses: dict[str, list[float]], note: str = "") -> None:
-        line = {
-            "step": self.step,
-            "stage": stage.name,
-            "stage_step": self.stage_step,
-            "seconds": round(self.seconds, 1),
-            "tokens": self.tokens,
-        }
-        line |= {name: round(sum(values) / len(values), 4) for name, values in losses.items()}
-        line |= {name: round(sum(values) / len(values), 4) for name, values in sorted(self.asked.items())}
-        self.asked = {}
-        line |= {"note": note} if note else {}
+    def _log(self, stage: Stage, place: int, measured: dict[str, list[float]]) -> None:
+        line: dict[str, Any] = {"step": self.step, "stage": stage.name, "stage_step": place}
+        line |= {"seconds": round(self.seconds, 1), "tokens": self.tokens}
+        line |= {name: round(sum(values) / len(values), 4) for name, values in sorted(measured.items())}
+        measured.clear()
         with (self.folder / "curve.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def _even(rng: random.Random, shortest: float, tokens: int, batch: int) -> tuple[int, int]:
-    """One length for all rows of a step (little padding), and as many rows as keep the step's tokens."""
-    drawn = rng.randint(int(tokens * shortest), tokens)
-    return drawn, batch * tokens // drawn

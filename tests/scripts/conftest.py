@@ -18,18 +18,17 @@ def modules() -> Iterator[SimpleNamespace]:
     """The modules of scripts/reference_model by name."""
     sys.path.insert(0, str(SCRIPTS))
     from reference_model import (  # type: ignore[import-not-found]
-        chunked,
         data,
         evaluation,
         families,
         growth,
+        network,
         perplexity,
         rows,
-        trainer,
     )
 
-    names = {module.__name__.rpartition(".")[2]: module for module in (chunked, data, evaluation, families, growth)}
-    yield SimpleNamespace(**names, perplexity=perplexity, rows=rows, trainer=trainer)
+    names = {module.__name__.rpartition(".")[2]: module for module in (data, evaluation, families, growth)}
+    yield SimpleNamespace(**names, network=network, perplexity=perplexity, rows=rows)
     sys.path.remove(str(SCRIPTS))
 
 
