@@ -26,7 +26,10 @@ ROW_TILE = 64
 
 @dataclass(frozen=True)
 class _OfPrompt(Score):
-    """Base class: the first `sink` and last `recent` tokens are left out, and score as much as the best pair."""
+    """Base class: the first `sink` and last `recent` tokens are left out, and score as much as the best pair.
+
+    A prompt with fewer than two others has no statistics: all pairs score 0.
+    """
 
     sink: int = 0
     recent: int = 0
@@ -44,10 +47,7 @@ class _OfPrompt(Score):
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
         tokens = layer.lengths[0]
         if tokens < self.sink + self.recent + 2:
-            raise UserError(
-                f"score {self.name} leaves out {self.sink} + {self.recent} tokens and compares two or more, and there "
-                f"are {tokens}: lower score.sink or score.recent"
-            )
+            return layer.keys.new_zeros(layer.cache_heads, tokens)
         compared = slice(self.sink, tokens - self.recent)
         scores = self._of_tokens(layer, call, compared)
         every = scores.max().repeat(len(scores), tokens)
