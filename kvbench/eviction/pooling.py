@@ -73,7 +73,7 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
         return scores.mean(dim=0).repeat(kv_heads, 1)
     if group == "none" or scores.shape[0] == kv_heads:
         return scores
-    grouped = scores.view(kv_heads, -1, scores.shape[1])
+    grouped = scores.unflatten(0, (kv_heads, -1))
     if group == "max":
         return grouped.amax(dim=1)
     return grouped.mean(dim=1) if group == "mean" else grouped.sum(dim=1)

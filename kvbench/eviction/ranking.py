@@ -133,7 +133,7 @@ def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
 
 def mean_over_heads(scores: Ranked, cells: int) -> Ranked:
     """The mean over the cache heads of each cell; the same bits where they are equal already."""
-    by_cell = scores.view(cells, -1, scores.shape[1])
+    by_cell = scores.unflatten(0, (cells, -1))
     equal = (by_cell == by_cell[:, :1]).flatten(1).all(dim=1)[:, None, None]
     return torch.where(equal, by_cell, by_cell.mean(dim=1, keepdim=True)).view(scores.shape)
 

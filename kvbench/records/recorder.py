@@ -23,6 +23,7 @@ class Recorder:
         self._folder = ResultsFolder(folder)
         self._descriptors: dict[str, int] = {}
         self._rows, self._checksums = 0, dict[str, int]()
+        self._is_counted = True  # not while rows are written: an interrupt may come in between
         self.path: Path | None = None  # of the rows file, once there is one
 
     def append(self, rows: Sequence[Row], sidecars: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -42,6 +43,7 @@ class Recorder:
         lines = {**(sidecars or {}), "rows": [row.to_json() for row in rows]}
         files = {folder: "".join(f"{line}\n" for line in content).encode("ascii") for folder, content in lines.items()}
         sizes: dict[int, int] = {}
+        self._is_counted = False
         try:
             for folder, data in files.items():
                 if not data:
@@ -54,6 +56,7 @@ class Recorder:
         except OSError as error:
             for descriptor, size in sizes.items():
                 os.ftruncate(descriptor, size)
+            self._is_counted = True
             message = (
                 f"{error.strerror}: {len(rows)} rows not recorded; free some space, then run the same command to "
                 "continue"
@@ -67,6 +70,7 @@ class Recorder:
         self._rows += len(rows)
         for folder, data in files.items():
             self._checksums[folder] = zlib.crc32(data, self._checksums.get(folder, 0))
+        self._is_counted = True
 
     def _in_place(self) -> bool:
         """Whether the file that is open has the name that it was given."""
@@ -84,8 +88,11 @@ class Recorder:
         return self._descriptors[folder]
 
     def close(self) -> None:
-        """Note how many rows the file has, so that lost ones are found, and close it."""
-        if self.path is not None and self._descriptors and self._in_place():
+        """Note how many rows the file has, so that lost ones are found, and close it.
+
+        Nothing is noted, as after a kill, if an interrupt came while rows were written.
+        """
+        if self.path is not None and self._descriptors and self._is_counted and self._in_place():
             checksums = {folder: f"{self._checksums.get(folder, 0):08x}" for folder in self._descriptors}
             finished = Finished(self._rows, checksums.pop("rows"), checksums)
             with suppress(OSError):  # as after a kill

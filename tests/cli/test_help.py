@@ -77,6 +77,7 @@ def test_settings_of_examples_are_legal(kvbench: Command, examples: dict[str, li
         flags = {word for word in words if word.startswith("-")} | {
             "heads.json",
             "queries.safetensors",
+            "budgets.npy",
             "heads.png",
             "layer,quantity",
             "markdown",

@@ -42,7 +42,7 @@ def test_policies_share_what_they_have_and_keep_what_they_lack() -> None:
 
 
 def test_all_policies_share_one_window_by_default() -> None:
-    names = [name for name in options("policy") if name not in ("duo_attention", "full")]
+    names = [name for name in options("policy") if name not in ("duo_attention", "full", "triattention")]
     cells = cells_of([f"policy={','.join(names)}"])
     text = windows([cell.id for cell in cells], {cell.id: cell.description for cell in cells}.get)
     assert text == "window 16, recent 16, pool max 7 where a policy has them"

@@ -119,6 +119,19 @@ def test_rows_that_did_not_reach_the_disk_are_taken_back(tmp_path: Path, make, m
     assert [row.sample for row in read_rows(tmp_path)] == [0]
 
 
+def test_an_interrupt_while_rows_are_synced_costs_none(tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are on disk, but not yet counted: what the writer notes as it ends must not say that they are lost."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), Recorder(tmp_path) as recorder:
+        recorder.append([make()])
+
+        def interrupted(descriptor: int) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr("os.fsync", interrupted)
+        recorder.append([make(sample=1)])
+    assert [row.sample for row in read_rows(tmp_path, pytest.fail)] == [0, 1]
+
+
 def test_files_made_at_the_same_instant_are_different_files(
     tmp_path: Path, make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

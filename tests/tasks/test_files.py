@@ -13,6 +13,7 @@ ELSEWHERE = (
     "ruler",
     "longbench_v2",
     "scbench",
+    "scbench_official",
     "squad",
     "gsm8k",
     "math500",
