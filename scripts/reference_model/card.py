@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from .card_text import FIRST_HALF, NOT_GOOD_FOR, TEXT, TRIED
-from .curriculum import FIRST, SECOND
 
 SINGLE, WANTED, FAR, TRACKED = 0.95, 0.9, 0.85, 0.6
 TARGETS = {("niah_single_1", length): SINGLE for length in (512, 1024)}
@@ -19,32 +18,28 @@ TARGETS |= {("vt", length): TRACKED for length in (1024, 2048, 4096)}
 def card(run: Path, measured: dict[str, Any], hashes: dict[str, str], state: list) -> str:
     """The text of README.md beside the weights.
 
-    `measured` is what `measure` returns, `state` the checkpoint's (stage, stage step, step, tokens, seconds, ...),
-    `hashes` the sha256 of each file.
+    `measured` is what `measure` returns, `state` the checkpoint's (step, tokens, seconds), `hashes` the sha256 of each
+    file.
     """
     described = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    settings = described["settings"]
-    begun = described.get("started_from_sha256")
+    settings, begun = described["settings"], described.get("started_from_sha256")
+    step, tokens, seconds = state
     return TEXT.format(
         parameters=described["parameters"],
-        hidden=settings["hidden"],
-        layers=settings["layers"],
-        vocabulary=settings["vocabulary"],
+        **described["shape"],
         seed=settings["seed"],
-        rate=settings["learning_rate"],
-        warmup=settings["warmup"],
         device=settings["device"],
         first=FIRST_HALF.format(sha256=begun) if begun else "",
         books=_books(described["books"]),
         held_back=_books(described["held_back"]),
-        steps=state[2],
-        tokens=f"{state[3] / 1e6:.1f}",
-        minutes=round(state[4] / 60),
+        steps=step,
+        tokens=f"{tokens / 1e6:.1f}",
+        minutes=round(seconds / 60),
         figures=_figures(measured["figures"]),
         perplexity=_perplexity(measured["perplexity"]),
         policies=_policies(measured["policies"]),
         curve=_curve(run),
-        stages=_stages(run),
+        stages=_stages(run, described["plan"]),
         tried=TRIED,
         not_good_for=NOT_GOOD_FOR,
         hashes=_table(("file", "sha256"), [(f"`{name}`", f"`{digest}`") for name, digest in hashes.items()]),
@@ -126,13 +121,10 @@ def _lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def _stages(run: Path) -> str:
+def _stages(run: Path, plan: list[dict[str, Any]]) -> str:
     """The last line of each stage."""
     last = {line["stage"]: line for line in _lines(run)}
-    longest = {
-        stage.name: stage.blend.longest if stage.blend else stage.mix.tokens if stage.mix else stage.copy_tokens
-        for stage in FIRST + SECOND
-    }
+    longest = {stage["name"]: max(tokens for tokens, *_ in stage["shapes"]) for stage in plan}
     rows = [
         (
             name,
@@ -148,7 +140,10 @@ def _stages(run: Path) -> str:
     return _table(head, rows)
 
 
-CURVE = ("single noise", "single essay", "single needle", "values", "queries", "tracking", "text nats")
+CURVE = (
+    *("single essay", "single needle", "single needle uuid", "values essay", "queries essay", "tracking 1", "common"),
+    *("frequent", "text nats"),
+)
 
 
 def _curve(run: Path) -> str:

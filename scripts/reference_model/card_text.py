@@ -1,11 +1,9 @@
 """The model card's sentences; `card` fills in what was measured."""
 
-FIRST_HALF = """The weights that training began with (SHA-256
-`{sha256}`) are those of revision 02788ec of kvbench, trained
-from nothing: 4859 steps of the stages `FIRST`, 12.3 million tokens, 64 minutes on one thread, copies of random
-tokens first, then needle prompts from `key value` up to RULER's sentences of one value of one key, to 900 tokens. A
-layer was put into the middle of its four, with zeros in its last projections so that nothing changed at first.
-Without `--start-from` the script runs `FIRST` and `SECOND` in a row from random weights, which was not done.
+FIRST_HALF = """The weights that training began with (SHA-256 `{sha256}`)
+are smaller ones of an earlier revision of kvbench, whose own card says how they were made. They grew first: new layers
+among the old ones, new heads, neurons and tokens behind them, with zeros in the last projections of what is new, so
+that nothing changed at first.
 """
 
 TRIED = """* Several values one after another (`7007071, 6088743, ...`), as larger models answer: at step 480, after
@@ -34,44 +32,44 @@ TRIED = """* Several values one after another (`7007071, 6088743, ...`), as larg
 NOT_GOOD_FOR = """Anything but these prompts: it knows no facts and no instructions, and hardly any language.
 LongBench and InfiniteBench scores of it mean nothing by themselves; its perplexity is high, and falls with a wider view
 because what was said before is said again. Differences between eviction methods on it show that code works and in
-which direction a method errs; they predict nothing about large models. Word counting (cwe, fwe) was not trained; uuids
-were, too little to be learned.
+which direction a method errs; they predict nothing about large models.
 """
 
 TEXT = """# The reference model of kvbench
 
 A small language model that answers RULER's retrieval questions, so that eviction can be tried, tested and shown on a
-CPU in seconds and without a download. A Llama (`LlamaForCausalLM`): {parameters:,} parameters in float32, hidden size
-{hidden}, {layers} layers, 4 query heads over 2 KV heads (groups of 2) of size 64, rotary positions (theta 10000, up to
-4096), tied embeddings, a byte-level BPE of {vocabulary} tokens of its own (any text tokenises; digits in groups of at
-most two). `<|endoftext|>` ends an answer and pads; nothing is put before a prompt. Licence: that of kvbench.
+CPU in seconds and without a download. A Llama (`LlamaForCausalLM`): {parameters:,} parameters, stored in bfloat16 and
+computed in float32, hidden size {hidden}, {layers} layers, {query_heads} query heads over {kv_heads} KV heads of size
+{head_dim}, rotary positions (theta {theta:.0f}, up to 4096), tied embeddings, a byte-level BPE of {vocabulary} tokens
+of its own (any text tokenises; digits in groups of at most two, UUIDs in pairs of digits). `<|endoftext|>` ends an
+answer and pads; nothing is put before a prompt. Licence: that of kvbench.
 
 ## Made by
 
-`python scripts/train_reference_model.py --out RUN --books FOLDER --start-from MODEL --layers {layers} --warmup {warmup}
---half`, then `--out RUN --export FOLDER --data FOLDER`. Seed {seed}, AdamW (0.9, 0.98), learning rate {rate} times the
-stage's after {warmup} steps of warm-up, no weight decay, gradient norm 1, matrix products in bfloat16; {steps} steps,
-{tokens} million tokens, {minutes} minutes on one thread ({device}) that other work shared.
+`python scripts/train_reference_model.py --out RUN --books FOLDER --start-from MODEL --compile`, then `--out RUN
+--export FOLDER --data FOLDER`. Seed {seed}, Muon for matrices and AdamW (0.9, 0.98) for the rest, 100 steps of
+warm-up, gradient norm 1, matrix products in bfloat16; {steps} steps, {tokens} million tokens, {minutes} minutes
+({device}).
 
 {first}
 {stages}
 
-The run was stopped and resumed while its stages were written: those in `scripts/reference_model/curriculum.py` are the
-ones that took place, with their lengths. Repeating the command repeats the recipe, not every bit.
+Rates, lengths and shares of each stage are in `scripts/reference_model/plan.json`. The run was stopped and resumed
+while later stages were written. Repeating the command repeats the recipe, not every bit.
 
 Data, all drawn on the fly from streams that share nothing with the benchmark's generator or its seeds: RULER's
 sentences over its noise, over other needles and over book text, with one value of one key, several values of one key or
-one value of each of several keys asked for; variable tracking; stretches of books; copies of random tokens; several
-questions a context. Loss is on answers, and with a small weight on book text. Some prompts have jumps in their
-positions, as long or evicted prompts have. Some answer while most of the prompt is hidden (random spans kept, each
-value by a coin), so that answers end after an eviction too; no policy's choices were used. Keys are made of the words
-of wonderwords 2.2.0; a fifth of them (`held_out_words.json`) was never shown to model or tokenizer in a key. Paul
-Graham's essays, RULER's haystack, were not trained on.
+one value of each of several keys asked for; variable tracking, common words, frequent words; stretches of books; rows
+of random tokens (copies, pairs, sets of values, counts); several questions a context. Where several values are asked
+for, any that is not yet named is right. Loss is on answers, and with a small weight on book text. Some prompts have
+jumps in their positions, as long or evicted prompts have. Some answer while most of the prompt is hidden (random spans
+kept, each value by a coin), so that answers end after an eviction too; no policy's choices were used. Keys are made of
+the words of wonderwords 2.2.0; a fifth of them (`held_out_words.json`) was never shown to model or tokenizer in a key.
+Paul Graham's essays, RULER's haystack, were not trained on.
 
 {curve}
 
-Single, values, queries, tracking: share of wholly right answers, as written above, on the training stream; text: loss
-on book text in nats a token.
+Shares of wholly right answers on the training stream; text: loss on book text in nats a token.
 
 ## What was tried
 

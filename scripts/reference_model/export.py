@@ -51,7 +51,7 @@ def write_weights(run: Path, target: Path) -> list:
     model.tie_weights()
     model.generation_config = GenerationConfig(eos_token_id=0, pad_token_id=0, bos_token_id=0, do_sample=False)
     target.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(target)
+    model.bfloat16().save_pretrained(target)
     load_tokenizer(run).save_pretrained(target)
     held_out = sorted(load_words(run, None).held_out)
     (target / "held_out_words.json").write_text(json.dumps(held_out, indent=0) + "\n", encoding="utf-8")

@@ -119,19 +119,28 @@ class Layer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
+class Decoder(nn.Module):
+    """Embedding, layers and last norm."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
+        nn.init.normal_(self.embed_tokens.weight, std=0.02)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.hidden)
+
+
 class TrainingLlama(nn.Module):
     """The model; `state_dict` is that of LlamaForCausalLM, without the tied output matrix."""
+
+    frequencies: Tensor
 
     def __init__(self, shape: Shape, seed: int = 1):
         super().__init__()
         self.shape = shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model = nn.Module()
-            self.model.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
-            nn.init.normal_(self.model.embed_tokens.weight, std=0.02)
-            self.model.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
-            self.model.norm = Norm(shape.hidden)
+            self.model = Decoder(shape)
         half = torch.arange(shape.head_dim // 2)
         self.register_buffer("frequencies", shape.theta ** (-half / len(half)), persistent=False)
 

@@ -118,6 +118,24 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
 
 
+def test_an_exported_model_is_that_of_the_run_with_a_card(
+    whole: Path, scripts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reference_model import export  # type: ignore[import-not-found]
+    from transformers import AutoModelForCausalLM
+
+    books = dict.fromkeys(("books", "stretches", "tokens", "skipped", "window", "difference", "low", "high"), 7)
+    measured = {"figures": [], "policies": [], "perplexity": books | {"perplexity_full": 8, "perplexity_window": 9}}
+    monkeypatch.setattr(export, "measure", lambda *arguments: measured)
+    export.export(whole / "whole", whole / "exported", 1, None)
+    model = AutoModelForCausalLM.from_pretrained(whole / "exported")
+    assert model.dtype == torch.bfloat16
+    trained, _ = state(whole / "whole")
+    assert all(torch.equal(model.state_dict()[name], trained[name].bfloat16()) for name in trained)
+    card = (whole / "exported" / "README.md").read_text(encoding="utf-8")
+    assert "1 layers, 2 query heads over 1 KV heads of size\n16" in card and "| families | 320 | 7 | 11 |" in card
+
+
 def test_the_same_fifth_of_the_words_is_held_out_of_training(scripts: None):
     from reference_model.words import Words  # type: ignore[import-not-found]
 
