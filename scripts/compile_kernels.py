@@ -38,8 +38,10 @@ from kvbench.cache.kernels.ragged_decode import Segments
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a block may have."""
-SPILLS = 400
-"""Bytes that a thread may keep in memory for lack of registers: ten sums in bfloat16 with head_dim 256 take 304."""
+SPILLS = 600
+"""Bytes that a thread may keep in memory for lack of registers. Ten sums at once in half precision with head_dim 256,
+which only `make gpu-check` asks for, take 576 on sm_90; what a single score asks for stays below 400.
+"""
 DTYPES = ("bfloat16", "float16", "float32")
 HEAD_DIMS = (64, 80, 96, 128, 256)
 VARIANCE_AND_OUTPUTS: tuple[Term, ...] = ("attn_variance", "obcache_joint")
