@@ -242,12 +242,16 @@ class _Decoding:
         batch = batch_of(model.engine, caches, room)
         layout_seconds = (clock(model) - start) / len(lasts)
         stop = ends(model.tokenizer, task, model.stop)
+        drawn = [
+            [self._uniforms(sample, turn.max_new_tokens + 1) for sample, turn in zip(*each, strict=True)]
+            for each in zip(numbers, questions, strict=True)
+            if task.temperature
+        ]  # one more than an answer has: a cell that has ended is still asked
 
         def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Choice:
             if not task.temperature:
                 return greedy(logits)
-            at = zip(numbers, places, strict=True)
-            row = [self._uniforms(samples[turn], step + 1)[-1] for samples, (turn, step) in at]
+            row = [turns[turn][step] for turns, (turn, step) in zip(drawn, places, strict=True)]
             return Drawn(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
 
         options = stop, task.min_new_tokens, choose, model.max_length
