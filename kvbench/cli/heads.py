@@ -70,14 +70,16 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"--output {flags.output} is a folder: name a file")
     overrides = parse(flags.words)
     refuse_around(overrides, "kvbench heads")
-    of_budgets, keys = flags.output.suffix == ".npy" and not flags.queries, {override.key for override in overrides}
-    does, free, method = "repeats complete contexts with score=kvzip", {*FREE}, list(REPEATED)
+    keys = {override.key for override in overrides}
     if flags.queries:
-        does, free, method = "reads complete prompts", set(), ["policy=full"]
-    if of_budgets:
-        does, free = "reads answers to complete contexts", {key for key in keys if key.startswith(("score", "policy."))}
+        measure, does, free, method = query_statistics, "reads complete prompts", (), ("policy=full",)
+    elif flags.output.suffix == ".npy":
+        measure, does = budget_table, "reads answers to complete contexts"
+        free = tuple(key for key in keys if key.startswith(("score", "policy.")))
         words = (*ANSWERED, *(() if "score" in keys else SCORE))
-        method = [word for word in words if word.partition("=")[0] not in keys]
+        method = tuple(word for word in words if word.partition("=")[0] not in keys)
+    else:
+        measure, does, free, method = calibrate, "repeats complete contexts with score=kvzip", FREE, REPEATED
     for override in overrides:
         if override.key.split(".")[0] in FIXED and override.key not in free:
             raise UserError(f"heads takes no {override.key}: it {does} and evicts nothing; leave it out")
@@ -85,7 +87,6 @@ def main(flags: argparse.Namespace) -> int:
     if len({(cell.model, cell.score, cell.policy) for cell in cells}) > 1:
         raise UserError("heads makes one table: name one model and one value of each score setting and policy setting")
     planned = plan(cells, set())
-    measure = budget_table if of_budgets else query_statistics if flags.queries else calibrate
     measured = measure(planned, lambda read: tell(f"{read}/{planned.prefills_to_do} contexts"))
     measured.write(flags.output)
     layers, heads = measured.shape
