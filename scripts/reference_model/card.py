@@ -6,12 +6,11 @@ from typing import Any
 
 from .card_text import FIRST_HALF, NOT_GOOD_FOR, TEXT, TRIED
 
-SINGLE, WANTED, FAR, TRACKED = 0.95, 0.9, 0.85, 0.6
-TARGETS = {("niah_single_1", length): SINGLE for length in (512, 1024)}
-TARGETS |= {("niah_single_2", length): SINGLE for length in (512, 1024)}
-for _task in ("niah_multikey_1", "niah_multikey_2", "niah_multivalue", "niah_multiquery"):
-    TARGETS |= {(_task, 1024): WANTED, (_task, 2048): WANTED, (_task, 4096): FAR}
-TARGETS |= {("vt", length): TRACKED for length in (1024, 2048, 4096)}
+WANTED = dict.fromkeys(("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1"), 0.9)
+WANTED |= {"niah_multivalue": 0.9, "niah_multiquery": 0.9, "niah_multikey_2": 0.85, "niah_multikey_3": 0.5}
+WANTED |= dict.fromkeys(("vt", "cwe", "fwe"), 0.8)
+TARGETS = {(task, 1024): share for task, share in WANTED.items()}
+TARGETS |= {(task, 2048): round(share - 0.1, 2) for task, share in WANTED.items()}
 """What was asked of the model before it was trained, as shares of right answers; everything else is for information."""
 
 

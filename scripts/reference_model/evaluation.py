@@ -27,15 +27,11 @@ Figure = tuple[str, int, int]
 
 SEED = 1000
 """Of the prompts to measure on; 42, the protocol's own, is what runs and tests of the product use."""
-FIGURES: tuple[Figure, ...] = (
-    *((f"ruler/niah_single_{number}", length, SEED) for length in (512, 1024) for number in (1, 2)),
-    *(
-        (f"ruler/niah_{task}", length, SEED)
-        for length in (1024, 2048, 4096)
-        for task in ("multikey_1", "multikey_2", "multivalue", "multiquery")
-    ),
-    ("ruler/vt", 1024, SEED),
+TASKS = (
+    *("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3"),
+    *("niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe"),
 )
+FIGURES: tuple[Figure, ...] = tuple((f"ruler/{task}", length, SEED) for length in (1024, 2048) for task in TASKS)
 FAR, FAR_SAMPLES = 2048, 50
 """From this length on at most so many samples: a prompt costs seconds."""
 TOGETHER = 8

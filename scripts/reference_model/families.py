@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .data import Source, number, random_uuid
-from .rows import ANSWER, GUESSED, REPEATED, TEXT, Row
+from .rows import GUESSED, REPEATED, TEXT, Row
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 TOLD = "Make sure to memorize it. I will quiz you about the {kind} afterwards.\n"
@@ -232,7 +232,10 @@ class Families:
             row.write(encode(TRACKED.format(value=values[chain])))
             begin = len(row.ids)
             for name in every[5 * chain : 5 * chain + 5]:
-                row.write(encode(f" {name}"), GUESSED if solved else ANSWER)
+                if solved:
+                    row.write(encode(f" {name}"), GUESSED)
+                else:
+                    row.choose(encode(f" {name}"), [encode(f" {name}")])
             if not solved:
                 row.answered(begin, f"tracking {chains}")
 

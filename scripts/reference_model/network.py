@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-BLOCK = 128
-"""Queries whose attention is computed at a time; keys later than the block are left out."""
+BLOCK, BLOCKS = 128, 4
+"""Queries whose attention is computed at a time, in a row of at most so many blocks (of eight, torch 2.13's compiled
+gradient of the keys was NaN); keys later than the block are left out."""
 NEVER = -1e30
 
 
@@ -77,9 +78,9 @@ class Attention(nn.Module):
         queries = rotated(heads(self.q_proj, shape.query_heads), cos, sin) * shape.head_dim**-0.5
         keys, values = rotated(heads(self.k_proj, shape.kv_heads), cos, sin), heads(self.v_proj, shape.kv_heads)
         values = torch.cat([values, torch.ones_like(values[..., :1])], -1)  # the last column sums the weights
-        outputs = []
-        for start in range(0, tokens, BLOCK):
-            end = min(tokens, start + BLOCK)
+        outputs, size = [], max(BLOCK, -(-tokens // BLOCKS))
+        for start in range(0, tokens, size):
+            end = min(tokens, start + size)
             block = queries[:, :, start:end].reshape(rows * shape.kv_heads, -1, shape.head_dim)
             seen_keys, seen_values = (part[:, :, :end].flatten(0, 1) for part in (keys, values))
             scores = torch.bmm(block, seen_keys.transpose(1, 2)).view(rows, shape.kv_heads, -1, end - start, end)

@@ -8,6 +8,8 @@ import numpy as np
 
 END_ID = 0
 ANSWER = 1.0
+CHOSEN = 4.0
+"""Weight of the first token of each of several values: it says which value comes next, the others only finish it."""
 REPEATED = 0.3
 """Weight of a key that an answer repeats, and of other words between values: easier than the value after them."""
 GUESSED = 0.1
@@ -46,7 +48,7 @@ class Row:
             right = {other[place] for other in remaining if len(other) > place and other[:place] == ids[:place]}
             if len(right) > 1:
                 self.alternatives[len(self.ids)] = sorted(right)
-            self.write([token], ANSWER)
+            self.write([token], ANSWER if place else CHOSEN)
 
     def answered(self, first: int, name: str, end: bool = True) -> None:
         """End the answer that began at `first`."""
@@ -97,7 +99,7 @@ def _values(row: Row, first: int, last: int) -> list[tuple[int, int]]:
     """The spans of an answer's values: runs of full weight, the end token left out."""
     spans, begin = [], first
     for place in range(first, last):
-        inside = row.weights[place] == ANSWER and row.ids[place] != END_ID
+        inside = row.weights[place] >= ANSWER and row.ids[place] != END_ID
         if inside and place + 1 < last:
             continue
         end = place + inside

@@ -151,7 +151,7 @@ class Trainer:
         self.model.zero_grad(set_to_none=True)
         loss = (nats * weights).sum() / weights.sum()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, error_if_nonfinite=True)
         rate = stage.rate * min(1.0, (self.step + 1) / WARM_UP)
         rate *= 1.0 - place / stage.steps if stage.falls else 1.0
         for optimiser, share in zip(self.optimisers, (1.0, stage.embedding_rate), strict=True):
