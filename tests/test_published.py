@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from kvbench.support.paths import conf, papers
-from kvbench.tasks.longbench.averages import ALL, CHINESE
+from kvbench.tasks.longbench_averages import ALL, CHINESE
 
 COLUMNS = [
     "paper",

@@ -15,7 +15,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run.plan import PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.tasks.pg19 import PG19
+from kvbench.tasks.likelihood import PG19
 from tests.models.conftest import tiny_llama
 from tests.run.test_prefill_job import SNAPKV, cells, samples_of
 

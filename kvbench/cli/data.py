@@ -18,7 +18,7 @@ from kvbench.tasks.data.download import Full, Unobtained, Unreachable, address
 from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
 from kvbench.tasks.data.pull import pull
 from kvbench.tasks.data.verify import read_records, state_of
-from kvbench.tasks.files import SOURCES, folder
+from kvbench.tasks.files import folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -222,8 +222,7 @@ def _list(lock: Lock, root: Path) -> int:
         pins = sum(download.is_pinned for download in downloads)
         pinned = f"{pins} of {len(downloads) + source.unnamed(root)} downloads have a pinned SHA-256"
         say(console, f"{source.name}: {present} of {count} files are there{total_bytes}{to_fetch}; {pinned}")
-        if source.name in SOURCES:
-            say(console, f"  for {SOURCES[source.name].tasks}")
+        say(console, f"  for {source.tasks}")
         say(console, f"  licence: {source.licence}")
         each = [download.each.url.removesuffix("{name}") for download in source.downloads if download.each]
         for origin in (*state["from"], *each):

@@ -25,7 +25,8 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
 from kvbench.support.version import __version__
-from kvbench.tasks.files import HOME, SOURCES, VARIABLE, absent, command, folder
+from kvbench.tasks.data.lock import read_lock
+from kvbench.tasks.files import HOME, VARIABLE, absent, command, folder
 
 PACKAGES = ("torch", "transformers", "hydra-core", "numpy", "pydantic", "wonderwords", "pandas", "pyarrow", "scipy")
 PACKAGES += ("matplotlib", "jinja2")
@@ -248,7 +249,7 @@ def places(root: str | None) -> Iterator[Finding]:
     named_by = "data.root" if root else next((name for name in (VARIABLE, HOME) if os.environ.get(name)), None)
     origin = named_by or f"the default; data.root or {VARIABLE} names another"
     yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
-    for name, source in SOURCES.items():
+    for name, source in read_lock().items():
         lacking = absent(root, source)
         if lacking:
             text = f"{source.tasks}: no {', '.join(lacking)} under {under}"

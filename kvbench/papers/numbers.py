@@ -14,7 +14,7 @@ from statistics import fmean
 from kvbench.papers.item import KEYS, Item
 from kvbench.report.stats.intervals import NORMAL_QUANTILE
 from kvbench.report.tables.summary import Summary
-from kvbench.tasks.longbench.averages import CATEGORIES, weights
+from kvbench.tasks.longbench_averages import CATEGORIES, weights
 
 At = tuple[str, ...]
 """The values of a layout's keys."""

@@ -26,7 +26,7 @@ from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.table import markdown_lines, print_sheets
 from kvbench.support.text import printable, wrapped
-from kvbench.tasks.longbench.averages import CATEGORIES
+from kvbench.tasks.longbench_averages import CATEGORIES
 
 Place = tuple[At, bool]
 """A place of a layout, and whether it is the average of its line: its column values are then empty."""

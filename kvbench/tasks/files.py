@@ -1,70 +1,31 @@
-"""Data files of tasks: their folder, the files of each benchmark, and the command that fetches missing ones.
+"""Data files of tasks: their folder, their contents, and the command that fetches missing ones.
 
 All lie under `data.root`. If that is null, the folder is $KVBENCH_DATA, else `data` under $KVBENCH_HOME if that is set,
 else `data` in the working directory. Nothing is downloaded here.
 """
 
 import hashlib
+import json
 import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
+from string import Formatter
 from typing import Any, TypeVar
 
-from kvbench.support.errors import MissingFile
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.data.lock import Source, read_lock
 
 VARIABLE = "KVBENCH_DATA"
 HOME = "KVBENCH_HOME"
 Read = TypeVar("Read")
 
 
-@dataclass(frozen=True)
-class Source:
-    """What the tasks of a benchmark need: names or patterns of files under `data.root`; and the tasks in words."""
-
-    files: tuple[str, ...]
-    tasks: str
-
-
-SOURCES = {
-    "paul_graham_essays": Source(("paul_graham_essays/*.txt",), "RULER tasks with essays, needle"),
-    "ruler": Source(
-        ("ruler/squad.json", "ruler/hotpotqa.json", "ruler/english_words.json", "ruler/simonjegou/*/*.parquet"),
-        "RULER qa_1, qa_2, cwe from 64K tokens up, and the published rows",
-    ),
-    "longbench": Source(
-        ("longbench/*.jsonl", "longbench/config/dataset2prompt.json", "longbench/config/dataset2maxlen.json"),
-        "LongBench and LongBench-E",
-    ),
-    "longbench_v2": Source(("longbench_v2/data.jsonl", "longbench_v2/prompts/0shot*.txt"), "LongBench v2"),
-    "helmet": Source(
-        ("helmet/json_kv/*.jsonl", "helmet/ruler/*/*.jsonl", "helmet/kilt/*.jsonl", "helmet/msmarco/*.jsonl"),
-        "HELMET: recall, RAG and re-ranking",
-    ),
-    "helmet_icl": Source(("helmet_icl/*.jsonl",), "HELMET: in-context learning, but for nlu"),
-    "longproc": Source(
-        ("longproc/*/*.jsonl", "longproc/*/prompts.yaml", "longproc/html_to_tsv/webpage/*.html"),
-        "LongProc without code to run",
-    ),
-    "infinitebench": Source(("infinitebench/*.jsonl", "infinitebench/prompts.json"), "InfiniteBench"),
-    "pg19": Source(("pg19/*.txt",), "PG19 perplexity"),
-    "scbench": Source(("scbench/*.jsonl",), "SCBench as in KVzip"),
-    "scbench_official": Source(("scbench_official/*.jsonl",), "SCBench as officially"),
-    "squad": Source(("squad/train.jsonl",), "SQuAD as in KVzip"),
-    "gsm8k": Source(("gsm8k/test.jsonl",), "GSM8K as in KVzip"),
-    "math500": Source(("math500/test.jsonl",), "MATH-500"),
-    "aime": Source(("aime/2024.jsonl", "aime/2025.jsonl"), "AIME 2024 and 2025"),
-    "mrcr": Source(tuple(f"mrcr/{needles}needle_{part}.jsonl" for needles in (2, 4, 8) for part in (0, 1)), "MRCR"),
-    "nolima": Source(
-        ("nolima/needle_set.json", *(f"nolima/rand_book_{number}.txt" for number in range(1, 6))),
-        "NoLiMa, for non-commercial research only",
-    ),
-    "booksum": Source(("booksum/test.jsonl",), "BookSum perplexity"),
-}
-"""The folders under `data.root` by name; `kvbench data` knows the source of each file."""
+class TaskError(UserError):
+    """A setting or a template of a task is wrong, whatever the row."""
 
 
 class NoData(MissingFile):
@@ -72,10 +33,9 @@ class NoData(MissingFile):
 
     def __init__(self, root: str | None, name: str) -> None:
         family = name.partition("/")[0]
-        source = SOURCES.get(family)
         fix = "docs/data.md says where it comes from, or"
-        if source:
-            fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.files)}), or"
+        if source := read_lock().get(family):
+            fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.patterns)}), or"
         place = folder(root)
         super().__init__(f"no file {place / name} (data.root={place}): {fix} name another folder with data.root=FOLDER")
         self.name = name
@@ -128,7 +88,7 @@ def listing(root: str | None, pattern: str) -> tuple[str, ...]:
 
 def absent(root: str | None, source: Source) -> list[str]:
     """The files and patterns of a source that match nothing under `data.root`."""
-    return [name for name in source.files if not any(path.is_file() for path in folder(root).glob(name))]
+    return [name for name in source.patterns if not any(path.is_file() for path in folder(root).glob(name))]
 
 
 def command(root: str | None, name: str) -> str:
@@ -167,3 +127,37 @@ def sha256_of(path: Path) -> str:
 @remembered
 def _sha256(root: str | None, name: str) -> str:
     return sha256_of(find(root, name))
+
+
+def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]:
+    """A prompt template, filled as text, in two parts: up to the end of the context, and the rest.
+
+    Braces in the fields stay. `file` is the template's, for messages.
+
+    Raises TaskError for a template without `{context}`, with an unknown field, or with a stray brace.
+    """
+    parts, at = ["", ""], 0
+    try:
+        for literal, field, form, conversion in Formatter().parse(template):
+            parts[at] += literal
+            if field is None:
+                continue
+            if field not in fields or form or conversion:
+                raise UserError(f"the template asks for {{{field}}}; a row has only {', '.join(fields)}")
+            parts[at] += fields[field]
+            at = 1 if field == "context" else at
+    except ValueError as error:
+        raise TaskError(f"{file}: {error}") from None
+    if not at:
+        raise TaskError(f"{file}: the template has no {{context}}")
+    return parts[0], parts[1]
+
+
+def json_object(root: str | None, file: str) -> dict[str, Any]:
+    """The object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is not JSON."""
+    path = find(root, file)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON in UTF-8: {error}") from None
+    return content if isinstance(content, dict) else {}

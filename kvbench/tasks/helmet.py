@@ -17,11 +17,15 @@ wraps has no answer prefix.
 
 Differences: samples are in the order of the file; an answer ends at the text "\\n" if `stop` says so, officially also
 at the token "\\n\\n" of vocabularies that have one.
+
+Metrics follow utils.py and `post_process` in data.py. They score an answer together with the end of a prompt that has
+no chat template ("Answer:"), which the official code puts before the answer again.
 """
 
 import hashlib
 import math
 import random
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +36,11 @@ import numpy as np
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, limit_samples, remembered
-from kvbench.tasks.metrics import helmet as metrics
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
+from kvbench.tasks.files import TaskError, remembered
+from kvbench.tasks.scoring import english
+from kvbench.tasks.task import Sample, Tokens, require_samples
 
-Row = Mapping[str, Any]
+Row = jsonl.Row
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
 PAIRS = (105, 220, 440, 900, 1800)
 PASSAGES = (50, 105, 220, 440, 1000)
@@ -81,27 +85,21 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Helmet(FromFiles, Task):
+class Helmet(jsonl.RowTask):
     """A data set at one length of prompt and answer. questions: how many of it are drawn, null for all."""
 
-    name: str
     dataset: str
     context_length: Literal[8192, 16384, 32768, 65536, 131072] = 8192
     questions: int | None = 100
-    samples: int = 50
-    seed: int = 42
     max_new_tokens: int
     version = "helmet.1"  # names the protocol; `data_sha256` names the rows
     metric = "helmet_sub_em"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "samples", "max_new_tokens", "questions")
-        limit_samples(self, lambda: len(self._rows))
+    begins = "Answer:"  # how an answer begins
+    positive = ("samples", "max_new_tokens", "questions")
 
     @property
-    def _rows(self) -> Sequence[int]:
-        """The rows of the first file that become samples: the first ones after shuffling, in the order of the file."""
+    def row_numbers(self) -> Sequence[int]:
+        """The first rows after shuffling, in the order of the file."""
         count = jsonl.count(self.root, self.files[0])
         return sorted(np.random.default_rng(self.seed).permutation(count)[: self.questions].tolist())
 
@@ -110,16 +108,10 @@ class Helmet(FromFiles, Task):
         """The prompt of a row. Raises UserError for an invalid one."""
 
     def score(self, prediction: str, sample: Sample) -> float:
-        return metrics.substring(_answer(sample, prediction), sample.references, "answer:")
+        return substring(_answer(sample, prediction), sample.references, self.begins.lower())
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        for index, line in jsonl.samples(self, self._rows, indices):
-            try:
-                parts = self._parts(line.read())
-            except ValueError as error:
-                yield InvalidSample(index, self.name, f"{line.place}: {error}")
-                continue
-            yield self._sample(count_tokens, index, parts)
+    def row_reader(self, tokens: Tokens) -> Callable[[int, Row], Sample]:
+        return lambda index, row: self._sample(tokens, index, self._parts(row))
 
     def _sample(self, tokens: Tokens, index: int, parts: Parts) -> Sample:
         begins, answers = "" if self.chat else f"\n{parts.begins}", parts.references
@@ -135,7 +127,7 @@ class Helmet(FromFiles, Task):
             return parts.context
         starts = tokens.starts(parts.context)
         if excess > len(starts):
-            raise UserError(
+            raise TaskError(
                 f"task.context_length={self.context_length} of {self.name}: a prompt has {excess} tokens too many, its "
                 f"context only {len(starts)}; choose a longer one of {', '.join(map(str, LENGTHS))}"
             )
@@ -159,6 +151,7 @@ class JsonKV(WithExamples):
     """The value of a key in a JSON object, after worked examples from the same object."""
 
     dataset: Literal["json_kv"]
+    begins = "Corresponding value:"
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -169,10 +162,7 @@ class JsonKV(WithExamples):
         ask = "Extract the value corresponding to the specified key in the JSON object below."
         after = f"\n\n{ask}\n\n{demos}Key: {jsonl.text(row, 'question')}"
         context, answer = jsonl.nonempty_text(row, "context"), jsonl.nonempty_text(row, "answer")
-        return Parts("", context, after, "Corresponding value:", (answer,))
-
-    def score(self, prediction: str, sample: Sample) -> float:
-        return metrics.substring(_answer(sample, prediction), sample.references, "corresponding value:")
+        return Parts("", context, after, self.begins, (answer,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +189,7 @@ class Niah(Helmet):
         return Parts(before, jsonl.nonempty_text(row, "context"), after, begins, answers)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        return metrics.recall(_answer(sample, prediction), sample.references)
+        return recall(_answer(sample, prediction), sample.references)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +206,7 @@ class Kilt(WithExamples):
         return f"{test}_k{_of(self, PASSAGES)}_{depth}", f"{demo}_k3_{depth}"
 
     @property
-    def _rows(self) -> Sequence[int]:
+    def row_numbers(self) -> Sequence[int]:
         return _drawn_keys(self, _questions(self.root, self.files[0]))
 
     def _parts(self, row: Row) -> Parts:
@@ -233,7 +223,7 @@ class Kilt(WithExamples):
             f"following format:\nAnswer: [answer]\n\n{shown}"
         )
         after = f"\n\nQuestion: {jsonl.text(row, 'question')}"
-        return Parts(before, _passages(row), after, "Answer:", jsonl.texts(row, "answers"))
+        return Parts(before, _passages(row), after, self.begins, jsonl.texts(row, "answers"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +232,7 @@ class Rerank(WithExamples):
 
     dataset: Literal["msmarco"]
     metric = "helmet_ndcg_10"
+    begins = "Ranking:"
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -249,14 +240,14 @@ class Rerank(WithExamples):
         return test, demo
 
     @property
-    def _rows(self) -> Sequence[int]:
-        return _drawn_keys(self, _queries(self.root, self.files[0]))
+    def row_numbers(self) -> Sequence[int]:
+        return _drawn_keys(self, dict(enumerate(_queries(self.root, self.files[0]))))
 
     @cached_property
     def _demos(self) -> Sequence[Row]:
         """Without those of drawn queries, if there are more than twice as many."""
-        demos, rows, queries = _read(self.root, self.files[1]), self._rows, _queries(self.root, self.files[0])
-        drawn = {queries.get(row) for row in rows} if len(demos) > 2 * len(rows) else ()
+        demos, rows, queries = _read(self.root, self.files[1]), self.row_numbers, _queries(self.root, self.files[0])
+        drawn = {queries[row] for row in rows} if len(demos) > 2 * len(rows) else ()
         return [demo for demo in demos if _query(demo) not in drawn]
 
     def _parts(self, row: Row) -> Parts:
@@ -273,15 +264,13 @@ class Rerank(WithExamples):
             "documents in the rankings. Write your answer using the unique IDs, with the following format:\nRanking: "
             f"ID3 > ID1 > ID2\n\n{shown}"
         )
-        after, labels = (
-            f"\n\nQuery: {jsonl.text(row, 'query')}",
-            tuple(f"{each['id']} {each['label']}" for each in passages),
-        )
-        return Parts(before, _numbered(passages, titled), after, "Ranking:", (_gold(passages),), labels)
+        after = f"\n\nQuery: {jsonl.text(row, 'query')}"
+        labels = tuple(f"{passage['id']} {passage['label']}" for passage in passages)
+        return Parts(before, _numbered(passages, titled), after, self.begins, (_gold(passages),), labels)
 
     def score(self, prediction: str, sample: Sample) -> float:
         relevance = {name: int(label) for name, label in (each.rsplit(" ", 1) for each in sample.choices)}
-        return metrics.ndcg(metrics.ranking(_answer(sample, prediction)), relevance)
+        return ndcg(ranking(_answer(sample, prediction)), relevance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +280,7 @@ class InContext(Helmet):
     dataset: Literal["trec_coarse", "trec_fine", "banking77", "clinic150", "nlu"]
     questions: int | None = 500
     metric = "helmet_exact_match"
+    begins = "label:"
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -300,7 +290,7 @@ class InContext(Helmet):
         return f"helmet_icl/{name}_train.jsonl", f"helmet_icl/{name}_test.jsonl"
 
     def score(self, prediction: str, sample: Sample) -> float:
-        return metrics.exact(_answer(sample, prediction), sample.references, "label:")
+        return exact(_answer(sample, prediction), sample.references, self.begins)
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
         _, test = self._texts
@@ -309,7 +299,7 @@ class InContext(Helmet):
             yield self._sample(count_tokens, index, self._parts(test[index]))
 
     @property
-    def _rows(self) -> Sequence[int]:
+    def row_numbers(self) -> Sequence[int]:
         return range(len(self._texts[1]))
 
     @cached_property
@@ -337,7 +327,7 @@ class InContext(Helmet):
             "Use the provided mapping from the text to label to assign a label to the text. Only output "
             '"label: {label}" and nothing else. \n\n'
         )
-        return Parts(before, context, f"\n\n{row['text']}", "label:", (str(numbers[row["label"]]),))
+        return Parts(before, context, f"\n\n{row['text']}", self.begins, (str(numbers[row["label"]]),))
 
 
 def _of(task: Helmet, sizes: Sequence[int]) -> int:
@@ -419,13 +409,11 @@ def _question(row: Row) -> str | int:
     return row["id"] if "id" in row else jsonl.text(row, "question")
 
 
-@remembered
-def _queries(root: str | None, name: str) -> Mapping[int, Any]:
-    return dict(enumerate(jsonl.values(root, name, _query)))
-
-
 def _query(row: Row) -> str:
     return jsonl.text(row, "qid")
+
+
+_queries = jsonl.column(_query)
 
 
 def _labelled(row: Row, label: str, classes: int, name: str) -> Row:
@@ -465,3 +453,49 @@ def _each(row: Row, *names: str) -> Sequence[Row]:
     if not isinstance(passages, list) or not all(isinstance(each, dict) and {*names} <= {*each} for each in passages):
         raise UserError(f"its ctxs are {str(passages)[:80]}: a list of passages with {', '.join(names)}")
     return passages
+
+
+def substring(text: str, references: Sequence[str], prefix: str) -> float:
+    """1 if a reference occurs in the text or in its first answer, words compared without articles and punctuation."""
+    texts = [_joined(text), _joined(first_answer(text, prefix))]
+    return float(any(_joined(reference) in part for reference in references for part in texts))
+
+
+def exact(text: str, references: Sequence[str], prefix: str) -> float:
+    """1 if the first answer equals a reference, words compared without articles and punctuation."""
+    return float(_joined(first_answer(text, prefix)) in [_joined(reference) for reference in references])
+
+
+def recall(text: str, references: Sequence[str]) -> float:
+    """Share of the references that occur in the text, regardless of case."""
+    return sum(reference.lower() in text.lower() for reference in references) / len(references)
+
+
+def first_answer(text: str, prefix: str) -> str:
+    """The rest of the line after the first `prefix`, or the first line without one; a repeated prefix is dropped."""
+    match = re.search(f"{prefix}(.*)", text, re.IGNORECASE) or re.match("(.*)", text)
+    assert match is not None
+    return re.sub(f"^{prefix}", "", match[1].strip(), flags=re.IGNORECASE).strip()
+
+
+def ranking(text: str) -> list[str]:
+    """The distinct ids of the longest chain such as "[3] > [1]"; the whole text, changed, if it has no number."""
+    text = re.sub(r"[\[\]:]", "", text).lower().replace("id", "")
+    chains = [match[0] for match in re.finditer(r"\d+(?:\s*>\s*\d+)*", text)]
+    ids = [part.strip() for part in max(chains, key=len).split(">")] if chains else [text]
+    return list(dict.fromkeys(name for name in ids if not chains or name.isdigit()))
+
+
+def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], depth: int = 10) -> float:
+    """NDCG of the first `depth` ids as trec_eval computes it, with the relevance as gain; rounded to five digits."""
+    gains = [relevance.get(name, 0) for name in ranked]
+    best = _discounted(sorted(relevance.values(), reverse=True)[:depth])
+    return round(_discounted(gains[:depth]) / best, 5) if best else 0.0
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return sum(max(gain, 0) / math.log2(place + 2) for place, gain in enumerate(gains))
+
+
+def _joined(text: str) -> str:
+    return " ".join(english(text))

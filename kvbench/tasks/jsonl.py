@@ -1,14 +1,16 @@
-"""Benchmark files with one JSON object per line."""
+"""Benchmark files with one JSON object per line, and tasks whose samples are such rows."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.files import find, remembered
-from kvbench.tasks.task import require_samples
+from kvbench.tasks.files import FromFiles, TaskError, find, limit_samples, remembered
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
 
+Row = dict[str, Any]
 Value = TypeVar("Value")
 
 
@@ -20,7 +22,7 @@ class Line:
     place: str
     content: bytes
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Row:
         """The JSON object. Raises UserError for anything else."""
         try:
             row = json.loads(self.content.decode("utf-8"))
@@ -55,7 +57,7 @@ def rows(root: str | None, name: str, indices: Collection[int] | None = None) ->
         raise UserError(f"{path} has no row {last if number < last else min(indices)}: it has {number + 1} or more")
 
 
-def values(root: str | None, name: str, read: Callable[[dict[str, Any]], Value]) -> Iterator[Value | None]:
+def values(root: str | None, name: str, read: Callable[[Row], Value]) -> Iterator[Value | None]:
     """`read` of each row of a file, None for rows that it refuses with a ValueError. Raises as `rows` does."""
     for line in rows(root, name):
         try:
@@ -64,12 +66,9 @@ def values(root: str | None, name: str, read: Callable[[dict[str, Any]], Value])
             yield None
 
 
-def samples(task: Any, numbers: Sequence[int], indices: Collection[int]) -> Iterator[tuple[int, Line]]:
-    """Samples with their rows in the first file of a task, if sample i is row `numbers[i]`. Raises as `rows` does."""
-    require_samples(task, indices, len(numbers))
-    sample_of = {numbers[index]: index for index in indices}
-    for line in rows(task.root, task.files[0], sample_of):
-        yield sample_of[line.number], line
+def column(read: Callable[[Row], Value]) -> Callable[[str | None, str], tuple[Value | None, ...]]:
+    """A cached reader of `values` of a file: `read` of each row."""
+    return remembered(lambda root, name: tuple(values(root, name, read)))
 
 
 @remembered
@@ -79,14 +78,14 @@ def count(root: str | None, name: str) -> int:
         return sum(bool(line.strip()) for line in file)
 
 
-def field(row: Mapping[str, Any], name: str) -> Any:
+def field(row: Row, name: str) -> Any:
     """A field of a row. Raises UserError if it is absent."""
     if name not in row:
         raise UserError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
     return row[name]
 
 
-def text(row: Mapping[str, Any], name: str) -> str:
+def text(row: Row, name: str) -> str:
     """A field that is a text. Raises UserError for another type and for a text that UTF-8 cannot encode."""
     value = field(row, name)
     if not isinstance(value, str):
@@ -100,7 +99,7 @@ def text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def nonempty_text(row: Mapping[str, Any], name: str) -> str:
+def nonempty_text(row: Row, name: str) -> str:
     """`text` that is not only white space. Raises UserError."""
     value = text(row, name)
     if not value.strip():
@@ -108,10 +107,51 @@ def nonempty_text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def texts(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def texts(row: Row, name: str) -> tuple[str, ...]:
     """A field that is a list of at least one text. Raises UserError for any other value."""
     value = field(row, name)
     if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
         verb = "are" if name.endswith("s") else "is"
         raise UserError(f"its {name} {verb} {str(value)[:80]}: a list of at least one text")
     return tuple(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTask(FromFiles, Task):
+    """Base class of tasks whose samples are rows of a file, the first of `files`. Sample i is row `row_numbers[i]`."""
+
+    name: str
+    samples: int = 50
+    seed: int = 42
+    positive = ("samples", "max_new_tokens")  # settings that must be at least 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, *self.positive)
+        limit_samples(self, lambda: len(self.row_numbers))
+
+    @property
+    def row_numbers(self) -> Sequence[int]:
+        """The rows that become samples, counted from 0."""
+        return range(count(self.root, self.files[0]))
+
+    @abstractmethod
+    def row_reader(self, tokens: Tokens) -> Callable[[int, Row], Sample]:
+        """The function that makes a sample of its index and row, and raises ValueError for an invalid row.
+
+        Raises UserError if no row can become a sample or be scored: a template or a package is missing.
+        """
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+        read, numbers = self.row_reader(count_tokens), self.row_numbers
+        require_samples(self, indices, len(numbers))
+        index_of = {numbers[index]: index for index in indices}
+        for line in rows(self.root, self.files[0], index_of):
+            index = index_of[line.number]
+            try:
+                sample = read(index, line.read())
+            except TaskError:
+                raise
+            except ValueError as error:
+                sample = InvalidSample(index, self.name, f"{line.place}: {error}")
+            yield sample

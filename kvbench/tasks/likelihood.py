@@ -1,10 +1,54 @@
-"""Tasks without questions: a text is read, and the metric is the negative log-likelihood of its tokens."""
+"""Perplexity: a text is read, and the metric is the negative log-likelihood of its tokens. PG19 and BookSum.
 
+PG19, the books of its test split, read token by token with eviction after each token:
+
+    pg19/test_10321.txt      The Girl at Central ... [CRLF] [CRLF] ... one book a file, as DeepMind published them
+    <s>The Girl at Central   the first token scored is the one after what the tokenizer begins a text with
+
+Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: tokens are fed one at a time,
+eviction follows each token (`evict: after`), and the result is exp of the mean over all tokens of all books. OBCache's
+Algorithm 2 evicts before a token is read (`evict: before`): one key less.
+
+With `reset=false` a book continues from the cache of the previous book, as published, so its first token has earlier
+tokens to attend to. Positions continue too; `policy.positions=cache`, which counts positions within the cache as
+published, is needed to read beyond the model's length (docs/many-questions.md has StreamingLLM's settings). The
+default, `reset=true`, begins every book with an empty cache, and KV pairs keep their original positions.
+
+Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).
+Books are read in the order of their names. A book that is not UTF-8 is skipped when later books continue from the
+cache. CRLF becomes a newline, as text files are read by default; nothing else is changed.
+
+BookSum with eviction after every block, section 5 and table 4 of CAOTE (arXiv:2504.14051):
+
+    chapter        "It was a grey morning when the coach came ..."     one chapter of a novel
+    summary_text   "The coach brings a stranger. ..."                  one of its summaries
+    bid, book_id, source, summary, ...                                 not read
+
+Rows of kmfoda/booksum, split test, as lines of booksum/test.jsonl. CAOTE says that prompts are read in blocks of
+128 tokens with eviction whenever the budget is exceeded, and that it reports "generation perplexity" and its difference
+to the full cache. It does not say of which text. Both interpretations are here:
+
+    scored=chapter   the tokens of a chapter, given those before; each chapter once, whatever its summaries
+    scored=summary   the tokens of a summary, given the chapter: the chapter is read in blocks, then one token at a time
+
+The tokens of a block attend to the cache, which holds the budget, and to earlier tokens of the block; then eviction
+follows. So a token attends to at most budget + 128 KV pairs. Not stated in the paper and chosen here: texts are read
+without a template, after the tokenizer's first special token; `between` precedes a summary; only the first
+`context_length` scored tokens and the first `given` tokens before them count. Compare differences to the full cache,
+not perplexities.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, Task, refuse_prompt_settings
+from kvbench.tasks import jsonl
+from kvbench.tasks.files import FromFiles, find, listing, remembered
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, refuse_prompt_settings, require_choice
+
+PATTERN = "pg19/*.txt"
+Scored = Literal["chapter", "summary"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +84,104 @@ class Likelihood(Task):
 
     def score(self, prediction: str, sample: Sample) -> float:
         raise AssertionError(f"{sample.task} has no answers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PG19(FromFiles, Likelihood):
+    """One sample per book."""
+
+    name: str = "pg19"
+    context_length: int = 32768
+    samples: int = 100
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples < 1:
+            raise UserError(f"task.samples={self.samples}: allowed: 1 or more books")
+
+    @property
+    def version(self) -> str:
+        return "pg19-reset.1" if self.reset else "pg19-stream.1"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return listing(self.root, PATTERN)
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+        """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`."""
+        books = self.files
+        if any(index >= len(books) for index in indices):
+            raise UserError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")
+        for index in sorted(indices):
+            try:
+                text = find(self.root, books[index]).read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                yield InvalidSample(
+                    index, self.name, f"{books[index]}: not UTF-8: {error.reason} at byte {error.start}"
+                )
+            else:
+                yield Sample(index, self.name, text, "", "", (), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookSum(jsonl.RowTask, Likelihood):
+    """One sample per chapter, or one per summary."""
+
+    scored: Scored
+    context_length: int
+    given: int = 0
+    between: str = ""
+    split: str = "test"
+    in_blocks = True
+    positive = ("samples",)
+
+    def __post_init__(self) -> None:
+        require_choice(self, "scored", get_args(Scored))
+        if not self.reset:
+            raise UserError(
+                f"task.reset=false of {self.name}: every text starts from an empty cache; use task.reset=true"
+            )
+        if (self.given < 2) == (self.scored == "summary"):
+            allowed = (
+                "allowed: 2 or more, the tokens of the chapter that are read first"
+                if self.scored == "summary"
+                else "allowed: 0, since nothing is read before a chapter"
+            )
+            raise UserError(f"task.given={self.given} of {self.name}: {allowed}")
+        super().__post_init__()
+
+    @property
+    def version(self) -> str:
+        return f"booksum-{self.scored}.1"
+
+    @property
+    def given_tokens(self) -> int:
+        return self.given
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (f"booksum/{self.split}.jsonl",)
+
+    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+        def read(index: int, row: jsonl.Row) -> Sample:
+            chapter = jsonl.nonempty_text(row, "chapter")
+            summary = jsonl.nonempty_text(row, "summary_text") if self.scored == "summary" else ""
+            return Sample(index, self.name, chapter, summary, self.between if summary else "", (), 0)
+
+        return read
+
+    @property
+    def row_numbers(self) -> Sequence[int]:
+        if self.scored == "summary":
+            return super().row_numbers
+        return _first_of_chapters(self.root, self.files[0])
+
+
+@remembered
+def _first_of_chapters(root: str | None, file: str) -> tuple[int, ...]:
+    """The first row of every chapter, and the rows without a chapter."""
+    first: dict[str | int, int] = {}
+    for number, chapter in enumerate(jsonl.values(root, file, lambda row: jsonl.text(row, "chapter"))):
+        first.setdefault(number if chapter is None else chapter, number)
+    return tuple(first.values())

@@ -8,18 +8,27 @@ https://github.com/Zefan-Cai/R-KV, those of 2025 of math-ai/aime25 on the hub.
 
 Prompts: `boxed` adds the sentence that the model cards of DeepSeek-R1 and Qwen3 ask for; `rkv` is the prompt of
 run_math.py in R-KV, without a chat template there.
+
+Namesakes of the metric that differ: kvpress (math500, aime25) ends the expression at the first closing brace and
+compares texts, so that 103 of the 500 reference answers of MATH-500 score 0 against themselves.
 """
 
-from collections.abc import Collection, Iterator
+import atexit
+import multiprocessing
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing.pool import Pool
 from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, limit_samples
-from kvbench.tasks.metrics import math_answers
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.scoring import pinned
+from kvbench.tasks.task import Sample, Tokens
 
+SECONDS = 20.0
+"""The time limit of a comparison, with a process's start: sympy may compute without end."""
+VERSION = "0.9.0"  # of math-verify
 PROMPTS = {
     "boxed": ("", "\nPlease reason step by step, and put your final answer within \\boxed{}."),
     "rkv": (
@@ -33,23 +42,15 @@ Prompt = Literal["boxed", "rkv"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathProblems(FromFiles, Task):
-    """The problems of a file. Sample i is row i."""
+class MathProblems(jsonl.RowTask):
+    """The problems of a file."""
 
-    name: str
     file: str
     max_new_tokens: int
     prompt: Prompt = "boxed"
-    samples: int = 50
-    seed: int = 42
     version = "math.1"  # names the protocol; `data_sha256` names the rows
     metric = "boxed_value"
-    context_length = None  # problems have their own lengths
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "samples", "max_new_tokens")
-        limit_samples(self, lambda: jsonl.count(self.root, self.file))
+    context_length = None  # rows have their own lengths
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -57,19 +58,71 @@ class MathProblems(FromFiles, Task):
 
     def score(self, prediction: str, sample: Sample) -> float:
         (reference,) = sample.references
-        return math_answers.same_value(prediction, reference)
+        return same_value(prediction, reference)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        math_answers.check_package()  # before the first sample
+    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+        check_package()
         before, after = PROMPTS[self.prompt]
-        for index, line in jsonl.samples(self, range(jsonl.count(self.root, self.file)), indices):
-            try:
-                row = line.read()
-                problem = jsonl.nonempty_text(row, "problem")
-                answer = jsonl.field(row, "answer")
-                if isinstance(answer, bool) or not isinstance(answer, str | int) or not str(answer).strip():
-                    raise UserError(f"its answer is {str(answer)[:80]!r}: a text or a whole number")
-            except ValueError as error:
-                yield InvalidSample(index, self.name, f"{line.place}: {error}")
-                continue
-            yield Sample(index, self.name, before + problem, after, "", (str(answer),), self.max_new_tokens)
+
+        def read(index: int, row: jsonl.Row) -> Sample:
+            problem, answer = jsonl.nonempty_text(row, "problem"), jsonl.field(row, "answer")
+            if isinstance(answer, bool) or not isinstance(answer, str | int) or not str(answer).strip():
+                raise UserError(f"its answer is {str(answer)[:80]!r}: a text or a whole number")
+            return Sample(index, self.name, before + problem, after, "", (str(answer),), self.max_new_tokens)
+
+        return read
+
+
+def boxed(answer: str) -> str | None:
+    """What the last `\\boxed{...}` of an answer holds, braces balanced as in LaTeX; None if none closes."""
+    start = answer.rfind("\\boxed{")
+    if start < 0:
+        return None
+    content, depth, escaped = answer[start + len("\\boxed{") :], 1, False
+    for at, character in enumerate(content):
+        if not escaped and character in "{}":
+            depth += 1 if character == "{" else -1
+            if depth == 0:
+                return content[:at]
+        escaped = character == "\\" and not escaped
+    return None
+
+
+def same_value(prediction: str, reference: str) -> float:
+    """1 if the last boxed expression of an answer equals the reference, both LaTeX: as texts without blanks, or by
+    math-verify (numbers, fractions, tuples, sets, intervals, symbolic expressions). 0 without a box, and if the
+    comparison takes longer than `SECONDS`.
+
+    Raises UserError if math-verify is not installed at its pinned version.
+    """
+    value = boxed(prediction)
+    if value is None:
+        return 0.0
+    if "".join(value.split()) == "".join(reference.split()):
+        return 1.0
+    try:
+        return float(_child().apply_async(equal, (value, reference)).get(SECONDS))
+    except multiprocessing.TimeoutError:
+        _child().terminate()
+        _child.cache_clear()
+        return 0.0
+
+
+def equal(value: str, reference: str) -> bool:
+    """Whether math-verify finds two LaTeX expressions equal. Runs in a process of its own."""
+    pinned("math-verify", VERSION, "math_verify")
+    from math_verify import parse, verify
+
+    return verify(parse(f"\\boxed{{{reference}}}"), parse(f"\\boxed{{{value}}}"))
+
+
+def check_package() -> None:
+    """Raise UserError with the fix if math-verify is missing."""
+    pinned("math-verify", VERSION, "math_verify")
+
+
+@cache
+def _child() -> Pool:
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    atexit.register(pool.terminate)
+    return pool

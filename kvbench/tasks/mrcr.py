@@ -16,11 +16,11 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, limit_samples, remembered
+from kvbench.tasks.files import FromFiles, limit_samples
 from kvbench.tasks.own_file import conversation
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
@@ -89,13 +89,11 @@ class MRCR(FromFiles, Task):
         return Sample(index, self.name, context, question, "", (answer,), new_tokens, (prefix,), messages=turns)
 
 
-@remembered
-def _sizes(root: str | None, file: str) -> tuple[int | None, ...]:
-    return tuple(jsonl.values(root, file, _size))
-
-
-def _size(row: dict[str, Any]) -> int:
+def _size(row: jsonl.Row) -> int:
     size = jsonl.field(row, "n_chars")
     if not isinstance(size, int):
         raise UserError(f"its n_chars is {size!r}: a whole number")
     return size
+
+
+_sizes = jsonl.column(_size)

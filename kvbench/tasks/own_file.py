@@ -19,9 +19,9 @@ from typing import Any
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, limit_samples, sha256_of
-from kvbench.tasks.longbench.task import FUNCTIONS
-from kvbench.tasks.metrics.kvzip import exact
-from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
+from kvbench.tasks.kvzip import exact
+from kvbench.tasks.longbench import FUNCTIONS
+from kvbench.tasks.ruler.task import string_match_all, string_match_part
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
 

@@ -14,19 +14,25 @@ own prompts.
 Difference besides those of `shared_context` and of the metrics: the mean of a mixed task is over all its questions;
 KVzip's repoqa_and_kv is the mean of the two kinds in each context. `Row.question_number` tells them apart if they
 alternate.
+
+RepoQA's score of a function that the answer repeats from a repository follows scbench/repo_qa_utils.py of
+https://github.com/microsoft/MInference, after https://github.com/evalplus/repoqa, and repoqa_score in
+results/metric.py of KVzip: pass@1 at similarity 0.8, comments kept. Differences: an answer of white space scores 0,
+where KVzip leaves it out of the mean; the grammars are those of tree-sitter-language-pack, the maintained successor of
+tree_sitter_languages. They are used only for answers with blocks of code.
 """
 
+import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from kvbench.support.errors import UserError
-from kvbench.tasks import jsonl
-from kvbench.tasks.files import remembered
-from kvbench.tasks.metrics import kvzip
-from kvbench.tasks.metrics.longbench import rouge_package
-from kvbench.tasks.metrics.repoqa import FUNCTIONS, pass_at_1
+from kvbench.tasks import jsonl, kvzip
+from kvbench.tasks.longbench import rouge_package
+from kvbench.tasks.scoring import FIX
 from kvbench.tasks.shared_context import ContextWithQuestions, Question, SharedContext
 from kvbench.tasks.task import Sample, require_choice
 
@@ -48,47 +54,56 @@ MEMBERS = ("kv", "prefix_suffix", "vt", "repoqa", "qa_eng", "choice_eng", "many_
 Length = Literal["full", "tiny", "short", "mid"]
 FULL_ONLY = ("qa_eng", "choice_eng", "vt")
 """Tasks that KVzip did not shorten."""
+FUNCTIONS = {
+    "python": "(function_definition name: (_)) @found",
+    "java": "(method_declaration name: (_)) @found",
+    "typescript": "(function_declaration name: (_)) @found",
+    "rust": "(function_item name: (_)) @found",
+    "cpp": "(function_definition declarator: (function_declarator declarator: (identifier))) @found",
+    "go": "(function_declaration name: (_)) @found",
+}
+"""The tree-sitter query that finds functions, by language."""
+THRESHOLD = 0.8
+BLOCKS = re.compile(r"^```(?:\w+)?\s*\n(.*?)(?=^```)```", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SCBenchTask(SharedContext):
-    """One task, `member`. length: full contexts, or those that KVzip shortened to about 8K (tiny), 20K (short) or 60K
-    (mid) tokens, in separate files (scbench/kv_tiny.jsonl)."""
+class SCBench(SharedContext):
+    """Base class of SCBench's tasks in both protocols: one task, `member`, whose rows hold a context and questions.
+
+    family: begins the metric's name. metrics: by kind of question; repoqa's is `pass_at_1`. mixed: the mixed tasks,
+    with the kinds of their questions. check_summary: raises UserError if summaries cannot be scored.
+    """
 
     member: str
-    length: Length = "full"
-    version = "scbench-kvzip.1"  # names the protocol; `data_sha256` names the rows
-
-    def __post_init__(self) -> None:
-        require_choice(self, "member", MEMBERS)
-        if self.length not in get_args(Length) or (self.member in FULL_ONLY and self.length != "full"):
-            allowed = "full" if self.member in FULL_ONLY else ", ".join(get_args(Length))
-            raise UserError(f"task.length={self.length} of {self.name}: allowed: {allowed}")
-        super().__post_init__()
+    family: ClassVar[str]
+    metrics: ClassVar[Mapping[str, Callable[[str, Any], float]]]
+    mixed: ClassVar[Mapping[str, Collection[str]]]
+    check_summary: ClassVar[Callable[[], Any]]
 
     @property
     def metric(self) -> str:
         if self.member == "repoqa":
             return "repoqa_pass_at_1"
-        return f"kvzip_{self.member if self.member in MIXED else KINDS[self.member].__name__}"
+        return f"{self.family}_{self.member if self.member in self.mixed else self.metrics[self.member].__name__}"
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        suffix = "" if self.length == "full" else f"_{self.length}"
-        return (f"scbench/{self.member}{suffix}.jsonl",)
+    @abstractmethod
+    def _count(self, row: jsonl.Row) -> int:
+        """The number of questions of a row. Raises UserError for an invalid row."""
 
-    def counts(self) -> Sequence[int]:
-        return _counts(self.root, self.files[0])
+    @abstractmethod
+    def _content(self, row: jsonl.Row) -> ContextWithQuestions:
+        """Raises UserError for a missing field, a wrong type, an empty context, or questions without answers."""
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
         if self.member.startswith("summary"):
-            rouge_package()  # before the first sample, if summaries cannot be scored
+            self.check_summary()
         for line in jsonl.rows(self.root, self.files[0], contexts):
             questions = 1
             try:
                 row = line.read()
-                questions = len(_prompts(row)) - 1
-                content = _content(self.member, row)
+                questions = self._count(row)
+                content = self._content(row)
             except ValueError as error:
                 content = ContextWithQuestions("", [f"{line.place}: {error}"] * questions)
             yield line.number, content
@@ -98,21 +113,57 @@ class SCBenchTask(SharedContext):
         if sample.kind == "repoqa":
             language, *functions = sample.choices
             return pass_at_1(prediction, sample.references, functions, language)
+        return self.metrics[sample.kind](prediction, sample.references)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SCBenchTask(SCBench):
+    """A task as KVzip evaluates it. length: full contexts, or those that KVzip shortened to about 8K (tiny), 20K
+    (short) or 60K (mid) tokens, in separate files (scbench/kv_tiny.jsonl)."""
+
+    length: Length = "full"
+    version = "scbench-kvzip.1"  # names the protocol; `data_sha256` names the rows
+    family = "kvzip"
+    metrics = KINDS
+    mixed = MIXED
+    check_summary = staticmethod(rouge_package)
+
+    def __post_init__(self) -> None:
+        require_choice(self, "member", MEMBERS)
+        if self.length not in get_args(Length) or (self.member in FULL_ONLY and self.length != "full"):
+            allowed = "full" if self.member in FULL_ONLY else ", ".join(get_args(Length))
+            raise UserError(f"task.length={self.length} of {self.name}: allowed: {allowed}")
+        super().__post_init__()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        suffix = "" if self.length == "full" else f"_{self.length}"
+        return (f"scbench/{self.member}{suffix}.jsonl",)
+
+    def counts(self) -> Sequence[int]:
+        return [questions or 1 for questions in _counts(self.root, self.files[0])]
+
+    def _count(self, row: jsonl.Row) -> int:
+        return _count(row)
+
+    def _content(self, row: jsonl.Row) -> ContextWithQuestions:
+        return _content(self.member, row)
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        if sample.kind == "repoqa":
+            return super().score(prediction, sample)
         (reference,) = sample.references
-        return KINDS[sample.kind](prediction, reference)
+        return self.metrics[sample.kind](prediction, reference)
 
 
-@remembered
-def _counts(root: str | None, file: str) -> tuple[int, ...]:
-    """The number of questions of each row, 1 for an invalid row."""
-    return tuple(number or 1 for number in jsonl.values(root, file, lambda row: len(_prompts(row)) - 1))
+def _count(row: jsonl.Row) -> int:
+    return len(_prompts(row)) - 1
 
 
-def _content(member: str, row: Mapping[str, Any]) -> ContextWithQuestions:
-    """The context and the questions of a row.
+_counts = jsonl.column(_count)
 
-    Raises UserError for a missing field, a wrong type, an empty context, or questions without answers.
-    """
+
+def _content(member: str, row: jsonl.Row) -> ContextWithQuestions:
     context, *questions = _prompts(row)
     if not context.strip():
         raise UserError("its context is empty")
@@ -144,14 +195,14 @@ def _content(member: str, row: Mapping[str, Any]) -> ContextWithQuestions:
     return ContextWithQuestions(context, list(map(question, questions, kinds, answers, count())))
 
 
-def _prompts(row: Mapping[str, Any]) -> list[str]:
+def _prompts(row: jsonl.Row) -> list[str]:
     prompts = jsonl.field(row, "prompts")
     if not isinstance(prompts, list) or len(prompts) < 2 or not all(isinstance(text, str) for text in prompts):
         raise UserError(f"its prompts are {str(prompts)[:80]}: a context and at least one question")
     return prompts
 
 
-def _list(row: Mapping[str, Any], name: str, length: int) -> list[Any]:
+def _list(row: jsonl.Row, name: str, length: int) -> list[Any]:
     values = jsonl.field(row, name)
     if not isinstance(values, list) or len(values) != length:
         raise UserError(f"its {name} is {str(values)[:80]}: a list, one for each of {length} questions")
@@ -172,3 +223,52 @@ def _kind(member: str, value: Any) -> str:
     if kind not in MIXED[member]:
         raise UserError(f"its task holds {value!r}: of {member}, {' or '.join(f'scbench_{k}' for k in MIXED[member])}")
     return kind
+
+
+def pass_at_1(prediction: str, references: Sequence[str], functions: Sequence[str], language: str) -> float:
+    """1 if the function in the answer is most similar to one of `references`, and at least 0.8.
+
+    functions: the repository's functions that the task asks for, including the references; of equally similar ones the
+    first counts. The answer's function is the first one in its blocks of code, or the first block if no block has a
+    function, or the whole answer if it has no block.
+
+    Raises UserError: the language is none of RepoQA's, or nltk or the grammars are not installed.
+    """
+    if language not in FUNCTIONS:
+        raise UserError(f"language {language!r}: allowed: {', '.join(FUNCTIONS)}")
+    if not prediction.strip():
+        return 0.0
+    answer = function_in(prediction, language)
+    similarities = [similarity(answer, function) for function in functions]
+    best = max(similarities, default=0.0)
+    return float(best >= THRESHOLD and functions[similarities.index(best)] in references)
+
+
+def similarity(candidate: str, reference: str) -> float:
+    """BLEU-4 of two functions, words between white space, smoothed by method 4 of Chen and Cherry (2014)."""
+    try:
+        from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+    except ModuleNotFoundError:
+        raise UserError(f"repoqa is scored by the BLEU of nltk, which is not installed; run: {FIX}") from None
+    words = [re.split(r"\s+", text.strip()) for text in (reference, candidate)]
+    return float(sentence_bleu([words[0]], words[1], smoothing_function=SmoothingFunction().method4))  # type: ignore[arg-type]
+
+
+def function_in(prediction: str, language: str) -> str:
+    """The part of an answer that is compared; see `pass_at_1`."""
+    blocks = BLOCKS.findall(prediction.strip())
+    if not blocks:
+        return prediction.strip()
+    try:
+        from tree_sitter import Query, QueryCursor
+        from tree_sitter_language_pack import get_language, get_parser
+    except ModuleNotFoundError:
+        raise UserError(f"repoqa needs tree-sitter-language-pack, which is not installed; run: {FIX}") from None
+    functions = Query(get_language(language), FUNCTIONS[language])  # type: ignore[arg-type]
+    for block in blocks:
+        source = block.encode()
+        tree = get_parser(language).parse(source)  # type: ignore[arg-type]
+        if nodes := QueryCursor(functions).captures(tree.root_node).get("found", []):
+            first = min(nodes, key=lambda node: (node.start_byte, -node.end_byte))
+            return source[first.start_byte : first.end_byte].decode()
+    return blocks[0]

@@ -17,29 +17,59 @@ Differences: the first token of a sequence is not doubled, which moves the borde
 of the model's own are carried as the tokens that were generated, not tokenised anew; with own answers and a template
 without a fixed system turn the official code repeats before each question what begins a conversation (the first token
 of Llama 3, the system turn of Qwen2.5), here the template's text between two turns is read.
+
+Metrics follow compute_scores.py there: each scores one answer against its references, in 0..1. Those that are not here
+are InfiniteBench's.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.tasks import jsonl
+from kvbench.tasks import infinitebench, jsonl
 from kvbench.tasks.files import folder, remembered
-from kvbench.tasks.metrics import infinitebench, scbench
-from kvbench.tasks.metrics.repoqa import FUNCTIONS, pass_at_1
-from kvbench.tasks.shared_context import GAP, ContextWithQuestions, Question, SharedContext, Turns
+from kvbench.tasks.scbench import FUNCTIONS, SCBench
+from kvbench.tasks.shared_context import GAP, ContextWithQuestions, Question, Turns
 from kvbench.tasks.task import Sample, Truncation, Turn, require_choice, require_positive
 
+
+def contains(prediction: str, references: Sequence[str]) -> float:
+    """1 if the answer contains the first reference, character by character."""
+    return float(infinitebench.first(references) in prediction)
+
+
+def contains_any(prediction: str, references: Sequence[str]) -> float:
+    """1 if the answer contains one of the references, regardless of case."""
+    answer = prediction.strip().upper()
+    return float(any(reference.upper() in answer for reference in references))
+
+
+def share(prediction: str, references: Sequence[str]) -> float:
+    """Share of the references that the answer contains, regardless of case, rounded to two decimals."""
+    infinitebench.first(references)
+    answer = prediction.lower()
+    return round(sum(reference.lower() in answer for reference in references) / len(references), 2)
+
+
+def number(prediction: str, references: Sequence[str]) -> float:
+    """1 if the first number of the answer equals the label: without its sign, and for a whole label its fraction."""
+    label, match = infinitebench.number(infinitebench.first(references)), re.search(r"\d+\.\d+|\d+", prediction)
+    if match is None:
+        return 0.0
+    value = float(match[0])
+    return float((int(value) if isinstance(label, int) and value < float("inf") else value) == label)
+
+
 METRICS = {
-    "kv": scbench.contains,
-    "prefix_suffix": scbench.contains,
+    "kv": contains,
+    "prefix_suffix": contains,
     "passkey": infinitebench.passkey,
-    "vt": scbench.share,
-    "mf": scbench.number,
-    "many_shot": scbench.contains_any,
-    "qa_eng": scbench.contains_any,
+    "vt": share,
+    "mf": number,
+    "many_shot": contains_any,
+    "qa_eng": contains_any,
     "qa_chn": infinitebench.qa_chinese,
     "choice_eng": infinitebench.choice,
     "summary": infinitebench.summary,
@@ -55,20 +85,23 @@ LETTERS = "ABCD"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfficialSCBench(SharedContext):
+class OfficialSCBench(SCBench):
     """One task, `member`; `ask` is the wording of a question, `instruction` may be empty.
 
     max_turns: only the first so many turns of a context. max_seq_length: of a whole conversation; `max_prompt_tokens`
     is what it leaves beside the answers. max_new_tokens: of an answer; mixed tasks have fewer for some kinds (`MIXED`).
     """
 
-    member: str
     turns: Turns = "gold"
     truncation: Truncation = "middle_tokens"
     max_turns: int = 5
     max_seq_length: int = 131_072
     version = "scbench-fb56c91.1"
     ends_answers = True
+    family = "scbench"
+    metrics = METRICS
+    mixed = MIXED
+    check_summary = infinitebench.summary_scorer
 
     def __post_init__(self) -> None:
         require_choice(self, "member", MEMBERS)
@@ -96,32 +129,16 @@ class OfficialSCBench(SharedContext):
         return min(self.max_new_tokens, MIXED.get(self.member, {}).get(kind, self.max_new_tokens))
 
     @property
-    def metric(self) -> str:
-        if self.member == "repoqa":
-            return "repoqa_pass_at_1"
-        return f"scbench_{self.member if self.member in MIXED else METRICS[self.member].__name__}"
-
-    @property
     def files(self) -> tuple[str, ...]:
         return (f"scbench_official/{self.member}.jsonl",)
 
     def counts(self) -> Sequence[int]:
-        return [min(turns, self.max_turns) for turns in _counts(self.root, self.files[0])]
+        return [min(turns or 1, self.max_turns) for turns in _counts(self.root, self.files[0])]
 
-    def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
-        if self.member.startswith("summary"):
-            infinitebench.summary_scorer()  # before the first sample, if summaries cannot be scored
-        for line in jsonl.rows(self.root, self.files[0], contexts):
-            turns = 1
-            try:
-                row = line.read()
-                turns = len(_turns(row)[: self.max_turns])
-                content = self._content(row)
-            except ValueError as error:
-                content = ContextWithQuestions("", [f"{line.place}: {error}"] * turns)
-            yield line.number, content
+    def _count(self, row: jsonl.Row) -> int:
+        return min(_count(row), self.max_turns)
 
-    def _content(self, row: Mapping[str, Any]) -> ContextWithQuestions:
+    def _content(self, row: jsonl.Row) -> ContextWithQuestions:
         """Raises UserError for a missing field or a wrong type."""
         context = jsonl.field(row, "context" if "context" in row else "input")
         if not isinstance(context, str | list) or not context:
@@ -129,7 +146,7 @@ class OfficialSCBench(SharedContext):
         questions = [self._question(row, turn) for turn in _turns(row)[: self.max_turns]]
         return ContextWithQuestions(str(context), questions)
 
-    def _question(self, row: Mapping[str, Any], turn: Mapping[str, Any]) -> Question:
+    def _question(self, row: jsonl.Row, turn: Mapping[str, Any]) -> Question:
         text, answer, kind = jsonl.text(turn, "input"), jsonl.field(turn, "answer"), self.member
         if self.member in MIXED:
             kind = str(jsonl.field(turn, "task")).removeprefix("scbench_")
@@ -201,25 +218,12 @@ class OfficialSCBench(SharedContext):
         apart = self.turns == "none" or (later and (templated or self.turns == "own"))
         return text if apart else GAP + text
 
-    def score(self, prediction: str, sample: Sample) -> float:
-        """By the metric of the question's kind, 0..1. Raises UserError for a package that is not installed."""
-        if sample.kind == "repoqa":
-            language, *functions = sample.choices
-            return pass_at_1(prediction, sample.references, functions, language)
-        return METRICS[sample.kind](prediction, sample.references)
-
-
-@remembered
-def _counts(root: str | None, file: str) -> tuple[int, ...]:
-    """The number of turns of each row, 1 for an invalid row."""
-    return tuple(number or 1 for number in jsonl.values(root, file, lambda row: len(_turns(row))))
-
 
 @remembered
 def _needles(root: str | None, file: str) -> dict[str, list[tuple[str, str, int]]]:
     """Name, function and turn of all that is asked for in a repository, over all rows, as officially."""
 
-    def read(row: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, int]]]:
+    def read(row: jsonl.Row) -> tuple[str, list[tuple[str, str, int]]]:
         turns = [
             (turn, place) for place, turn in enumerate(_turns(row)) if turn.get("task") in (None, "scbench_repoqa")
         ]
@@ -233,7 +237,7 @@ def _needles(root: str | None, file: str) -> dict[str, list[tuple[str, str, int]
     return needles
 
 
-def _turns(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _turns(row: jsonl.Row) -> list[Mapping[str, Any]]:
     turns = jsonl.field(row, "multi_turns")
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, Mapping) for turn in turns):
         raise UserError(f"its multi_turns are {str(turns)[:80]}: a list of at least one question with its answer")
@@ -246,3 +250,10 @@ def _statistic(text: str) -> str:
     if named is None:
         raise UserError(f"its question {text[:80]!r} asks for nothing: it has no 'The ... is'")
     return f"What is {named[0].lower()[:-3]}?"
+
+
+def _count(row: jsonl.Row) -> int:
+    return len(_turns(row))
+
+
+_counts = jsonl.column(_count)

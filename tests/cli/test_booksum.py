@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvbench.tasks.booksum import BookSum
+from kvbench.tasks.likelihood import BookSum
 from kvbench.tasks.task import InvalidSample
 from tests.cli.conftest import Command, outcomes, rows_of
 from tests.models.conftest import tiny_llama

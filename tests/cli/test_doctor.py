@@ -14,7 +14,7 @@ import torch
 from kvbench.cli import doctor
 from kvbench.cli.main import main
 from kvbench.support import paths
-from kvbench.tasks.files import SOURCES
+from kvbench.tasks.data.lock import read_lock
 from tests.cli.conftest import Command
 
 
@@ -164,9 +164,9 @@ def test_data_that_is_there_and_data_that_is_not(
     monkeypatch.delenv("KVBENCH_HOME", raising=False)
     finished = kvbench("doctor")
     assert "data (not there yet)" in line_of(finished.out, "data.root")
-    for name, source in SOURCES.items():
+    for name, source in read_lock().items():
         line = line_of(finished.out, f"data {name}")
-        assert line.startswith("- ") and source.tasks in line and source.files[0] in line
+        assert line.startswith("- ") and source.tasks in line and source.patterns[0] in line
         assert f"# data {name}\nkvbench data pull {name}\n" in finished.out
     (tmp_path / "there" / "pg19").mkdir(parents=True)
     (tmp_path / "there" / "pg19" / "1.txt").write_text("a book")

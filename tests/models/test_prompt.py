@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.models.prompts.prompt import Prompt, TokensOf, build, ends, stop_tokens, template_tokens, token_texts
-from kvbench.tasks.longbench.task import LongBenchTask
+from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes, of_words
 from tests.tasks.ruler.conftest import make

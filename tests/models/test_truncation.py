@@ -11,9 +11,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from kvbench.models.prompts.prompt import build, truncate
-from kvbench.tasks.infinitebench.synthetic import SyntheticInfiniteBench
-from kvbench.tasks.infinitebench.task import PublishedInfiniteBench
-from kvbench.tasks.longbench.task import LongBenchTask
+from kvbench.tasks.infinitebench import InfiniteBench, SyntheticInfiniteBench
+from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes
 
@@ -151,7 +150,7 @@ def test_each_benchmark_has_its_own_middle() -> None:
     settings: dict[str, Any] = {"chat": False, "truncation": "middle", "max_prompt_tokens": 4, "max_new_tokens": 6}
     sample = Sample(0, "any", "the grass is green the", " sky", "", ("x",), 6)
     for benchmark, text in (
-        (PublishedInfiniteBench, "the grass the sky"),
+        (InfiniteBench, "the grass the sky"),
         (SyntheticInfiniteBench, "the grass the sky"),
         (LongBenchTask, "the grassthe sky"),
     ):

@@ -4,7 +4,7 @@ import pytest
 
 from kvbench.papers.item import Item, Layout
 from kvbench.papers.numbers import Placed, averages, places
-from kvbench.tasks.longbench.averages import weights
+from kvbench.tasks.longbench_averages import weights
 from tests.papers.test_wins import summary
 
 LINE = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(average="lava"))

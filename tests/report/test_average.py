@@ -12,7 +12,7 @@ from kvbench.cli.main import main
 from kvbench.records import Row
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.summary import summaries
-from kvbench.tasks.longbench.averages import ALL, CHINESE
+from kvbench.tasks.longbench_averages import ALL, CHINESE
 from tests.tasks.longbench.test_averages import CAOTE, LAVA
 
 ENGLISH = [member for member in ALL if member not in CHINESE]

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from kvbench.tasks import files
-from kvbench.tasks.files import SOURCES, FromFiles, find, folder, limit_samples, listing
+from kvbench.tasks.data.lock import read_lock
+from kvbench.tasks.files import FromFiles, find, folder, limit_samples, listing
 
+LOCK = read_lock()
 ELSEWHERE = (
     "ruler",
     "longbench_v2",
@@ -103,16 +105,16 @@ def test_what_is_missing_is_named_with_its_layout_and_command(tmp_path: Path):
         find(str(tmp_path), "mine/x.txt")
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", LOCK)
 def test_a_source_lies_in_its_own_folder_and_can_be_fetched(name: str, tmp_path: Path):
-    source = SOURCES[name]
-    assert all(file.startswith(f"{name}/") for file in source.files)
-    assert files.absent(str(tmp_path), source) == list(source.files)
+    source = LOCK[name]
+    assert all(file.startswith(f"{name}/") for file in source.patterns)
+    assert files.absent(str(tmp_path), source) == list(source.patterns)
     assert files.command(None, name) == f"kvbench data pull {name}"
     assert files.command("my data", name) == f"kvbench data pull {name} data.root='my data'"
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", [name for name in LOCK if name not in ELSEWHERE])
 def test_the_shared_data_is_laid_out_as_expected(shared: Path, name: str):
     """`ruler/` is not: it holds the output of the generators rather than the passages they read."""
-    assert files.absent(str(shared / "data"), SOURCES[name]) == []
+    assert files.absent(str(shared / "data"), LOCK[name]) == []

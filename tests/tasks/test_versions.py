@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.models.prompts.prompt import TokensOf
-from kvbench.tasks.metrics import ruler
+from kvbench.tasks.ruler.task import string_match_part
 from tests.tasks.versions import GOLDEN, TABLE, entry, made_up, names
 
 COMMITTED = json.loads(TABLE.read_text("utf-8"))
@@ -46,6 +46,6 @@ def test_a_changed_prompt_or_metric_is_seen(root: Path, tokens: TokensOf, monkey
         changed.setattr("kvbench.tasks.ruler.vt.QUESTION", "\nQuestion: find {value}!")
         hashes.add(entry("ruler/vt", root, tokens)[1]["sha256"])
     with monkeypatch.context() as changed:
-        changed.setattr("kvbench.tasks.ruler.task.string_match_all", ruler.string_match_part)
+        changed.setattr("kvbench.tasks.ruler.task.string_match_all", string_match_part)
         hashes.add(entry("ruler/vt", root, tokens)[1]["sha256"])
     assert len(hashes) == 3

@@ -20,13 +20,11 @@ from typing import Any
 
 from kvbench.conformance.golden.verdict import Verdict, compare_number, compare_text
 from kvbench.support.errors import UserError
-from kvbench.tasks.infinitebench.rows import references
-from kvbench.tasks.infinitebench.task import metric_of
-from kvbench.tasks.longbench import task as longbench
-from kvbench.tasks.metrics.longbench import classification
-from kvbench.tasks.metrics.needle import overlap, overlap_without_dots, rouge1
-from kvbench.tasks.metrics.ruler import postprocessed, string_match_all, string_match_part
-from kvbench.tasks.needle import NEEDLE
+from kvbench.tasks import longbench
+from kvbench.tasks.infinitebench import metric_of, references
+from kvbench.tasks.longbench import classification
+from kvbench.tasks.needle import NEEDLE, overlap, overlap_without_dots, rouge1
+from kvbench.tasks.ruler.task import postprocessed, string_match_all, string_match_part
 
 Row = Mapping[str, Any]
 RULER = {"string_match_all": string_match_all, "string_match_part": string_match_part}

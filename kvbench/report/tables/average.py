@@ -1,6 +1,6 @@
 """LongBench as one number per setting: the averages that papers print, over the means of its tasks.
 
-They are defined in `kvbench.tasks.longbench.averages`. Papers average numbers rounded to two digits per task; here only
+They are defined in `kvbench.tasks.longbench_averages`. Papers average numbers rounded to two digits per task; here only
 the result is rounded.
 """
 
@@ -13,7 +13,7 @@ from statistics import fmean
 from kvbench.report.stats.intervals import NORMAL_QUANTILE
 from kvbench.report.tables.summary import Summary, sort_key
 from kvbench.support.errors import UserError
-from kvbench.tasks.longbench.averages import average, check, weights
+from kvbench.tasks.longbench_averages import average, check, weights
 
 FAMILY = "longbench/"
 SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule", "seed")

@@ -1,6 +1,6 @@
 """The committed lock: for every file of a benchmark its source, revision, SHA-256, size and licence.
 
-    "gsm8k": {"licence": "MIT", "downloads": [{
+    "gsm8k": {"tasks": "GSM8K as in KVzip", "patterns": ["gsm8k/test.jsonl"], "licence": "MIT", "downloads": [{
       "kind": "file", "url": "https://.../{revision}/.../{name}", "revision": "3101c7d5...",
       "files": {"test.jsonl": {"to": "gsm8k/test.jsonl", "sha256": "3730d312...", "bytes": null}}}]}
 
@@ -79,11 +79,16 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """All files of a folder under `data.root`."""
+    """All files of a folder under `data.root`.
+
+    patterns: names or patterns of the files that tasks need; tasks: these tasks in words.
+    """
 
     name: str
     licence: str
     downloads: tuple[Download, ...]
+    patterns: tuple[str, ...]
+    tasks: str
 
     def outputs(self, root: Path) -> list[Output]:
         """The files that belong under `root`, as far as their names are known; see `unnamed`."""
@@ -103,7 +108,7 @@ def read_lock(file: Path | None = None) -> Lock:
     path = file or FILE
     try:
         sources = json.loads(path.read_text("utf-8"))["sources"]
-        return {name: Source(name, entry["licence"], tuple(_downloads(name, entry))) for name, entry in sources.items()}
+        return {name: _source(name, entry) for name, entry in sources.items()}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is not a lock file of kvbench: {type(error).__name__}: {error}") from None
 
@@ -133,6 +138,11 @@ def listed(index: Download, text: str) -> list[Download]:
         pins = {"sha256": output.sha256, "bytes": output.bytes, "about_bytes": about}
         downloads.append(Download(index.source, "file", name, (output,), url, **pins))
     return downloads
+
+
+def _source(name: str, entry: Mapping[str, Any]) -> Source:
+    downloads = tuple(_downloads(name, entry))
+    return Source(name, entry["licence"], downloads, tuple(entry["patterns"]), entry["tasks"])
 
 
 def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:

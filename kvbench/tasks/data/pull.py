@@ -7,7 +7,6 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvbench.tasks.data.content import check_content
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.download import (
     Full,
@@ -26,6 +25,7 @@ from kvbench.tasks.data.verify import (
     WORK,
     PullRecord,
     add_records,
+    check_content,
     exclusive,
     read_records,
     rename_durably,

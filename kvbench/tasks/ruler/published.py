@@ -20,8 +20,7 @@ from typing import Any
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.jsonl import nonempty_text, text, texts
-from kvbench.tasks.metrics.ruler import string_match_all, string_match_part
-from kvbench.tasks.ruler.task import CountTokens
+from kvbench.tasks.ruler.task import CountTokens, string_match_all, string_match_part
 from kvbench.tasks.task import InvalidSample, Sample, Task, require_positive
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")

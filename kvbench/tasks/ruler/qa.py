@@ -25,8 +25,15 @@ from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, remembered
-from kvbench.tasks.metrics.ruler import string_match_part
-from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
+from kvbench.tasks.ruler.task import (
+    CountTokens,
+    Prompt,
+    RulerTask,
+    bisected_by_rate,
+    fitting,
+    stepped,
+    string_match_part,
+)
 from kvbench.tasks.task import Sample, require_choice
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."

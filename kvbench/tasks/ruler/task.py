@@ -10,23 +10,27 @@ The benchmark's generators changed several times; two states of https://github.c
 `context_length` includes the tokens to generate and, as in the official prepare.py, those of a chat template, so that a
 prompt of that length fits a model that reads no more. Every probe of a search draws a new
 prompt and so advances the generator: the probes are part of the benchmark's definition.
+
+Metrics follow scripts/eval/synthetic/constants.py and scripts/eval/evaluate.py; the answer is postprocessed as there.
+Aggregation: the mean over samples; the official number is x 100, rounded to two digits.
 """
 
+import re
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.metrics.ruler import string_match_all
 from kvbench.tasks.task import Sample, Task, require_choice, require_positive
 
 VERSIONS = {"2024": "ruler-e40fae1-2024.3", "2026": "ruler-c3f5e3b-2026.3"}
 LONGEST = 2**22  # the largest context length that is tried, in tokens
 TRIES = 100  # attempts at the smallest size before an error; the official loop never ends there
 CountTokens = Callable[[str], int]
+CONTROL = re.compile(r"[\x00-\x1f]")
 
 
 class DoesNotFit(Exception):
@@ -211,3 +215,34 @@ def fitting(draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int,
         else:
             too_long.append(tokens)
     raise DoesNotFit(max(too_long))
+
+
+def string_match_all(prediction: str, references: Sequence[str]) -> float:
+    """Share of the references that occur in the answer, 0..1: `|{r in R : lower(r) in lower(p)}| / |R|`.
+
+    Substrings match: "12345678" contains "1234567". Namesakes: kvpress deletes control characters, which joins two
+    lines ("123\\n4567" then matches 1234567); lm-evaluation-harness agrees.
+    """
+    answer = _checked(prediction, references)
+    return sum(reference.lower() in answer for reference in references) / len(references)
+
+
+def string_match_part(prediction: str, references: Sequence[str]) -> float:
+    """Whether any of the references occurs in the answer, 0 or 1: `max over r in R of [lower(r) in lower(p)]`.
+
+    For questions whose references are alternatives. Namesakes that differ: lm-evaluation-harness averages over the
+    references of a sample (0.5 where one of two occurs).
+    """
+    answer = _checked(prediction, references)
+    return float(any(reference.lower() in answer for reference in references))
+
+
+def postprocessed(prediction: str) -> str:
+    """Stripped of white space, each control character (newline and tab too) as a newline, stripped again."""
+    return CONTROL.sub("\n", prediction.strip()).strip()
+
+
+def _checked(prediction: str, references: Sequence[str]) -> str:
+    if not references:
+        raise UserError("RULER's metrics need at least one reference, got none")
+    return postprocessed(prediction).lower()

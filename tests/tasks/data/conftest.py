@@ -69,7 +69,8 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Locked:
 
     def write(*groups: dict[str, Any], licence: str = "CC BY 4.0") -> Path:
         file = tmp_path / "lock.json"
-        file.write_text(json.dumps({"sources": {"mine": {"licence": licence, "downloads": list(groups)}}}))
+        mine = {"tasks": "a test", "patterns": ["mine/*"], "licence": licence, "downloads": list(groups)}
+        file.write_text(json.dumps({"sources": {"mine": mine}}))
         monkeypatch.setattr(lock, "FILE", file)
         return file
 

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from kvbench.tasks.data import lock
-from kvbench.tasks.longbench.task import LongBenchTask
+from kvbench.tasks.longbench import LongBenchTask
 from tests.cli.conftest import Command, kvbench  # noqa: F401
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Fault, Host

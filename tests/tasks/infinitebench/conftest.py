@@ -9,7 +9,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from kvbench.support import paths
-from kvbench.tasks.infinitebench.task import MEMBERS
+from kvbench.tasks.infinitebench import MEMBERS
 
 PLAIN = "Read {context} then {input} So"
 TEMPLATES = {member: PLAIN for member in MEMBERS} | {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvbench.config.compose import options
-from kvbench.tasks.infinitebench.task import MEMBERS
+from kvbench.tasks.infinitebench import MEMBERS
 from kvbench.tasks.task import InvalidSample, Task
 from tests.tasks.infinitebench.conftest import Words, make, row, write
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.infinitebench.rows import fields
-from kvbench.tasks.infinitebench.synthetic import DEPTHS, NOISE, STRIDE, hidden, retrieval
+from kvbench.tasks.infinitebench import DEPTHS, NOISE, STRIDE, fields, hidden, retrieval
 from kvbench.tasks.task import Task
 from tests.tasks.infinitebench.conftest import Words, make
 

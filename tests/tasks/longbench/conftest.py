@@ -9,7 +9,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from kvbench.support import paths
-from kvbench.tasks.longbench.task import MEMBERS, LongBenchTask
+from kvbench.tasks.longbench import MEMBERS, LongBenchTask
 
 WITHOUT_INPUT = ("gov_report", "multi_news", "vcsum", "passage_count", "lcc")
 ANSWERS = {"passage_retrieval_en": "Paragraph 3", "passage_retrieval_zh": "段落3", "passage_count": "3", "trec": "Date"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvbench.tasks.longbench.averages import ALL, CATEGORIES, CHINESE, average, weights
-from kvbench.tasks.longbench.task import MEMBERS
+from kvbench.tasks.longbench import MEMBERS
+from kvbench.tasks.longbench_averages import ALL, CATEGORIES, CHINESE, average, weights
 
 # Mistral-7B-Instruct-v0.2, LAVa table 2; its head exchanges vcsum and multi_news, which the mean does not see.
 LAVA = [26.77, 32.34, 49.63, 48.42, 43.43, 27.89, 18.61, 30.85, 32.92, 24.54, 15.04, 27.20]

@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.config.compose import options
 from kvbench.models.prompts.prompt import build
-from kvbench.tasks.longbench.task import EXTENDED, MEMBERS, LongBenchTask
+from kvbench.tasks.longbench import EXTENDED, MEMBERS, LongBenchTask
 from kvbench.tasks.task import InvalidSample, Sample, Task, TaskSettings, Tokens
 from tests.tasks.longbench.conftest import row, task, write
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf, truncate
-from kvbench.tasks.longbench.v2 import LongBenchV2, chosen_letter
+from kvbench.tasks.longbench_v2 import LongBenchV2, chosen_letter
 from kvbench.tasks.task import InvalidSample, Sample
 from tests.tasks.versions import GOLDEN
 

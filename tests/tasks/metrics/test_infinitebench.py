@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.infinitebench.rows import references
-from kvbench.tasks.infinitebench.task import metric_of
-from kvbench.tasks.metrics import infinitebench, packages
+from kvbench.tasks import infinitebench, scoring
+from kvbench.tasks.infinitebench import metric_of, references
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
 FILES = [json.loads(line) for line in (GOLDEN / "infinitebench_files.jsonl").read_text("utf-8").splitlines()]
@@ -145,11 +144,11 @@ def test_summaries_count_lines():
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    packages.rouge_scorer.cache_clear()
+    scoring.rouge_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
         infinitebench.summary("a", ["b"])
-    packages.rouge_scorer.cache_clear()
+    scoring.rouge_scorer.cache_clear()
 
 
 @pytest.mark.parametrize(

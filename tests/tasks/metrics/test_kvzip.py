@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.tasks.metrics import kvzip
+from kvbench.tasks import kvzip
 
 CASES = [
     (kvzip.inclusion, "It is The  Red-Fox, twice!", "a redfox", 1.0),

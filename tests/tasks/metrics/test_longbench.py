@@ -13,8 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.tasks.longbench.task import EXTENDED, FUNCTIONS, MEMBERS, METRICS, check_packages, score
-from kvbench.tasks.metrics.longbench import (
+from kvbench.tasks.longbench import (
+    EXTENDED,
+    FUNCTIONS,
+    MEMBERS,
+    METRICS,
+    check_packages,
     classification,
     code_sim,
     count,
@@ -25,8 +29,9 @@ from kvbench.tasks.metrics.longbench import (
     rouge,
     rouge_package,
     rouge_zh,
+    score,
 )
-from kvbench.tasks.metrics.words import chinese, jieba_tokenizer
+from kvbench.tasks.scoring import chinese, jieba_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
 UNIT = [json.loads(line) for line in (GOLDEN / "longbench_unit.jsonl").read_text("utf-8").splitlines()]

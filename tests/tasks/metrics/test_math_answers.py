@@ -3,8 +3,8 @@
 import pytest
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.metrics import math_answers
-from kvbench.tasks.metrics.math_answers import boxed, same_value
+from kvbench.tasks import math_problems as math_answers
+from kvbench.tasks.math_problems import boxed, same_value
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.metrics import packages
-from kvbench.tasks.metrics.needle import overlap, overlap_without_dots, rouge1
-from kvbench.tasks.needle import NEEDLE
+from kvbench.tasks import scoring
+from kvbench.tasks.needle import NEEDLE, overlap, overlap_without_dots, rouge1
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics" / "needle.json"
 CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))["hand_scores"]
@@ -36,7 +35,7 @@ def test_a_full_stop_inside_a_word_parts_it_in_lava(answer: str, shared: int):
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    packages.rouge_scorer.cache_clear()
+    scoring.rouge_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
         rouge1("a", "b")

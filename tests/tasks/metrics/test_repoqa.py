@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kvbench.tasks.metrics.repoqa import FUNCTIONS, function_in, pass_at_1, similarity
+from kvbench.tasks.scbench import FUNCTIONS, function_in, pass_at_1, similarity
 
 ADD = "def add(a, b):\n    total = a + b\n    return total"
 SUB = "def sub(a, b):\n    rest = a - b\n    return rest"

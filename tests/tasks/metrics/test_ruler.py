@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.metrics.ruler import postprocessed, string_match_all, string_match_part
+from kvbench.tasks.ruler.task import postprocessed, string_match_all, string_match_part
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics" / "ruler_match.jsonl"
 CASES = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]

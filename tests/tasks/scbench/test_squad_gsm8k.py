@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks.gsm8k import split
+from kvbench.tasks.kvzip import split
 from kvbench.tasks.task import InvalidSample
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench.rows import make, write

@@ -1,14 +1,21 @@
-"""Answers as multisets of words, and how much two of them share: common to LongBench, InfiniteBench and KVzip."""
+"""What the metrics of several benchmarks share: packages that define them, and answers as multisets of words.
 
+Another release of a package is another metric, so the release is checked; packages are imported when needed.
+"""
+
+import importlib
 import re
 import string
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib import metadata
 from typing import Any
 
-from kvbench.tasks.metrics.packages import pinned
+from kvbench.support.errors import UserError
 
+FIX = "pip install 'kvbench[benchmarks]'"
 CHINESE_MARKS = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠"
     "｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."
@@ -18,6 +25,32 @@ ASCII = dict.fromkeys(map(ord, string.punctuation))
 """Table for `str.translate` that deletes ASCII punctuation; `ALL` also deletes Chinese punctuation."""
 ALL = dict.fromkeys(map(ord, string.punctuation + CHINESE_MARKS))
 ARTICLE = re.compile(r"\b(a|an|the)\b")
+
+
+def pinned(package: str, version: str, module: str | None = None) -> Any:
+    """The module of a package at exactly this version, imported without its warnings.
+
+    Raises UserError: it is not installed, or at another version.
+    """
+    try:
+        installed = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise UserError(f"the metric is that of {package} {version}, which is not installed; run: {FIX}") from None
+    if installed != version:
+        raise UserError(f"the metric is that of {package} {version}, installed is {installed}; run: {FIX}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(module or package)
+
+
+@lru_cache
+def rouge_scorer(task: str, kind: str, use_stemmer: bool) -> Any:
+    """A scorer of rouge-score for one kind of ROUGE. Raises UserError that names `task` if it is not installed."""
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ModuleNotFoundError:
+        raise UserError(f"{task} needs rouge-score; run: {FIX}") from None
+    return RougeScorer([kind], use_stemmer=use_stemmer)
 
 
 def english(text: str) -> list[str]:

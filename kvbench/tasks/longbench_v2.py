@@ -19,14 +19,14 @@ reasoning, where pred.py leaves the row out.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.files import TaskError, find
+from kvbench.tasks.task import Sample, Tokens
 
 ROWS = "longbench_v2/data.jsonl"
 PROMPTS = "longbench_v2/prompts"
@@ -44,24 +44,16 @@ def chosen_letter(answer: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongBenchV2(FromFiles, Task):
-    """Sample i is row i of the rows that `length` and `difficulty` select; null selects all."""
+class LongBenchV2(jsonl.RowTask):
+    """The rows that `length` and `difficulty` select; null selects all."""
 
-    name: str
     length: Length | None = None
     difficulty: Difficulty | None = None
     max_new_tokens: int = 128
-    samples: int = 50
-    seed: int = 42
     version = "longbench-v2.1"
     metric = "longbench_v2_letter"
     context_length = None  # rows have their own lengths
     decodes_joined = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "samples", "max_new_tokens")
-        limit_samples(self, lambda: len(self._rows))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -70,29 +62,29 @@ class LongBenchV2(FromFiles, Task):
     def score(self, prediction: str, sample: Sample) -> float:
         return float((chosen_letter(prediction.strip()),) == sample.references)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        for index, line in jsonl.samples(self, self._rows, indices):
-            try:
-                row = line.read()
-                fields = {DOCUMENT: jsonl.nonempty_text(row, "context"), "$Q$": jsonl.text(row, "question")}
-                fields |= {f"$C_{letter}$": jsonl.text(row, f"choice_{letter}") for letter in LETTERS}
-                answer = jsonl.text(row, "answer")
-                if answer not in LETTERS:
-                    raise UserError(f"its answer is {answer[:80]!r}: one of {', '.join(LETTERS)}")
-            except ValueError as error:
-                yield InvalidSample(index, self.name, f"{line.place}: {error}")
-                continue
-            yield self._sample(index, fields, answer)
+    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+        return self._sample
 
-    def _sample(self, index: int, fields: Mapping[str, str], answer: str) -> Sample:
-        return Sample(index, self.name, *self._prompt(1, DOCUMENT, fields), "", (answer,), self.max_new_tokens, LETTERS)
+    def _sample(self, index: int, row: jsonl.Row) -> Sample:
+        fields = {DOCUMENT: jsonl.nonempty_text(row, "context"), "$Q$": jsonl.text(row, "question")}
+        fields |= {f"$C_{letter}$": jsonl.text(row, f"choice_{letter}") for letter in LETTERS}
+        answer = jsonl.text(row, "answer")
+        if answer not in LETTERS:
+            raise UserError(f"its answer is {answer[:80]!r}: one of {', '.join(LETTERS)}")
+        context, question = self._prompt(1, DOCUMENT, fields)
+        sample = Sample(index, self.name, context, question, "", (answer,), self.max_new_tokens, LETTERS)
+        return replace(sample, second=self._second(sample, fields))
+
+    def _second(self, first: Sample, fields: Mapping[str, str]) -> Sample | None:
+        """The request that follows the first, if the task has two."""
+        return None
 
     def _prompt(self, file: int, mark: str, fields: Mapping[str, str]) -> tuple[str, str]:
         """The filled template of one of `files`, divided after what `mark` stands for."""
         path = find(self.root, self.files[file])
         template = path.read_text(encoding="utf-8")
         if template.count(mark) != 1:
-            raise UserError(f"{path} holds {mark} {template.count(mark)} times: a prompt of LongBench v2 has it once")
+            raise TaskError(f"{path} holds {mark} {template.count(mark)} times: a prompt of LongBench v2 has it once")
         context, question = template.split(mark)
         context += mark
         for place, text in fields.items():  # one after the other, also inside what is filled in, as in pred.py
@@ -100,10 +92,10 @@ class LongBenchV2(FromFiles, Task):
         return context, question
 
     @property
-    def _rows(self) -> Sequence[int]:
-        """The rows that become samples. A row without a length or a difficulty is always selected."""
+    def row_numbers(self) -> Sequence[int]:
+        """A row without a length or a difficulty is always selected."""
         if self.length is None and self.difficulty is None:
-            return range(jsonl.count(self.root, ROWS))
+            return super().row_numbers
         return [
             number
             for number, kind in enumerate(_kinds(self.root, ROWS))
@@ -119,21 +111,16 @@ class LongBenchV2Reasoning(LongBenchV2):
     answer_tokens: int = 128
     version = "longbench-v2-cot.1"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "answer_tokens")
+    positive = ("samples", "max_new_tokens", "answer_tokens")
 
     @property
     def files(self) -> tuple[str, ...]:
         return ROWS, f"{PROMPTS}/0shot_cot.txt", f"{PROMPTS}/0shot_cot_ans.txt"
 
-    def _sample(self, index: int, fields: Mapping[str, str], answer: str) -> Sample:
-        first = super()._sample(index, fields, answer)
+    def _second(self, first: Sample, fields: Mapping[str, str]) -> Sample:
         context, question = self._prompt(2, REASONING, fields)
         tokens, drawn = self.answer_tokens, self.max_new_tokens
-        return replace(
-            first, second=replace(first, context=context, question=question, max_new_tokens=tokens, drawn=drawn)
-        )
+        return replace(first, context=context, question=question, max_new_tokens=tokens, drawn=drawn)
 
     def follow_up(self, sample: Sample, answer: str) -> Sample | None:
         if (second := sample.second) is None:
@@ -142,10 +129,8 @@ class LongBenchV2Reasoning(LongBenchV2):
         return replace(second, context=context, question=question)
 
 
-@remembered
-def _kinds(root: str | None, file: str) -> tuple[tuple[Any, Any] | None, ...]:
-    return tuple(jsonl.values(root, file, _kind))
-
-
-def _kind(row: Mapping[str, Any]) -> tuple[str, str]:
+def _kind(row: jsonl.Row) -> tuple[str, str]:
     return jsonl.text(row, "length"), jsonl.text(row, "difficulty")
+
+
+_kinds = jsonl.column(_kind)

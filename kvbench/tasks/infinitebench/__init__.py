@@ -1,1 +1,0 @@
-"""InfiniteBench, all twelve tasks: published rows and generated ones."""

@@ -1,1 +1,0 @@
-"""LongProc: long answers that follow a procedure."""

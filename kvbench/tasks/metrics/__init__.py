@@ -1,1 +1,0 @@
-"""Metrics that score answers: one file per benchmark, every function with its formula, aggregation and namesakes."""
