@@ -141,8 +141,8 @@ class Arrivals:
         self._rows, self._read = folder.rows, dict(since)
         self.recorded: set[tuple[str, int]] = set()
 
-    def look(self, own: Path | None = None) -> None:
-        """Read what was added, except to the file `own`.
+    def look(self, skip: Path | None = None) -> None:
+        """Read what was added, except to the file `skip`.
 
         A network file system may show files of other machines late. Creating a file in the folder forces a new listing,
         and opening a file forces a check of its length.
@@ -153,7 +153,7 @@ class Arrivals:
         os.close(descriptor)
         probe.unlink(missing_ok=True)
         for path in sorted(self._rows.glob("*.jsonl")):
-            if (own is not None and path.name == own.name) or not path.is_file():
+            if (skip is not None and path.name == skip.name) or not path.is_file():
                 continue
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))

@@ -36,9 +36,24 @@ class Block:
 
 
 def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
-    """What `parse` makes of every line of a file. Errors and warnings are those of `read_blocks` and `parse_block`."""
+    """What `parse` makes of every line of a file.
+
+    A last line that is not JSON is dropped with a warning: its writer was killed. Raises UserError naming file and line
+    for any other line of which `parse` raises a ValueError.
+    """
     for block in read_blocks(path, warn):
-        yield from parse_block(path, block, parse, kind, warn)
+        last = block.first + block.count - 1
+        for number, line in enumerate(block.text.split(b"\n"), start=block.first):
+            try:
+                item = parse(line)
+            except (ValueError, RecursionError) as error:
+                if number == last and block.is_end and isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+                    warn(torn(path, number, error))
+                    return
+                raise UserError(
+                    f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
+                ) from error
+            yield item
 
 
 def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
@@ -69,24 +84,6 @@ def crc32_of(path: Path) -> str:
         while chunk := file.read(2**18):  # stays in the processor's cache
             checksum = zlib.crc32(chunk, checksum)
     return f"{checksum:08x}"
-
-
-def parse_block(path: Path, block: Block, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
-    """What `parse` makes of every line of a block. A last line of a file that is not JSON is dropped with a warning:
-    its writer was killed. Raises ValueError naming file and line for any other line of which `parse` raises one.
-    """
-    last = block.first + block.count - 1
-    for number, line in enumerate(block.text.split(b"\n"), start=block.first):
-        try:
-            item = parse(line)
-        except (ValueError, RecursionError) as error:
-            if number == last and block.is_end and isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-                warn(torn(path, number, error))
-                return
-            raise UserError(
-                f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
-            ) from error
-        yield item
 
 
 def check_file(path: Path) -> None:

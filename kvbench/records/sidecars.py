@@ -233,7 +233,7 @@ Line = TypeVar("Line", bound=Sidecar)
 
 
 def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
-    """The lines of every file of a sidecar folder, files by time. Faults: `kvbench.records.lines.parse_block`.
+    """The lines of every file of a sidecar folder, files by time. Faults: `read_lines`.
 
     A line with a wrong checksum is a fault. To ``warn`` go lines without one, which an earlier kvbench wrote, and files
     that are not as their writers ended them.

@@ -11,15 +11,12 @@
     helmet_icl/trec_train.jsonl
         {"text": "...", "coarse_label": 0, "fine_label": 5}
 
-Follows data.py, model_utils.py and configs/*.yaml at 4526dfb: prompts, draws (`datasets.shuffle` is the permutation of
-numpy's default_rng), and the end of the context that a prompt loses if it is too long. A prompt that a chat template
-wraps has no answer prefix.
+Follows data.py, model_utils.py, utils.py and configs/*.yaml at 4526dfb: prompts, draws (`datasets.shuffle` is the
+permutation of numpy's default_rng), the end of the context that a prompt loses if it is too long, and metrics. An
+answer is scored together with the end of a prompt that has no chat template ("Answer:"), as the official code does.
 
-Differences: samples are in the order of the file; an answer ends at the text "\\n" if `stop` says so, officially also
-at the token "\\n\\n" of vocabularies that have one.
-
-Metrics follow utils.py and `post_process` in data.py. They score an answer together with the end of a prompt that has
-no chat template ("Answer:"), which the official code puts before the answer again.
+Difference: an answer ends at the text "\\n" if `stop` says so, officially also at the token "\\n\\n" of vocabularies
+that have one.
 """
 
 import hashlib

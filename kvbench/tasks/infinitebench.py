@@ -11,9 +11,7 @@ longbook_choice_eng 229 / 184k, longdialogue_qa_eng 200 / 104k, longbook_qa_chn 
 code_run 400 / 75k, math_calc 50 / 44k, math_find 350 / 88k.
 
 Follows src/prompt.py, src/eval_utils.py and src/compute_scores.py of https://github.com/OpenBMB/InfiniteBench at
-88b3daa. Prompts are sent without a chat template, truncated in the middle to `max_prompt_tokens` with special tokens
-counted and both ends decoded together (131072 for the models of YaRN, 128000 in LAVa, 127000 for GPT-4), or to the
-model's own limit if that is less.
+88b3daa. Published limits of prompts: 131072 tokens for the models of YaRN, 128000 in LAVa, 127000 for GPT-4.
 
 `answer` is a text, a number, a list of one, or a list of several, depending on the task and the year; the official
 scorer fails on some of the older ones or scores them 0:
@@ -36,8 +34,7 @@ Scorers: each function scores one answer in 0..1; the benchmark's number is the 
 References are texts; the first one counts if one is expected, and a multiple choice has two: the option's text and its
 letter. All raise UserError without references. The `loose_` functions are the three tasks that LAVa and kvpress score
 more generously, from experiments/InfiniteBench/src/compute_scores.py of MGDDestiny/Lava at 0873e81; kvpress gives the
-same on the released answers. Difference: the official file takes a label of kv_retrieval as the row holds it, today a
-list, which equals no word, so that it scores 0. Here references are unwrapped first (`task.label_fix`).
+same on the released answers.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, TaskError, find, limit_samples, remembered
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 Value = TypeVar("Value")
 
 
@@ -104,6 +104,14 @@ def nonempty_text(row: Row, name: str) -> str:
     value = text(row, name)
     if not value.strip():
         raise UserError(f"its {name} is empty")
+    return value
+
+
+def integer(row: Row, name: str) -> int:
+    """A field that is a whole number. Raises UserError for any other value."""
+    value = field(row, name)
+    if type(value) is not int:
+        raise UserError(f"its {name} is {str(value)[:80]!r}: a whole number")
     return value
 
 

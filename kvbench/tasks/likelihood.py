@@ -5,14 +5,10 @@ PG19, the books of its test split, read token by token with eviction after each 
     pg19/test_10321.txt      The Girl at Central ... [CRLF] [CRLF] ... one book a file, as DeepMind published them
     <s>The Girl at Central   the first token scored is the one after what the tokenizer begins a text with
 
-Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: tokens are fed one at a time,
-eviction follows each token (`evict: after`), and the result is exp of the mean over all tokens of all books. OBCache's
-Algorithm 2 evicts before a token is read (`evict: before`): one key less.
-
-With `reset=false` a book continues from the cache of the previous book, as published, so its first token has earlier
-tokens to attend to. Positions continue too; `policy.positions=cache`, which counts positions within the cache as
-published, is needed to read beyond the model's length (docs/many-questions.md has StreamingLLM's settings). The
-default, `reset=true`, begins every book with an empty cache, and KV pairs keep their original positions.
+Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: the result is exp of the mean over
+all tokens of all books. With `reset=false` a book continues from the cache of the previous book, as published, so its
+first token has earlier tokens to attend to, and positions continue too (docs/many-questions.md has StreamingLLM's
+settings).
 
 Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).
 Books are read in the order of their names. A book that is not UTF-8 is skipped when later books continue from the
@@ -24,18 +20,15 @@ BookSum with eviction after every block, section 5 and table 4 of CAOTE (arXiv:2
     summary_text   "The coach brings a stranger. ..."                  one of its summaries
     bid, book_id, source, summary, ...                                 not read
 
-Rows of kmfoda/booksum, split test, as lines of booksum/test.jsonl. CAOTE says that prompts are read in blocks of
-128 tokens with eviction whenever the budget is exceeded, and that it reports "generation perplexity" and its difference
-to the full cache. It does not say of which text. Both interpretations are here:
+Rows of kmfoda/booksum, split test, as lines of booksum/test.jsonl. CAOTE reads prompts in blocks of 128 tokens with
+eviction whenever the budget is exceeded, and does not say of which text it reports the perplexity:
 
     scored=chapter   the tokens of a chapter, given those before; each chapter once, whatever its summaries
     scored=summary   the tokens of a summary, given the chapter: the chapter is read in blocks, then one token at a time
 
-The tokens of a block attend to the cache, which holds the budget, and to earlier tokens of the block; then eviction
-follows. So a token attends to at most budget + 128 KV pairs. Not stated in the paper and chosen here: texts are read
-without a template, after the tokenizer's first special token; `between` precedes a summary; only the first
-`context_length` scored tokens and the first `given` tokens before them count. Compare differences to the full cache,
-not perplexities.
+The tokens of a block attend to the cache, which holds the budget, and to earlier tokens of the block: at most budget +
+128 KV pairs. Chosen here: texts are read without a template; `between` precedes a summary; only the first
+`context_length` scored tokens and the first `given` tokens before them count.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

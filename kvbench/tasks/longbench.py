@@ -7,11 +7,6 @@
     all_classes  null        trec, lsht: ["Food", "Date", ...]
     dataset, language, _id   not read
 
-Prompts are the row's `context` and `input` in the task's template of dataset2prompt.json. The whole prompt is truncated
-in the middle to `max_prompt_tokens`, special tokens counted, or to the model's own limit if that is less; then a chat
-template wraps it, except for trec, triviaqa, samsum, lsht, lcc and repobench-p (`chat`). An answer has at most as many
-tokens as dataset2maxlen.json says; one to samsum has at least one and ends at a line break.
-
 Difference: no sequence begins twice; pred.py adds a first token before a chat template that has one.
 
 Each metric scores one answer against one reference in 0..1. Aggregation: the maximum over references, then the mean
@@ -358,9 +353,7 @@ def classes(root: str | None, file: str) -> tuple[str, ...]:
 
 def bucket_of(row: jsonl.Row) -> Bucket:
     """The range of a row's `length`. Raises UserError unless that is a whole number."""
-    length = jsonl.field(row, "length")
-    if type(length) is not int:
-        raise UserError(f"its length is {str(length)[:80]!r}: a whole number")
+    length = jsonl.integer(row, "length")
     return "0-4k" if length < 4000 else "4-8k" if length < 8000 else "8k+"
 
 

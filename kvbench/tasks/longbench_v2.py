@@ -7,15 +7,8 @@
     length, difficulty         short | medium | long; easy | hard
     _id, domain, sub_domain    not read
 
-Rows of THUDM/LongBench-v2. Prompts are prompts/0shot.txt, filled as pred.py fills it and truncated in the middle to
-`max_prompt_tokens`, both ends decoded together; then a chat template wraps them. result.py reports the mean over all
-rows, and by `difficulty` and by `length`.
-
 With reasoning (--cot) there are two requests: 0shot_cot.txt lets the model think step by step, and 0shot_cot_ans.txt
 asks for the letter, with the question and the reasoning but without the text.
-
-Differences: answers are decoded greedily, where pred.py samples at temperature 0.1; an empty answer is 0, or empty
-reasoning, where pred.py leaves the row out.
 """
 
 import re
@@ -129,8 +122,4 @@ class LongBenchV2Reasoning(LongBenchV2):
         return replace(second, context=context, question=question)
 
 
-def _kind(row: jsonl.Row) -> tuple[str, str]:
-    return jsonl.text(row, "length"), jsonl.text(row, "difficulty")
-
-
-_kinds = jsonl.column(_kind)
+_kinds = jsonl.column(lambda row: (jsonl.text(row, "length"), jsonl.text(row, "difficulty")))

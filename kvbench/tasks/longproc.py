@@ -8,12 +8,8 @@
     travel_planning  {"disambig_question_text": "...", "ground_truth_cities": "A**B", "ground_truth_durations": "3**5",
                      "estimated_output_tokens": 1200}
 
-Follows longproc_data.py at 78e873a: the templates are those of the benchmark, read at run time. The examples of
-countdown are in `longproc_countdown.txt`, those of travel_planning are made in `longproc_travel.py`. The limits of
-answers are those of HELMET's configs.
-
-pseudo_to_code is refused: its metric compiles and runs what the model writes. Partial accuracies and rates of
-extraction are not computed. Metrics follow the evaluators there, but nothing of an answer is evaluated as Python, as
+Follows longproc_data.py and the evaluators at 78e873a. The examples of countdown are in `longproc_countdown.txt`, those
+of travel_planning are made in `longproc_travel.py`. Nothing of an answer is evaluated as Python, as
 countdown_evaluator.py does with its equations: one that is no equation of two whole numbers scores 0, also where the
 official script ends with an error.
 """
@@ -170,14 +166,7 @@ def _planned(line: jsonl.Line) -> str:
         raise UserError(f"{line.place}: it is no problem with a plan: {type(error).__name__}: {error}") from None
 
 
-def _size(row: jsonl.Row) -> int:
-    size = jsonl.field(row, "estimated_output_tokens")
-    if not isinstance(size, int):
-        raise UserError(f"its estimated_output_tokens are {size!r}: a whole number")
-    return size
-
-
-_sizes = jsonl.column(_size)
+_sizes = jsonl.column(lambda row: jsonl.integer(row, "estimated_output_tokens"))
 
 
 def _template(root: str | None, name: str, field: str) -> tuple[str, str]:
@@ -285,5 +274,5 @@ def _table(text: str) -> list[tuple[str, ...]]:
         raise ValueError("the header names a column twice")
     if len(rows[-1]) != len(header):
         rows.pop()
-    whole = (row if len(row) == len(header) else ["N/A"] * len(header) for row in rows)
-    return [tuple("".join(english(cell)) for cell in row) for row in whole]
+    full_rows = (row if len(row) == len(header) else ["N/A"] * len(header) for row in rows)
+    return [tuple("".join(english(cell)) for cell in row) for row in full_rows]

@@ -89,8 +89,8 @@ def _arranged(
         if not lines[-1].endswith("Continue to arrange the rest of the plan."):
             continue
         rest = [stop for stop in free if stop["city"] != option["city"]]
-        if (whole := _arranged(cities, option["end_day"], [*plan, option], rest, fixed, flights, lines)) is not None:
-            return whole
+        if (complete := _arranged(cities, option["end_day"], [*plan, option], rest, fixed, flights, lines)) is not None:
+            return complete
     lines.append(f"{inner}Fail to arrange any option on day {day} in the current arrangement. Drop this branch.")
     return None
 

@@ -8,9 +8,6 @@ https://github.com/Zefan-Cai/R-KV, those of 2025 of math-ai/aime25 on the hub.
 
 Prompts: `boxed` adds the sentence that the model cards of DeepSeek-R1 and Qwen3 ask for; `rkv` is the prompt of
 run_math.py in R-KV, without a chat template there.
-
-Namesakes of the metric that differ: kvpress (math500, aime25) ends the expression at the first closing brace and
-compares texts, so that 103 of the 500 reference answers of MATH-500 score 0 against themselves.
 """
 
 import atexit

@@ -8,8 +8,7 @@ https://hf.co/datasets/openai/mrcr
     n_chars                     characters of all messages
     others                      not read
 
-The metric is `grade` of the data card: 0 unless the answer begins with the random string, else the ratio of
-difflib.SequenceMatcher over what follows. The card has no limit for the answer, and groups rows by o200k tokens.
+The metric is `grade` of the data card.
 """
 
 import json
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, limit_samples
 from kvbench.tasks.own_file import conversation
@@ -89,11 +87,4 @@ class MRCR(FromFiles, Task):
         return Sample(index, self.name, context, question, "", (answer,), new_tokens, (prefix,), messages=turns)
 
 
-def _size(row: jsonl.Row) -> int:
-    size = jsonl.field(row, "n_chars")
-    if not isinstance(size, int):
-        raise UserError(f"its n_chars is {size!r}: a whole number")
-    return size
-
-
-_sizes = jsonl.column(_size)
+_sizes = jsonl.column(lambda row: jsonl.integer(row, "n_chars"))

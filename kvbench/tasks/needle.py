@@ -10,14 +10,11 @@ Follows llm_needle_haystack_tester.py of https://github.com/gkamradt/LLMTest_Nee
 run_needle_in_haystack.py of KVCache-Factory (PyramidKV) and LAVa (`style: book`). Each depth and length is one prompt
 and one cell of the heat-map: `task.depth` and `task.context_length` are its axes.
 
-Contexts are 200 tokens (`buffer`) shorter than their label. The needle follows the last full stop before its depth.
-`book` encodes and decodes with the tokenizer's special tokens, so the needle begins with a first token of its own, and
-sends the prompt without a template; its answers end at the tokenizer's end of sequence or at a line break, from the
-first token on. Later states of KVCache-Factory encode without special tokens.
+The needle follows the last full stop before its depth. `book` encodes and decodes with the tokenizer's special tokens,
+so the needle begins with a first token of its own. Later states of KVCache-Factory encode without special tokens.
 
-Differences: files are read in the order of their names (the testers: of the file system); a full stop is any token that
-"." becomes alone or after a word, which gives the testers' lists for Llama and Mistral; the official user turns are one
-turn, and its grader, a GPT, is replaced by a score of words.
+Differences: files are read in the order of their names; a full stop is any token that "." becomes alone or after a
+word, which gives the testers' lists for Llama and Mistral; the official user turns are one turn.
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -4,15 +4,10 @@
                           "character_set": ["Yuki", ...], "tests": {"T17_C02": {"input_args": ["...", "..."]}}}, ...]
     rand_book_1.txt     lines of books
 
-The data are licensed for non-commercial research only (Adobe Research License).
-
 Follows run_tests.py, async_evaluate.py and data/book_haystack.py: the needle takes the place of a line break near its
-depth, of `depths` that are spread evenly over the text; the name in it is drawn by numpy's RandomState. Prompt, texts
-and metric (`contains`: a right answer occurs) are theirs.
+depth, of `depths` that are spread evenly over the text. Prompt, texts and metric (`contains`) are theirs.
 
-Differences: books are numbered in the order of their names (there: of the file system), which decides on drawn names;
-sample i goes through tests first, then depths and books; the system turn "You are a helpful assistant" is left to
-`model.system`.
+Difference: books are numbered in the order of their names (there: of the file system), which decides on drawn names.
 """
 
 import json
@@ -149,11 +144,11 @@ def _tests_of(entry: Mapping[str, Any]) -> Iterator[Test]:
     """The tests of one needle. A question takes the last of its arguments, as in run_tests.py."""
     for kind, question in jsonl.field(entry, "questions").items():
         for name, test in jsonl.field(entry, "tests").items():
-            needle, asked = jsonl.text(entry, "needle"), question
+            needle, text = jsonl.text(entry, "needle"), question
             for number, argument in enumerate(test["input_args"], start=1):
                 mark = f"{{{number}}}"
                 needle = needle.replace(mark, argument)
-                asked = question.replace(mark, argument) if mark in question else asked
+                text = question.replace(mark, argument) if mark in question else text
             names = tuple(entry.get("character_set", ()))
             answers, prompt = tuple(test.get("gold_answers") or ()), entry.get("task_template", PROMPT)
-            yield Test(f"{entry['id']}_{name}", kind, needle, asked, prompt, answers, names)
+            yield Test(f"{entry['id']}_{name}", kind, needle, text, prompt, answers, names)

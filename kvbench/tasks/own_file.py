@@ -5,12 +5,11 @@
                   {"role": "user", "content": "Who wrote it?"}], "answers": ["Anna"]}
 
 The question follows its context after a blank line; it may be absent. Of messages the last one is the question, those
-before it are the context. They go through the model's chat template; a model without one reads their texts, with a
-blank line after each. Lines with equal contexts share a prefill with schedule.evict_after=context.
+before it are the context; a model without a chat template reads their texts, with a blank line after each.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import Any
 
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, limit_samples, sha256_of
+from kvbench.tasks.files import sha256_of
 from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
 from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_choice
 
 FORM = 'a line is {"context": TEXT, "question": TEXT, "answers": [TEXT]}, or has "messages" for context and question'
 ROLES = ("system", "user", "assistant")
@@ -42,7 +41,7 @@ METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnFile(FromFiles, Task):
+class OwnFile(jsonl.RowTask):
     """Sample i is line i of the file `path`, blank lines left out. In rows the task is called `jsonl/` and the file's
     name. Its cells depend on the contents of the file, not on where it is.
 
@@ -53,17 +52,13 @@ class OwnFile(FromFiles, Task):
     name: str = "jsonl"
     metric: str = "string_match_part"
     max_new_tokens: int = 64
-    samples: int = 50
-    seed: int = 42
     version = "jsonl.1"
     context_length = None  # lines have their own lengths
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "samples", "max_new_tokens")
         require_choice(self, "metric", METRICS)
         object.__setattr__(self, "name", f"jsonl/{Path(self.path).stem}")
-        limit_samples(self, lambda: jsonl.count(None, self.files[0]))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -87,25 +82,29 @@ class OwnFile(FromFiles, Task):
         contexts = jsonl.values(None, self.files[0], lambda row: _parts(row)[0])
         return [first.setdefault(index if text is None else text, index) for index, text in enumerate(contexts)]
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
         self.score("1", Sample(0, self.name, "", "", "", ("1",), 1))  # loads the packages that the metric needs
-        for line in jsonl.rows(None, self.files[0], indices):
-            try:
-                row = line.read()
-                (context, messages), question = _parts(row)
-                answers = jsonl.texts(row, "answers")
-            except ValueError as error:
-                number = line.place.rpartition(":")[2]
-                raise UserError(f"task.path={self.path}: line {number}: {error}; {FORM}") from None
-            text = context or "".join(content + GAP for _, content in messages)
-            new_tokens = self.max_new_tokens
-            yield Sample(line.number, self.name, text, question, "", answers, new_tokens, messages=messages)
+
+        def read(index: int, row: jsonl.Row) -> Sample:
+            (context, messages), question = _parts(row)
+            text, answers = context or "".join(content + GAP for _, content in messages), jsonl.texts(row, "answers")
+            return Sample(index, self.name, text, question, "", answers, self.max_new_tokens, messages=messages)
+
+        return read
+
+    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+        """As `Task.generate`, but an invalid line raises UserError: the file is the user's to correct."""
+        for sample in super().generate(count_tokens, indices):
+            if isinstance(sample, InvalidSample):
+                fault = sample.error.removeprefix(f"{self.files[0]}:")
+                raise UserError(f"task.path={self.path}: line {fault}; {FORM}")
+            yield sample
 
     def score(self, prediction: str, sample: Sample) -> float:
         return METRICS[self.metric](prediction, sample.references)
 
 
-def _content(turn: Mapping[str, Any]) -> str:
+def _content(turn: jsonl.Row) -> str:
     """The text of a message; of its parts, if it has any. Raises UserError for images and other parts."""
     parts = turn.get("content")
     if isinstance(parts, list) and parts and all(isinstance(part, dict) for part in parts):
@@ -115,7 +114,7 @@ def _content(turn: Mapping[str, Any]) -> str:
     return jsonl.nonempty_text(turn, "content")
 
 
-def _parts(row: Mapping[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str]:
+def _parts(row: jsonl.Row) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str]:
     """The context of a line, as a text or as messages, and its question. Raises UserError."""
     if "messages" not in row:
         context = jsonl.nonempty_text(row, "context")

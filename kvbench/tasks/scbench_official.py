@@ -177,9 +177,9 @@ class OfficialSCBench(SCBench):
         return Question(text, references, kind, gold=str(answer))
 
     def sample_of(
-        self, index: int, content: ContextWithQuestions, asked: Sequence[Question], place: int, templated: bool
+        self, index: int, content: ContextWithQuestions, questions: Sequence[Question], place: int, templated: bool
     ) -> Sample:
-        """The sample of the last of the questions `asked`, as the official code words it."""
+        """The sample of the last of `questions`, as the official code words it."""
         first, last = content.questions[0], content.questions[-1]
         assert isinstance(first, Question) and isinstance(last, Question)
         opening = self.instruction + GAP if self.instruction else ""
@@ -192,7 +192,7 @@ class OfficialSCBench(SCBench):
                 self._most(question.kind),
                 "This paper" if self.member == "summary" and turn and templated else "",
             )
-            for turn, question in enumerate(asked)
+            for turn, question in enumerate(questions)
         )
         return Sample(
             index,
@@ -200,11 +200,11 @@ class OfficialSCBench(SCBench):
             opening + content.context,
             now.question,
             now.answer_prefix,
-            asked[-1].references,
+            questions[-1].references,
             now.max_new_tokens,
-            asked[-1].choices,
+            questions[-1].choices,
             place + 1,
-            asked[-1].kind,
+            questions[-1].kind,
             opening if self.member != "mf" else "",
             earlier=tuple(earlier),
         )
@@ -224,11 +224,12 @@ def _needles(root: str | None, file: str) -> dict[str, list[tuple[str, str, int]
     """Name, function and turn of all that is asked for in a repository, over all rows, as officially."""
 
     def read(row: jsonl.Row) -> tuple[str, list[tuple[str, str, int]]]:
-        turns = [
-            (turn, place) for place, turn in enumerate(_turns(row)) if turn.get("task") in (None, "scbench_repoqa")
+        functions = [
+            (jsonl.text(turn, "name"), jsonl.text(turn, "answer"), place)
+            for place, turn in enumerate(_turns(row))
+            if turn.get("task") in (None, "scbench_repoqa")
         ]
-        asked = [(jsonl.text(turn, "name"), jsonl.text(turn, "answer"), place) for turn, place in turns]
-        return jsonl.text(row, "repo"), asked
+        return jsonl.text(row, "repo"), functions
 
     needles: dict[str, list[tuple[str, str, int]]] = {}
     for row in jsonl.values(root, file, read):

@@ -100,19 +100,18 @@ class SharedContext(FromFiles, Task):
         for number, content in self.read_contexts(samples_of):
             for index in samples_of[number]:
                 place = index - starts[number]
-                asked = content.questions[place if self.turns == "none" else 0 : place + 1]
-                errors = [each for each in asked if isinstance(each, str)]
-                if errors:
+                questions = content.questions[place if self.turns == "none" else 0 : place + 1]
+                if errors := [question for question in questions if isinstance(question, str)]:
                     yield InvalidSample(index, self.name, errors[0], place + 1)
-                    continue
-                questions = [each for each in asked if isinstance(each, Question)]
-                yield self.sample_of(index, content, questions, place, templated)
+                else:
+                    valid = [question for question in questions if isinstance(question, Question)]
+                    yield self.sample_of(index, content, valid, place, templated)
 
     def sample_of(
-        self, index: int, content: ContextWithQuestions, asked: Sequence[Question], place: int, templated: bool
+        self, index: int, content: ContextWithQuestions, questions: Sequence[Question], place: int, templated: bool
     ) -> Sample:
-        """The sample of the last of the questions `asked`, the one at `place`; `templated`: for a chat template."""
-        opening, (*before, question) = self.instruction + GAP, asked
+        """The sample of the last of `questions`, the one at `place`; `templated`: for a chat template."""
+        opening, (*before, question) = self.instruction + GAP, questions
         return Sample(
             index,
             self.name,
@@ -125,15 +124,12 @@ class SharedContext(FromFiles, Task):
             place + 1,
             question.kind,
             opening,
-            earlier=tuple(
-                Turn(
-                    phrased(self.ask, each.text),
-                    f"\n{each.references[0]}" if self.turns == "gold" else None,
-                    self.max_new_tokens,
-                )
-                for each in before
-            ),
+            earlier=tuple(map(self._turn, before)),
         )
+
+    def _turn(self, question: Question) -> Turn:
+        answer = f"\n{question.references[0]}" if self.turns == "gold" else None
+        return Turn(phrased(self.ask, question.text), answer, self.max_new_tokens)
 
     @property
     def _starts(self) -> list[int]:

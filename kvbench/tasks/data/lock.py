@@ -5,7 +5,7 @@
       "files": {"test.jsonl": {"to": "gsm8k/test.jsonl", "sha256": "3730d312...", "bytes": null}}}]}
 
 A download is one file at its host and becomes one or more outputs under `data.root`. A SHA-256 that was never measured
-is null: such a file is *unpinned*, and the first pull records its SHA-256 (`verify.py`).
+is null: such a file is *unpinned*, and the first pull records its SHA-256 (`pull.py`).
 """
 
 import json

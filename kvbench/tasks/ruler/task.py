@@ -11,8 +11,8 @@ The benchmark's generators changed several times; two states of https://github.c
 prompt of that length fits a model that reads no more. Every probe of a search draws a new
 prompt and so advances the generator: the probes are part of the benchmark's definition.
 
-Metrics follow scripts/eval/synthetic/constants.py and scripts/eval/evaluate.py; the answer is postprocessed as there.
-Aggregation: the mean over samples; the official number is x 100, rounded to two digits.
+Metrics follow scripts/eval/synthetic/constants.py and scripts/eval/evaluate.py. Aggregation: the mean over samples; the
+official number is x 100, rounded to two digits.
 """
 
 import re

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvbench.tasks.data.pull import pull
-from kvbench.tasks.data.verify import exclusive
+from kvbench.tasks.data.pull import exclusive, pull
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Fault, Host
 from tests.tasks.data.test_download import CONTENT, Silent
