@@ -31,8 +31,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import use_onednn
 from kvbench.models.engine import Engine
-from kvbench.models.loading.load import LoadedModel, suit_cpu
-from kvbench.models.loading.numerics import make_deterministic, widen
+from kvbench.models.loading.load import LoadedModel, make_deterministic, suit_cpu, widen
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row

@@ -202,9 +202,9 @@ def over_layer(queries: Rows, layer: LayerCache, rule: Rule, kernels: Kernels = 
         parts[heads] = observe(rows, outputs, part.dense[0], head_rule.scaling, head_rule.softcap, head_rule.sinks)
     if len(parts) == 1:
         return next(iter(parts.values()))
-    every = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()
-    outputs = torch.cat([part.outputs for part in parts.values()])[every]
-    lse = torch.cat([part.lse for part in parts.values()])[every]
+    order = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()
+    outputs = torch.cat([part.outputs for part in parts.values()])[order]
+    lse = torch.cat([part.lse for part in parts.values()])[order]
     return Window(queries, outputs, lse, rule.scaling, rule.softcap)
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from kvbench.cache.future_queries import FutureQueryStats
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kernels.ragged_decode import Segments
 from kvbench.cache.recurrent import RecurrentState
@@ -54,20 +54,41 @@ class Window:
 
     def part(self, start: int, stop: int) -> "Window":
         """Rows `start` to `stop`, counted from the oldest."""
-        rows = slice(start, stop)
-        return replace(self, queries=self.queries[:, rows], outputs=self.outputs[:, rows], lse=self.lse[:, rows])
+        return self._at((slice(None), slice(start, stop)))
 
     def of_span(self, start: int, stop: int) -> "Window":
         """The rows of query heads `start` to `stop`, as views."""
-        heads = slice(start, stop)
-        return replace(self, queries=self.queries[heads], outputs=self.outputs[heads], lse=self.lse[heads])
+        return self._at(slice(start, stop))
 
     def of_heads(self, heads: Sequence[int], cache_heads: int) -> "Window":
         """The rows of the query heads that read these cache heads, out of `cache_heads`."""
-        if len(heads) == cache_heads:
-            return self
-        chosen = readers(heads, self.queries.shape[0] // cache_heads)
-        return replace(self, queries=self.queries[chosen], outputs=self.outputs[chosen], lse=self.lse[chosen])
+        return self if len(heads) == cache_heads else self._at(readers(heads, self.queries.shape[0] // cache_heads))
+
+    def _at(self, index: Any) -> "Window":
+        """What `index` chooses of the heads and rows."""
+        return replace(self, queries=self.queries[index], outputs=self.outputs[index], lse=self.lse[index])
+
+
+@dataclass(frozen=True)
+class FutureQueries:
+    """A request: skip the first `skip` queries of the prompt, and predict those of the next `positions` positions."""
+
+    skip: int
+    positions: int
+
+    def __post_init__(self) -> None:
+        if self.skip < 0 or self.positions < 1:
+            raise UserError(f"score.sink={self.skip} must be 0 or more and score.future={self.positions} 1 or more")
+
+
+@dataclass(frozen=True)
+class FutureQueryStats:
+    """Predicted mean and covariance of the future queries of a layer; a logit is q.k * scaling."""
+
+    request: FutureQueries
+    mean: Float[Tensor, "heads head_dim"]
+    covariance: Float[Tensor, "heads head_dim head_dim"]
+    scaling: float
 
 
 @dataclass(frozen=True)
@@ -149,6 +170,13 @@ class LayerCache:
                 f"{rows} queries are to be observed, but layer {self.index} has no record of so many: prefill with it"
             )
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
+
+    def expected_queries(self, request: FutureQueries) -> FutureQueryStats:
+        """The statistics recorded for a request. Raises UserError if there are none."""
+        for statistics in self.future_queries:
+            if statistics.request == request:
+                return statistics
+        raise UserError(f"no future queries were recorded for {request}: prefill with it")
 
     def select(self, kept: Kept, lengths: Sequence[int] | None = None) -> "LayerCache":
         """A smaller copy with the KV pairs marked in `kept`, by cache head and column; a column is a slot of the head.
@@ -286,11 +314,7 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def from_dense(
-    index: int,
-    query_heads: int,
-    keys: DensePairs,
-    values: DensePairs,
-    windows: tuple[Window, ...] = (),
+    index: int, query_heads: int, keys: DensePairs, values: DensePairs, windows: tuple[Window, ...] = ()
 ) -> LayerCache:
     """A layer that holds every token of every head, at positions 0, 1, ..."""
     heads, tokens, head_dim = keys.shape
@@ -300,7 +324,7 @@ def from_dense(
         keys=keys.reshape(heads * tokens, head_dim),
         values=values.reshape(heads * tokens, head_dim),
         positions=torch.arange(tokens, dtype=POSITION, device=keys.device).repeat(heads),
-        offsets=tuple(range(0, heads * tokens + 1, tokens)) if tokens else (0,) * (heads + 1),
+        offsets=tuple(head * tokens for head in range(heads + 1)),
         windows=windows,
     )
 
@@ -309,12 +333,9 @@ def joined(windows: Sequence[Window]) -> Window:
     """The rows of consecutive records as one."""
     if len(windows) == 1:
         return windows[0]
-    return replace(
-        windows[0],
-        queries=torch.cat([window.queries for window in windows], dim=1),
-        outputs=torch.cat([window.outputs for window in windows], dim=1),
-        lse=torch.cat([window.lse for window in windows], dim=1),
-    )
+    parts = zip(*((window.queries, window.outputs, window.lse) for window in windows), strict=True)
+    queries, outputs, lse = (torch.cat(part, dim=1) for part in parts)
+    return replace(windows[0], queries=queries, outputs=outputs, lse=lse)
 
 
 def compact(

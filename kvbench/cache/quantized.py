@@ -113,7 +113,6 @@ class PackedLayer:
 
     @property
     def cache_heads(self) -> int:
-        """Heads of the cache."""
         return len(self.lengths)
 
 

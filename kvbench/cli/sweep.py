@@ -15,7 +15,7 @@ from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
-from kvbench.models.loading.weights import choose_device
+from kvbench.models.loading.load import choose_device
 from kvbench.records import Row, done, read_rows
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work

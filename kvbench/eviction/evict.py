@@ -229,8 +229,8 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
         return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
     if isinstance(heads, BinaryHeads):
         return whole_heads(rankings, terms.base, terms.candidates, heads.strict(terms))
-    both = [torch.stack((ranking.scores.flatten(), ranking.unpooled.flatten())).cpu() for ranking in rankings]
-    scores, unpooled = torch.cat(both, dim=1)
+    by_layer = [torch.stack((ranking.scores.flatten(), ranking.unpooled.flatten())).cpu() for ranking in rankings]
+    scores, unpooled = torch.cat(by_layer, dim=1)
     available = torch.tensor([ranking.available for ranking in rankings])
     pairs = min(available.numel() * terms.base, int(available.sum()))
     kept = best_entries(scores, unpooled, pairs, strict=terms.variant == "official")

@@ -28,7 +28,6 @@ class Weight:
     after_pool: bool = True
 
     def __call__(self, scores: Scores) -> Scores:
-        """Multiply scores of query heads or of KV heads."""
         return scores * self.values.repeat_interleave(scores.shape[0] // self.values.shape[0], dim=0)
 
 
@@ -54,7 +53,6 @@ class Pool:
             raise UserError(f"pool.size={self.size} has no middle: use an odd number such as {max(1, self.size) | 1}")
 
     def __call__(self, scores: Scores) -> Scores:
-        """Pool each row along its columns."""
         if scores.shape[1] == 0:
             return scores
         pool = F.max_pool1d if self.kind == "max" else F.avg_pool1d
@@ -65,7 +63,7 @@ def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
     """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` keeps one row per query head.
 
     `layer_mean` is the mean over all rows, the same for every KV head. The others leave scores unchanged that already
-    have one row per KV head. Raises ValueError for any other word.
+    have one row per KV head. Raises UserError for any other word.
     """
     if group not in get_args(Group):
         raise UserError(f"group={group} is not allowed; allowed: {', '.join(get_args(Group))}")

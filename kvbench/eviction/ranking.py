@@ -73,9 +73,9 @@ class Ranking:
         """Candidates of each cache head, first the `counts` that it keeps: as `order`, or in two stages."""
         if self.second is None:
             return self.order
-        sure = ((counts + self.second.protected) * self.second.part).long() - self.second.protected
+        by_first_stage = ((counts + self.second.protected) * self.second.part).long() - self.second.protected
         places = self.order.argsort(dim=1)
-        later = self.second.scores.masked_fill(places < sure.to(places.device)[:, None], torch.inf)
+        later = self.second.scores.masked_fill(places < by_first_stage.to(places.device)[:, None], torch.inf)
         return best_first(later, self.scores)
 
     @cached_property
@@ -99,14 +99,14 @@ class Ranking:
         """How many of the `pairs` best candidates of the layer are in each cache head."""
         return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
 
-    def counts_beyond(self, sure: int, pairs: int) -> tuple[int, ...]:
-        """Candidates of each head when it keeps its best `sure`, and the layer the best others up to `pairs` in all."""
-        sures = [min(sure, count) for count in self.available]
+    def counts_beyond(self, least: int, pairs: int) -> tuple[int, ...]:
+        """Candidates of each head when it keeps its best `least` and the layer its best others, `pairs` in all."""
+        guaranteed = [min(least, count) for count in self.available]
         places = torch.empty_like(self.order)
         places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
-        others = self.flat_order[places.flatten()[self.flat_order] >= sure]
-        beyond = _tally(others[: pairs - sum(sures)], self.scores.shape[0], self.candidates)
-        return tuple(map(int.__add__, sures, beyond))
+        others = self.flat_order[places.flatten()[self.flat_order] >= least]
+        beyond = _tally(others[: pairs - sum(guaranteed)], self.scores.shape[0], self.candidates)
+        return tuple(map(int.__add__, guaranteed, beyond))
 
 
 def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
@@ -117,8 +117,8 @@ def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
     widest = max(ranking.candidates for ranking in rankings)
     places = torch.tensor([head for part in parts for head in part]).argsort()
 
-    def joined(each: list[Tensor]) -> Tensor:
-        padded = [F.pad(scores, (0, widest - scores.shape[1]), value=-torch.inf) for scores in each]
+    def joined(by_part: list[Tensor]) -> Tensor:
+        padded = [F.pad(scores, (0, widest - scores.shape[1]), value=-torch.inf) for scores in by_part]
         return torch.cat(padded)[places.to(padded[0].device, non_blocking=True)]
 
     stages = [ranking.second for ranking in rankings if ranking.second is not None]

@@ -20,8 +20,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvbench.cache.attention import Rule
-from kvbench.cache.recurrent import RecurrentState
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import stateful_layers
 
@@ -103,19 +101,6 @@ def linear_layers_agree(model: Any) -> bool:
         if not all(torch.equal(layer(inputs[:rows]), outputs[:rows]) for rows in LINEAR_ROWS):
             return False
     return True
-
-
-class EchoReader:
-    """A reader that attends to nothing. `received`: the queries, keys and values of the last layer."""
-
-    def __init__(self) -> None:
-        self.received: tuple[Tensor, ...] = ()
-        self.recurrent: RecurrentState | None = None
-
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        """The queries."""
-        self.received = (queries, keys, values)
-        return queries
 
 
 @dataclass(frozen=True)
@@ -218,7 +203,7 @@ class _CallRecorder(TorchDispatchMode):
 
 def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
     """The setting for the functions of a pass, and its products of all rows with one matrix."""
-    recorder, reader, ids = _CallRecorder(), EchoReader(), torch.zeros(1, 1, dtype=torch.long)
+    recorder, reader, ids = _CallRecorder(), bridge.TrialReader(), torch.zeros(1, 1, dtype=torch.long)
     if stateful_layers(model.config):  # answers begin with the state of a prompt
         bridge.logits(model, ids, FIRST - 1, reader, 1)
     with recorder:
@@ -236,13 +221,14 @@ def _alike(
     batch, agreeing = _pass(model, ids, invariance.last_of(full_rows, new)), []
     for rows in tried:
         fewer = _pass(model, ids[:rows], invariance.last_of(rows, new))
-        if all(torch.equal(few, many[:rows]) for few, many in zip(fewer, batch, strict=True)):
+        if all(torch.equal(fewer_rows, all_rows[:rows]) for fewer_rows, all_rows in zip(fewer, batch, strict=True)):
             agreeing.append(rows)
     return agreeing
 
 
 def _pass(model: Any, ids: Tensor, last: int) -> tuple[Tensor, ...]:
     """The logits of the last token, and the queries, keys and values of the last layer."""
-    reader = EchoReader()
+    reader = bridge.TrialReader()
     logits = bridge.logits(model, ids, FIRST, reader, last)
-    return (logits[:, -1], *reader.received)
+    by_layer = (reader.queries, reader.keys, reader.values)
+    return (logits[:, -1], *(parts[max(parts)] for parts in by_layer if parts))

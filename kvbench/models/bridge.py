@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from kvbench.cache.attention import Rule
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.scores.score import AttentionCall, Projection
 from kvbench.models.loading.architecture import stateful_layers
-from kvbench.models.own_attention import layer_of, own_attention, with_attention
 from kvbench.support.errors import UserError
 
 NAME = "kvbench"  # must not contain "sdpa", "flash" or "/": transformers chooses code paths by such substrings
@@ -38,6 +38,18 @@ PROJECTIONS: dict[Projection, tuple[str, ...]] = {
     "query": ("q_proj", "qkv_proj", "query", "wq", "q_lin"),
 }
 """Names that model classes give the projections of their attention. `qkv_proj` begins with that of queries."""
+
+OWN_ATTENTION = {
+    **{"big_bird": "BigBirdSelfAttention", "codegen": "CodeGenAttention", "falcon": "FalconAttention"},
+    **{"git": "GitSelfAttention", "gpt_neo": "GPTNeoSelfAttention", "gpt_neox_japanese": "GPTNeoXJapaneseAttention"},
+    **{"gptj": "GPTJAttention", "megatron_bert": "MegatronBertSelfAttention", "mvp": "MvpAttention"},
+    **{"openai": "Attention", "rembert": "RemBertSelfAttention", "roformer": "RoFormerSelfAttention"},
+    **{"trocr": "TrOCRAttention", "xglm": "XGLMAttention", "xlm": "MultiHeadAttention"},
+}
+"""The class that writes attention out instead of calling the interface, by the package of transformers that has it."""
+SCALED = ("gpt_neo", "mvp", "trocr", "xglm", "xlm")
+"""Those of these packages whose queries are scaled before they are multiplied, or not at all."""
+PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.__matmul__)
 
 
 @runtime_checkable
@@ -62,6 +74,23 @@ class Reader(Protocol):
         ...
 
 
+class TrialReader:
+    """The reader of a trial pass, in which every token attends to itself alone. By layer: queries, keys and values
+    [cells, heads, new, head_dim], and the rule.
+    """
+
+    def __init__(self) -> None:
+        self.recurrent: RecurrentState | None = None
+        self.queries: dict[int, Tensor] = {}
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        self.rules: dict[int, Rule] = {}
+
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+        self.queries[layer], self.keys[layer], self.values[layer], self.rules[layer] = queries, keys, values, rule
+        return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
+
+
 _reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
 _layer: ContextVar[int | None] = ContextVar("kvbench_layer", default=None)
@@ -84,7 +113,7 @@ class Traits(NamedTuple):
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The registered function. Raises ValueError for attention features that it does not support."""
+    """The registered function. Raises UserError for attention features that it does not support."""
     reader = _reader.get()
     assert reader is not None, "attention called outside bridge.forward"
     unknown = [
@@ -147,13 +176,69 @@ def experts(model: Any) -> list[Any]:
 
 def _replaced(model: Any) -> list[tuple[Any, str, Any]]:
     """The attributes that `attach` replaces, and what by."""
-    own = own_attention(model)
+    writing_out = own_attention(model)
     return [
         *((module, "forward", _by_cell(module.forward)) for module in experts(model)),
         *((module, "expand_kv", _latents) for module in model.modules() if hasattr(module, "expand_kv")),
-        *((module, "forward", with_attention(module, attention)) for module in own),
-        *((module, "layer_idx", layer_of(module, position)) for position, module in enumerate(own)),
+        *((module, "forward", _with_attention(module)) for module in writing_out),
+        *((module, "layer_idx", _layer_of(module, position)) for position, module in enumerate(writing_out)),
     ]
+
+
+def own_attention(model: Any) -> list[Any]:
+    """The modules of `model` that write attention out, in the order of its layers."""
+    return [module for module in model.modules() if type(module).__name__ == OWN_ATTENTION.get(_package(module))]
+
+
+def _package(module: Any) -> str:
+    return type(module).__module__.rpartition(".")[0].rpartition(".")[2]
+
+
+def _layer_of(module: Any, position: int) -> int:
+    """The layer of a module of `own_attention`; `position`: its place there."""
+    numbers = (getattr(module, name, None) for name in ("layer_idx", "layer_id"))
+    return next((number for number in numbers if number is not None), position)
+
+
+def _with_attention(module: Any) -> Callable[..., Any]:
+    """`module.forward` with `attention` in the place of its own."""
+    forward = module.forward
+
+    def attending(*arrays: Any, **named: Any) -> Any:
+        if _package(module) == "falcon":  # adds its mask without asking whether there is one
+            named["attention_mask"] = torch.zeros((), device=arrays[0].device)
+        with _Products(module):
+            return forward(*arrays, **named)
+
+    return attending
+
+
+class _Products(TorchFunctionMode):
+    """Replaces the two products of a module that multiplies queries by keys, masks, takes the softmax and multiplies by
+    values: the first product is zeros, the second is what `attention` makes of queries, keys and values.
+
+    Masks in between are without effect, and any other step there would show in the check of a loaded model.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.pair: tuple[Tensor, Tensor] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operands = args[1:3] if func is torch.baddbmm else args
+        if func not in PRODUCTS or operands[1].ndim < 3:  # weights have two dimensions
+            return func(*args, **(kwargs or {}))
+        left, right = operands
+        if self.pair is None:
+            self.pair = left, right.mT
+            return left.new_zeros(*left.shape[:-1], right.shape[-1])
+        queries, keys = (rows.to(right.dtype) for rows in self.pair)  # some are widened to float32 for the product
+        module = self.module
+        window = module.config.window_size if getattr(module, "attention_type", None) == "local" else None
+        scaling = 1.0 if _package(module) in SCALED else queries.shape[-1] ** -0.5
+        output, _ = attention(module, queries, keys, right, None, scaling=scaling, sliding_window=window)
+        return output.transpose(1, 2).reshape(*left.shape[:-1], -1)
 
 
 def _configs(model: Any) -> list[Any]:
@@ -180,10 +265,10 @@ def attached(model: Any) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._attn_implementation = implementation
-        for part, name, own in attributes:
+        for part, name, attribute in attributes:
             vars(part).pop(name, None)
-            if own is not None:
-                setattr(part, name, own)
+            if attribute is not None:
+                setattr(part, name, attribute)
 
 
 def forward(

@@ -9,7 +9,7 @@ answers = engine.generate(prefilled, batch, stop)                 decoding of th
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,21 +20,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import fused
-from kvbench.cache.future_queries import FutureQueries
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.scores.score import AttentionCall, Projection, Repeat, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
-from kvbench.models.block_reader import BlockReader
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
 from kvbench.models.decode.next_token import Choose, greedy
-from kvbench.models.own_attention import own_attention
-from kvbench.models.prefill import Attend, Prefill
-from kvbench.models.repeat import RepeatPass, RepeatReader
+from kvbench.models.prefill import Attend, BlockReader, Prefill
+from kvbench.models.repeat import RepeatPass, repeated
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
 from kvbench.support.errors import UserError
 
@@ -159,26 +156,37 @@ class Engine:
         if names := sorted({score.name for score in scores if score.inputs.future_queries or score.inputs.queries}):
             self._check_rotation(f"score={','.join(names)}", "it cannot be undone: choose another score")
         turned = self.rotations if any(score.inputs.queries for score in scores) else {}
-        moments = self._moments({future for score in scores if (future := score.inputs.future_queries)})
+        requests = {future for score in scores if (future := score.inputs.future_queries)}
+        requests = sorted(requests, key=lambda request: (request.skip, request.positions))
         matrices: set[Projection] = {name for score in scores for name in score.inputs.projections}
+
+        def moments(layer: int) -> Sequence[QueryMoments]:
+            return [QueryMoments(self.rotations[layer], request) for request in requests]
 
         def projections(layer: int, width: int) -> Mapping[str, Tensor]:
             return {name: bridge.projection(self.model, layer, width, name) for name in matrices}
 
         arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
-        reader, logits = Prefill(len(ids), *arguments), None
+        reader = Prefill(len(ids), *arguments)
 
         def receive(call: AttentionCall) -> None:
             rotation = turned.get(call.module.layer_idx)
             reader.receive(call._replace(unrotate=rotation.undo) if rotation else call)
 
         with bridge.attention_calls(self.model, receive) if hidden_scores else nullcontext():
-            for part in ids.to(self.device).split(block):
-                logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
-                reader.finish_block(len(part))
-        assert logits is not None
+            logits = self._read_prompt(ids, block, reader)
         cache = reader.freeze()
-        return self._prefilled(cache, logits[0], cache.bytes_held)
+        return self._prefilled(cache, logits, cache.bytes_held)
+
+    def _read_prompt(
+        self, ids: Int[Tensor, "tokens"], block: int, reader: Prefill | BlockReader
+    ) -> Float[Tensor, "vocabulary"]:
+        """Logits of the last token of a prompt that is read block by block."""
+        logits = torch.empty(0)
+        for part in ids.to(self.device).split(block):
+            logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)[0]
+            reader.finish_block(len(part))
+        return logits
 
     @torch.inference_mode()
     def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
@@ -189,24 +197,17 @@ class Engine:
         self._check_block(block)
         self._check_prompt(ids)
         if stepping.divides:
-            return self._prefill_dividing(ids, stepping, block)
-        cache, logits = self.evicting_cache(stepping, 1), None
+            reader = BlockReader(stepping, self.max_length, self.kernels)
+            logits = self._read_prompt(ids, block, reader)
+            return self._prefilled(reader.freeze(), logits, reader.read_bytes)
+        cache, logits = self.evicting_cache(stepping, 1), torch.empty(0)
         batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
         for part in ids.to(self.device).split(block):
-            logits = bridge.forward(self.model, part[None], batch.positions, batch)
+            logits = bridge.forward(self.model, part[None], batch.positions, batch)[0]
             batch.check()
             batch.finish(len(part))
         batch.settle()
-        assert logits is not None
-        return self._prefilled(cache.freeze(), logits[0], cache.read_bytes)
-
-    def _prefill_dividing(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
-        reader, logits = BlockReader(stepping, self.max_length, self.kernels), None
-        for part in ids.to(self.device).split(block):
-            logits = bridge.forward(self.model, part[None], reader.num_tokens, reader)
-            reader.finish_block(len(part))
-        assert logits is not None
-        return self._prefilled(reader.freeze(), logits[0], reader.read_bytes)
+        return self._prefilled(cache.freeze(), logits, cache.read_bytes)
 
     def _prefilled(self, cache: KVCache, logits: Float[Tensor, "vocabulary"], full_bytes: int) -> Prefilled:
         self.counters.prefills += 1
@@ -217,20 +218,15 @@ class Engine:
     def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: Repeat) -> KVCache:
         """The same cache with the attention recorded in passes in which the model repeats the context (KVzip)."""
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
-        for repetition in passes:
-            self.check_length(cache.num_tokens, len(repetition.ids))
-            reader = RepeatReader(cache, repetition, repeat, self.max_length, self.attend, self.kernels)
-            ids = torch.tensor([repetition.ids], device=self.device)
-            with bridge.attention_calls(self.model, reader.receive) if repeat.by_norm else nullcontext():
-                bridge.forward(self.model, ids, cache.num_tokens, reader)
-            for layer, record in reader.records.items():
-                records[layer][:, repetition.start : repetition.stop] = record.cpu()
-            self.counters.tokens_repeated += len(repetition.ids)
-        layers = [
-            replace(layer, probed={**layer.probed, repeat: records[layer.index].to(layer.keys.device)})
-            for layer in cache.evictable
-        ]
-        return cache.with_evictable(layers)
+        for part in passes:
+            self.check_length(cache.num_tokens, len(part.ids))
+            weights = repeated(self.model, cache, part, repeat, self.max_length, self.attend, self.kernels)
+            for layer, record in weights.items():
+                records[layer][:, part.start : part.stop] = record.cpu()
+            self.counters.tokens_repeated += len(part.ids)
+        probed = ({**layer.probed, repeat: records[layer.index].to(layer.keys.device)} for layer in cache.evictable)
+        layers = zip(cache.evictable, probed, strict=True)
+        return cache.with_evictable([replace(layer, probed=numbers) for layer, numbers in layers])
 
     @torch.inference_mode()
     def generate(
@@ -310,7 +306,7 @@ class Engine:
             return False
         traits = bridge.traits(self.model)
         needs_host = traits.stateful or traits.counts_positions or bridge.experts(self.model)
-        needs_host = needs_host or own_attention(self.model)
+        needs_host = needs_host or bridge.own_attention(self.model)
         return len(self.gpus) == 1 and not needs_host and capturable(batch)
 
     @torch.inference_mode()
@@ -322,24 +318,29 @@ class Engine:
         Tokens follow those that the caches have read, and are read `block` at a time by at most `tile` caches. Raises
         UserError for a score that is not finite.
         """
-        self._check_block(block)
-        batch, ids = EvictingBatch(caches, self.tile, max_new_tokens=len(ids)), ids.to(self.device)
-        losses = []
-        for part, targets in zip(ids[:-1].split(block), ids[1:].split(block), strict=True):
-            logits = self.read_all(batch, part.expand(batch.cells, -1))
-            batch.check()
-            losses.append(torch.stack([_losses(cell, targets) for cell in logits[: batch.num_active]]))
-        batch.settle()
+        batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
+        passes = zip(self._evicting_passes(batch, ids[:-1], block), ids[1:].to(self.device).split(block), strict=True)
+        losses = [
+            torch.stack([_losses(cell, targets) for cell in logits[: batch.num_active]]) for logits, targets in passes
+        ]
         return torch.cat(losses, dim=1) if losses else torch.empty(batch.num_active, 0)
 
     @torch.inference_mode()
     def give(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
         """Read tokens as `nll` does, without their likelihood."""
-        self._check_block(block)
         batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
+        for _ in self._evicting_passes(batch, ids, block, last=1):
+            pass
+
+    def _evicting_passes(
+        self, batch: EvictingBatch, ids: Int[Tensor, "tokens"], block: int, last: int | None = None
+    ) -> Iterator[Float[Tensor, "rows last vocabulary"]]:
+        """The logits of each pass over `block` tokens, as of `read_all`."""
+        self._check_block(block)
         for part in ids.to(self.device).split(block):
-            self.read(batch, part.expand(batch.cells, -1))
+            logits = self.read_all(batch, part.expand(batch.cells, -1), last)
             batch.check()
+            yield logits
         batch.settle()
 
     @torch.inference_mode()
@@ -385,12 +386,6 @@ class Engine:
     def rotations(self) -> dict[int, Rotation]:
         """How each layer rotates queries and keys. Raises UserError if that cannot be undone."""
         return rotations(self.model)
-
-    def _moments(self, future_queries: Collection[FutureQueries]) -> Callable[[int], Sequence[QueryMoments]]:
-        if not future_queries:
-            return lambda layer: ()
-        requests = sorted(future_queries, key=lambda request: (request.skip, request.positions))
-        return lambda layer: [QueryMoments(self.rotations[layer], request) for request in requests]
 
     def check_length(self, prompt: int, later: int) -> None:
         """Raise UserError if `later` tokens cannot be read after a prompt of `prompt`."""

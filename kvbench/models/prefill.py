@@ -1,17 +1,20 @@
-"""The reader of a prompt: reads it in blocks into a dense cache and records the inputs of scores."""
+"""The readers of a prompt: into a dense cache with the inputs of scores, or block by block with evictions between."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
+from kvbench.cache.attention import Rule, causal_with_lse, fused, observe, over_layer
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense
 from kvbench.cache.recurrent import RecurrentState
+from kvbench.eviction.incremental import IncrementalEviction
+from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import AttentionCall, Score
+from kvbench.models.decode.local_layer import LocalLayer
 from kvbench.models.rope import QueryMoments
 from kvbench.support.errors import UserError
 
@@ -23,6 +26,36 @@ MANY = 512
 
 Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
 """(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
+
+
+@dataclass
+class LayerRecord:
+    """What is recorded of a layer: keys and values with room for the prompt, windows by their rows, sums over the
+    queries, and numbers by score. Of a local layer: the tokens that later tokens can attend to.
+    """
+
+    query_heads: int
+    rule: Rule
+    keys: Float[Tensor, "kv_heads room head_dim"]
+    values: Float[Tensor, "kv_heads room head_dim"]
+    moments: Sequence[QueryMoments] = ()
+    projections: Mapping[str, Tensor] = field(default_factory=dict)
+    windows: dict[int, Window] = field(default_factory=dict)
+    probed: dict[Score, Tensor] = field(default_factory=dict)
+
+    def freeze(self, index: int, num_tokens: int) -> LayerCache:
+        """The layer after `num_tokens` tokens."""
+        layer = from_dense(index, self.query_heads, self.keys, self.values)
+        if self.rule.sliding_window is not None:
+            positions = layer.positions + (num_tokens - layer.lengths[0])
+            return replace(layer, positions=positions, sliding_window=self.rule.sliding_window)
+        return replace(
+            layer,
+            windows=tuple(self.windows[rows] for rows in sorted(self.windows)),
+            future_queries=tuple(moments.statistics(num_tokens, self.rule.scaling) for moments in self.moments),
+            probed=self.probed,
+            projections=self.projections,
+        )
 
 
 class Prefill:
@@ -54,39 +87,32 @@ class Prefill:
         self.max_length = max_length
         self.num_tokens = 0
         self.recurrent: RecurrentState | None = None
-        self._attend, self._make_moments, self._kernels = attend, moments, kernels
-        self._find_projections, self._hidden_scores = projections, hidden_scores
-        self._projections: dict[int, Mapping[str, Tensor]] = {}
+        self._attend, self._moments, self._projections = attend, moments, projections
+        self._kernels: Kernels = kernels
+        self._hidden_scores = hidden_scores
         self._call: AttentionCall | None = None
-        self._probed: dict[tuple[int, Score], Tensor] = {}
-        self._moments: dict[int, Sequence[QueryMoments]] = {}
-        self._scaling: dict[int, float] = {}
-        self._keys: dict[int, Tensor] = {}
-        self._values: dict[int, Tensor] = {}
-        self._windows: dict[tuple[int, int], Window] = {}
-        self._query_heads: dict[int, int] = {}
-        self._local: dict[int, int] = {}
+        self._layers: dict[int, LayerRecord] = {}
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Store the block, attend causally to all tokens read so far, record the rows of the windows."""
-        self._query_heads[layer] = queries.shape[1]
         call, self._call = self._call, None
         rule = rule.within(self.max_length)
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
-        if layer not in self._keys:
-            shape = (keys.shape[1], self.tokens, keys.shape[3])
-            self._keys[layer], self._values[layer] = keys.new_empty(shape), values.new_empty(shape)
-            self._moments[layer], self._scaling[layer] = self._make_moments(layer), rule.scaling
-            self._projections[layer] = self._find_projections(layer, queries.shape[1] * queries.shape[3])
-        for moments in self._moments[layer]:
+        _, heads, block, head_dim = queries.shape
+        if layer not in self._layers:
+            room = (keys.shape[1], self.tokens, keys.shape[3])
+            matrices = self._projections(layer, heads * head_dim)
+            storage = keys.new_empty(room), values.new_empty(room)
+            self._layers[layer] = LayerRecord(heads, rule, *storage, self._moments(layer), matrices)
+        record, stop = self._layers[layer], self.num_tokens + block
+        for moments in record.moments:
             moments.add(queries[0], self.num_tokens)
-        self._read_hidden(layer, call, queries[0], keys[0], values[0])
-        block = keys.shape[2]
-        stop = self.num_tokens + block
-        self._keys[layer][:, self.num_tokens : stop] = keys[0]
-        self._values[layer][:, self.num_tokens : stop] = values[0]
-        read_keys, read_values = self._keys[layer][:, :stop], self._values[layer][:, :stop]
+        if self._hidden_scores:
+            self._read_hidden(layer, call, queries[0], keys, values)
+        record.keys[:, self.num_tokens : stop] = keys[0]
+        record.values[:, self.num_tokens : stop] = values[0]
+        read_keys, read_values = record.keys[:, :stop], record.values[:, :stop]
         # In half precision the log-sum-exp of torch's attention has an error of 1e-4, so that it is recomputed.
         returns_lse = self._attend is fused and queries.device.type == "cpu" and queries.dtype.itemsize >= 4
         returns_lse = returns_lse and rule.softcap is None and rule.sinks is None
@@ -102,19 +128,17 @@ class Prefill:
                     window = Window(*newest, lse[:, -count:], rule.scaling)
                 else:
                     window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
-                self._record(layer, rows, window, rows - (self.tokens - stop))
+                self._record(record, rows, window, rows - (self.tokens - stop))
         return outputs[None]
 
-    def _record(self, layer: int, rows: int, window: Window, stop: int) -> None:
-        """Copy rows into the preallocated record of a layer, up to row `stop`: a view would hold the whole block."""
+    def _record(self, record: LayerRecord, rows: int, window: Window, stop: int) -> None:
+        """Copy rows into the preallocated window of a layer, up to row `stop`: a view would hold the whole block."""
         parts = (window.queries, window.outputs, window.lse)
-        if (layer, rows) not in self._windows:
+        if rows not in record.windows:
             queries, outputs, lse = (part.new_empty(len(part), rows, *part.shape[2:]) for part in parts)
-            self._windows[layer, rows] = replace(
-                window, queries=queries, outputs=outputs, lse=lse, kernels=self._kernels
-            )
-        record = self._windows[layer, rows]
-        for stored, part in zip((record.queries, record.outputs, record.lse), parts, strict=True):
+            record.windows[rows] = replace(window, queries=queries, outputs=outputs, lse=lse, kernels=self._kernels)
+        recorded = record.windows[rows]
+        for stored, part in zip((recorded.queries, recorded.outputs, recorded.lse), parts, strict=True):
             stored[:, stop - part.shape[1] : stop] = part
 
     def receive(self, call: AttentionCall) -> None:
@@ -122,41 +146,40 @@ class Prefill:
         self._call = call
 
     def _read_hidden(
-        self, layer: int, call: AttentionCall | None, queries: Tensor, keys: Tensor, values: Tensor
+        self, layer: int, call: AttentionCall | None, queries: Tensor, keys: KVHeads, values: KVHeads
     ) -> None:
         """Pass the hidden states of the new tokens to the scores that ask for them."""
-        if not self._hidden_scores:
-            return
-        if call is None or call.module.layer_idx != layer or call.hidden.shape[1] != keys.shape[1]:
+        record, first = self._layers[layer], self.num_tokens
+        kv_heads, block = keys.shape[1:3]
+        if call is None or call.module.layer_idx != layer or call.hidden.shape[1] != block:
             names = ", ".join(score.name for score in self._hidden_scores)
             raise UserError(
                 f"score {names}: the attention of layer {layer} of this model gives no access to its input; choose "
                 "another score"
             )
-        query_heads, first = self._query_heads[layer], self.num_tokens
-        new = from_dense(layer, query_heads, keys, values)
-        new = replace(new, positions=new.positions + first, projections=self._projections[layer])
+        new = from_dense(layer, record.query_heads, keys[0], values[0])
+        new = replace(new, positions=new.positions + first, projections=record.projections)
         for score in self._hidden_scores:
             rows = score.read_call(new, call._replace(queries=queries)).float()
-            shape = rows.shape[0], keys.shape[1]
-            if shape[0] not in (query_heads, keys.shape[0]) or tuple(rows.shape) != shape:
-                expected = " or ".join(str([heads, shape[1]]) for heads in {query_heads, keys.shape[0]})
+            allowed = {(heads, block): [heads, block] for heads in (record.query_heads, kv_heads)}
+            if tuple(rows.shape) not in allowed:
+                expected = " or ".join(map(str, allowed.values()))
                 raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
-            if (layer, score) not in self._probed:
-                self._probed[layer, score] = rows.new_empty(shape[0], self.tokens)
-            self._probed[layer, score][:, first : first + shape[1]] = rows
+            if score not in record.probed:
+                record.probed[score] = rows.new_empty(len(rows), self.tokens)
+            record.probed[score][:, first : first + block] = rows
 
     def _attend_locally(
         self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, sliding_window: int
     ) -> Heads:
         read_keys, read_values = keys[0], values[0]
-        if layer in self._local:
-            read_keys = torch.cat((self._keys[layer], read_keys), dim=1)
-            read_values = torch.cat((self._values[layer], read_values), dim=1)
+        if layer in self._layers:
+            read_keys = torch.cat((self._layers[layer].keys, read_keys), dim=1)
+            read_values = torch.cat((self._layers[layer].values, read_values), dim=1)
         outputs = self._attend(queries[0], read_keys, read_values, rule)
         begin = max(0, read_keys.shape[1] - sliding_window + 1)
-        self._local[layer] = sliding_window
-        self._keys[layer], self._values[layer] = read_keys[:, begin:].clone(), read_values[:, begin:].clone()
+        newest = read_keys[:, begin:].clone(), read_values[:, begin:].clone()
+        self._layers[layer] = LayerRecord(queries.shape[1], rule, *newest)
         return outputs[None]
 
     def finish_block(self, block: int) -> None:
@@ -166,20 +189,57 @@ class Prefill:
     def freeze(self) -> KVCache:
         """The cache of the whole prompt."""
         assert self.num_tokens == self.tokens
-        layers = tuple(self._freeze_layer(layer) for layer in sorted(self._keys))
+        layers = tuple(self._layers[index].freeze(index, self.num_tokens) for index in sorted(self._layers))
         return KVCache(layers, self.num_tokens, recurrent=self.recurrent)
 
-    def _freeze_layer(self, layer: int) -> LayerCache:
+
+class BlockReader:
+    """Reads a prompt whose heads or layers share a budget, which is divided anew at the end of every block: each layer
+    is ranked as it reads a block, and evicted from after the last layer.
+
+    num_tokens: tokens read so far. read_bytes: bytes that they would take if nothing were evicted. peak_bytes: the most
+    bytes held, those of a block before its eviction included. Raises UserError for a score that is not finite.
+    """
+
+    def __init__(self, stepping: IncrementalEviction, max_length: int | None, kernels: Kernels) -> None:
+        self.num_tokens = self.read_bytes = self.peak_bytes = 0
+        self.recurrent: RecurrentState | None = None
+        self._stepping, self._max_length = stepping, max_length
+        self._kernels: Kernels = kernels
+        self._layers: dict[int, LayerCache] = {}
+        self._rankings: dict[int, Ranking] = {}
+        self._local: dict[int, LocalLayer] = {}
+
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+        """Append the block, attend to what the layer holds, and rank it."""
+        rule = rule.within(self._max_length)
+        if layer not in self._layers and layer not in self._local:
+            empty = self._stepping.start(layer, queries.shape[1], keys.shape[1], keys)
+            if rule.sliding_window is None:
+                self._layers[layer] = empty
+            else:  # what is never evicted from is cached as the model does
+                offsets, window = (0,) * (keys.shape[1] + 1), rule.sliding_window
+                self._local[layer] = LocalLayer([replace(empty, offsets=offsets, state={}, sliding_window=window)], 0)
         if layer in self._local:
-            newest = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer])
-            positions = newest.positions + (self.num_tokens - newest.lengths[0])
-            return replace(newest, positions=positions, sliding_window=self._local[layer])
-        windows = tuple(self._windows[layer, rows] for rows in self.windows)
-        dense = from_dense(layer, self._query_heads[layer], self._keys[layer], self._values[layer], windows)
-        future_queries = (moments.statistics(self.num_tokens, self._scaling[layer]) for moments in self._moments[layer])
-        return replace(
-            dense,
-            future_queries=tuple(future_queries),
-            probed={score: self._probed[layer, score] for score in self._hidden_scores},
-            projections=self._projections[layer],
-        )
+            outputs = self._local[layer].attend(queries, keys, values, rule)
+            self.read_bytes += self._local[layer].bytes_read
+            return outputs
+        self.read_bytes += keys.nbytes + values.nbytes
+        grown = self._layers[layer].append(keys[0], values[0], self.num_tokens)
+        rows = replace(over_layer(queries[0], grown, rule, self._kernels), kernels=self._kernels)
+        self._layers[layer], self._rankings[layer] = self._stepping.rank_ragged(grown, rows)
+        return rows.outputs[None]
+
+    def finish_block(self, block: int) -> None:
+        """Divide the budget once all layers have read the block, and evict from one layer after the other."""
+        self.num_tokens += block
+        self.peak_bytes = max(self.peak_bytes, self.freeze().bytes_allocated)
+        indices = sorted(self._rankings)
+        counts = self._stepping.divide([self._rankings[layer] for layer in indices], self.num_tokens)
+        for layer, kept in zip(indices, counts, strict=True):
+            self._layers[layer] = self._stepping.keep(self._layers[layer], self._rankings.pop(layer), kept).layer
+
+    def freeze(self) -> KVCache:
+        """What is held now."""
+        layers = self._layers | {layer: local.layer_of(0) for layer, local in self._local.items()}
+        return KVCache(tuple(layers[layer] for layer in sorted(layers)), self.num_tokens, recurrent=self.recurrent)

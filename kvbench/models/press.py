@@ -22,6 +22,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.budget import Budget, parse_budget
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
+from kvbench.models.loading.architecture import refused
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest
 
@@ -36,35 +37,7 @@ EVERY_BUDGET = (
 """Presses whose scores do not depend on `compression_ratio`, so that one ranking serves all budgets."""
 LATE = {"FinchPress": {"window_size": int}}
 """Fields that no constructor takes: kvpress sets them in hooks of its own."""
-PASSES = "it runs the model again in passes of its own"
-REFUSED = {
-    "AdaKVPress": "it divides a budget over heads: policy=ada_snapkv with the score of the press in it",
-    "BlockPress": "it evicts block by block: schedule.prefill_block=N with the press in it",
-    "CAMPress": "it changes the values of kept pairs, and a score only ranks them",
-    "ChunkKVPress": "it ranks chunks, the same in all heads: policy=chunkkv with the press in it",
-    "ChunkPress": "it keeps a share of every chunk: schedule.prefill_block=N is the nearest",
-    "ComposedPress": "it runs several presses one after the other: name one of them",
-    "CompressionRatioDecodingPress": "it evicts while the answer grows: schedule.decode_every=N with a score",
-    "CriticalAdaKVPress": "it divides a budget over heads: policy=ada_snapkv score.press=CriticalKVPress",
-    "DMSPress": "it keeps what exceeds a threshold, whatever the budget: name the press in it",
-    "DecodingPress": "it evicts while the answer grows: schedule.decode_every=N with a score",
-    "DuoAttentionPress": "it keeps whole heads: policy=duo_attention",
-    "EntropyGatedChunkKVPress": "it ranks chunks, the same in all heads: policy=chunkkv is the nearest",
-    "FastKVzipPress": "it scores in a hook of its own and masks pairs when the prompt is read: score=fastkvzip",
-    "KVComposePress": PASSES,
-    "KVgradPress": PASSES,
-    "KVzipPress": f"{PASSES}: policy=kvzip score=kvzip",
-    "KeyRerotationPress": "it renumbers kept tokens: policy.positions=cache with the press in it",
-    "LUKVPress": "it divides a budget by a table of heads: policy=lukv with the press in it",
-    "MergingPress": "it changes the values of kept pairs, and a score only ranks them",
-    "ObservedAttentionPress": "it reads all attention weights: policy=h2o_full policy.reduce=observed_attention "
-    "policy.recent=0 ranks by the same numbers without holding them",
-    "PerLayerCompressionPress": "it divides a budget over layers: policy.layers=pyramid, entropy, preference or global",
-    "PrefillDecodingPress": "it is two presses, one of them while decoding: schedule.decode_every=N with a score",
-    "RestoreKVPress": f"{PASSES} and adds an adapter to it",
-    "SimLayerKVPress": "it keeps all or little of a layer and ranks nothing: policy=simlayerkv",
-    "ThinKPress": "it removes channels of keys, and a score ranks KV pairs",
-}
+REFUSED: dict[str, str] = refused()["presses"]
 """Presses that are no score, with the reason and what does the same here."""
 
 _loaded: WeakKeyDictionary[Any, dict["Press", Any]] = WeakKeyDictionary()
@@ -123,7 +96,7 @@ class Press(Score):
         copies = {name: part.clone() for name, part in given.items()}
         arrays = (copies.get("hidden states"), copies["keys"], copies["values"], None)
         named = {name: value for name, value in call.named.items() if name != "hidden_states"} if call else {}
-        what, tokens = f"{self.press} in layer {layer.index}", keys.shape[2]
+        where, tokens = f"{self.press} in layer {layer.index}", keys.shape[2]
         devices = [keys.device] if keys.device.type == "cuda" else []
         try:
             press = self._of_model(call.model) if call and call.model else self._build()
@@ -137,15 +110,15 @@ class Press(Score):
         except Exception as error:  # code of others may raise anything
             if isinstance(error, RuntimeError) and "memory" in str(error):
                 raise
-            raise UserError(f"{what} fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+            raise UserError(f"{where} fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         for name, part in given.items():
             if not torch.allclose(part, copies[name], rtol=0, atol=0, equal_nan=True):
-                raise UserError(f"{what} changes its {name}: a press returns scores and leaves its inputs as they are")
+                raise UserError(f"{where} changes its {name}: a press returns scores and leaves its inputs as they are")
         shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         if shape != list(keys.shape[:3]):
-            raise UserError(f"{what} returns {shape}, allowed: [1, KV heads, tokens], here {list(keys.shape[:3])}")
+            raise UserError(f"{where} returns {shape}, allowed: [1, KV heads, tokens], here {list(keys.shape[:3])}")
         if not scores.isfinite().all() and all(layer.finite):  # otherwise the cache is to blame
-            raise UserError(f"{what} returns NaN or inf, allowed: finite numbers, the highest for the best pairs")
+            raise UserError(f"{where} returns NaN or inf, allowed: finite numbers, the highest for the best pairs")
         return scores[0].float()
 
     def _of_model(self, model: Any) -> Any:
@@ -168,7 +141,7 @@ def _built(setting: str, node: Any) -> Any:
         raise UserError(f"{setting}={node}: allowed: the name of a press, or {{press:NAME,args:{{...}}}}")
     name, args = str(node["press"]), dict(node.get("args") or {})
     kind = _class_of(f"{setting}.press", name)
-    allowed = [each for each in inspect.signature(kind).parameters if each != "compression_ratio"]
+    allowed = [parameter for parameter in inspect.signature(kind).parameters if parameter != "compression_ratio"]
     late = LATE.get(name, {})
     hints = {**get_type_hints(kind), **get_type_hints(kind.__init__), **late}
     for key, value in args.items():
@@ -212,8 +185,8 @@ def _class_of(setting: str, name: str) -> Any:
         raise MissingFile(f"score=kvpress needs kvpress, which does not load ({error}): {INSTALL}") from None
     kind = getattr(module, attribute, None)
     if not isinstance(kind, type) or not callable(getattr(kind, "score", None)) or attribute == "ScorerPress":
-        every = (each for each in vars(module).values() if isinstance(each, type) and hasattr(each, "score"))
-        names = [each.__name__ for each in every if each.__name__ not in (*REFUSED, "ScorerPress")]
+        classes = (press for press in vars(module).values() if isinstance(press, type) and hasattr(press, "score"))
+        names = [press.__name__ for press in classes if press.__name__ not in (*REFUSED, "ScorerPress")]
         raise UserError(f"{setting}={name} is no press with a score: {closest(attribute, names)}")
     return kind
 

@@ -1,7 +1,7 @@
 """Passes over a frozen cache, and those of KVzip, in which the model is prompted to repeat the context."""
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,16 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import AttentionCall, Repeat
+from kvbench.models import bridge
 from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.support.errors import UserError
+
+Record = Callable[[LayerCache, Tensor, Tensor, Tensor, Rule], None]
 
 
 @dataclass(frozen=True)
@@ -46,53 +49,58 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPas
 
 
 class FrozenCacheReader:
-    """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached."""
+    """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached.
 
-    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
+    record: gets each layer of the cache, and the queries, keys, values [heads, new, head_dim] and rule of the pass.
+    """
+
+    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend, record: Record) -> None:
         self._layers = {layer.index: layer for layer in cache.layers}
         self.recurrent = join_states([cache.recurrent])
-        self._max_length, self._attend = max_length, attend
+        self._max_length, self._attend, self._record = max_length, attend, record
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
-        """The outputs of the new tokens."""
-        rule, (cached_keys, cached_values) = rule.within(self._max_length), self._layers[layer].dense
-        self._record(layer, queries[0], keys[0], values[0], rule)
-        every = torch.cat((cached_keys, keys[0]), dim=1), torch.cat((cached_values, values[0]), dim=1)
-        return self._attend(queries[0], *every, rule)[None]
-
-    @abstractmethod
-    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None: ...
+        cached, rule = self._layers[layer], rule.within(self._max_length)
+        self._record(cached, queries[0], keys[0], values[0], rule)
+        every_key, every_value = (
+            torch.cat((old, new[0]), dim=1) for old, new in zip(cached.dense, (keys, values), strict=True)
+        )
+        return self._attend(queries[0], every_key, every_value, rule)[None]
 
 
-class RepeatReader(FrozenCacheReader):
-    """The reader of one pass. `records`: by layer, the largest weight of its rows for each column of its chunk.
+def repeated(
+    model: Any,
+    cache: KVCache,
+    part: RepeatPass,
+    repeat: Repeat,
+    max_length: int | None,
+    attend: Attend,
+    kernels: Kernels,
+) -> dict[int, Float[Tensor, "heads columns"]]:
+    """Run one pass: by layer, the largest weight of its rows for each column of its chunk.
 
     Rows attend to the full cache, as in the model; recorded weights have a softmax over head, chunk and pass only.
     """
+    norms: dict[int, Tensor] = {}
+    records: dict[int, Tensor] = {}
 
-    def __init__(
-        self, cache: KVCache, part: RepeatPass, repeat: Repeat, max_length: int | None, attend: Attend, kernels: Kernels
-    ) -> None:
-        super().__init__(cache, max_length, attend)
-        self.records: dict[int, Float[Tensor, "heads columns"]] = {}
-        self._pass, self._repeat = part, repeat
-        self._norms: tuple[int, Tensor] | None = None
-        self._kernels: Kernels = kernels
+    def receive(call: AttentionCall) -> None:
+        norms[call.module.layer_idx] = call.hidden[0].float().norm(dim=-1)
 
-    def receive(self, call: AttentionCall) -> None:
-        """Take the hidden states that the attention of a layer is about to read."""
-        self._norms = call.module.layer_idx, call.hidden[0].float().norm(dim=-1)
+    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+        if repeat.by_norm and layer.index not in norms:
+            raise UserError(
+                f"score kvzip_plus: the attention of layer {layer.index} of this model does not show its input"
+            )
+        if layer.evictable:
+            head, chunk = layer.dense[0][:, : part.head], layer.dense[0][:, part.start : part.stop]
+            columns = slice(part.head, part.head + part.stop - part.start)
+            keys = torch.cat((head, chunk, keys), dim=1)
+            divisors = norms.get(layer.index)
+            records[layer.index] = strongest(queries, keys, columns, rule, repeat.softmax, kernels, divisors)
 
-    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
-        read, cached, norms = self._pass, self._layers[layer], None
-        if self._repeat.by_norm:
-            if self._norms is None or self._norms[0] != layer:
-                raise UserError(
-                    f"score kvzip_plus: the attention of layer {layer} of this model does not show its input"
-                )
-            norms = self._norms[1]
-        if cached.evictable:
-            head, repeated = cached.dense[0][:, : read.head], cached.dense[0][:, read.start : read.stop]
-            columns = slice(read.head, read.head + read.stop - read.start)
-            chunk = torch.cat((head, repeated, keys), dim=1)
-            self.records[layer] = strongest(queries, chunk, columns, rule, self._repeat.softmax, self._kernels, norms)
+    reader = FrozenCacheReader(cache, max_length, attend, record)
+    ids = torch.tensor([part.ids], device=model.get_input_embeddings().weight.device)
+    with bridge.attention_calls(model, receive) if repeat.by_norm else nullcontext():
+        bridge.forward(model, ids, cache.num_tokens, reader)
+    return records

@@ -6,7 +6,7 @@ Nothing is assumed of a model class. Rotations are determined by trial: a single
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,10 +14,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
-from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
-from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache
-from kvbench.cache.recurrent import RecurrentState
+from kvbench.cache.kv_cache import ROTATED, FutureQueries, FutureQueryStats, KVCache, LayerCache
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import text_config
 from kvbench.support.errors import UserError
@@ -35,24 +32,9 @@ AT_ONCE = 64
 """Positions whose rotations are averaged at a time."""
 
 
-class SingleTokenReader:
-    """The reader of a single token, which attends to itself. By layer: queries and keys [heads, head_dim], the rule."""
-
-    def __init__(self) -> None:
-        self.recurrent: RecurrentState | None = None
-        self.queries: dict[int, Tensor] = {}
-        self.keys: dict[int, Tensor] = {}
-        self.rules: dict[int, Rule] = {}
-
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        """The value of the token."""
-        self.queries[layer], self.keys[layer], self.rules[layer] = queries[0, :, 0], keys[0, :, 0], rule
-        return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
-
-
-def read_alone(model: Any, position: int) -> SingleTokenReader:
+def read_alone(model: Any, position: int) -> bridge.TrialReader:
     """Queries and keys of a token at a position in every layer, for a model attached to the bridge."""
-    reader = SingleTokenReader()
+    reader = bridge.TrialReader()
     device = model.get_input_embeddings().weight.device
     bridge.forward(model, torch.tensor([[TOKEN]], device=device), position, reader)
     return reader
@@ -71,7 +53,7 @@ class LengthRope:
     border: int
 
     def check(self, prompt: int, later: int) -> None:
-        """Raise ValueError where `later` tokens read after a prompt of `prompt` would change its frequencies."""
+        """Raise UserError if `later` tokens read after a prompt of `prompt` would change its frequencies."""
         total = prompt + later
         steady = (prompt > self.border) == (total > self.border) and (self.kind == "longrope" or total <= self.border)
         if later and not steady:
@@ -83,10 +65,10 @@ class LengthRope:
 
 
 def length_rope(config: Any) -> LengthRope | None:
-    """The length-dependent embedding of a configuration, or None where frequencies are the same at any length."""
+    """The length-dependent embedding of a configuration, or None if frequencies are the same at any length."""
     text = text_config(config)
     parameters = getattr(text, "rope_parameters", None) or {}
-    every = [parameters] if "rope_type" in parameters else [part for part in parameters.values() if part]
+    rope_settings = [parameters] if "rope_type" in parameters else [part for part in parameters.values() if part]
     embeddings = {
         LengthRope(
             rope["rope_type"],
@@ -94,7 +76,7 @@ def length_rope(config: Any) -> LengthRope | None:
             if rope["rope_type"] == "longrope"
             else text.max_position_embeddings,
         )
-        for rope in every
+        for rope in rope_settings
         if isinstance(rope, dict) and rope.get("rope_type") in LENGTH_DEPENDENT
     }
     if len(embeddings) > 1:
@@ -137,7 +119,7 @@ class KeyRotation:
 
 @dataclass(frozen=True, eq=False)
 class KeyReRotation:
-    """Re-rotates keys by their slot in the cache (`policy.positions=cache`); `by_layer`: the rotation of each layer.
+    """Re-rotates keys by their slot in the cache (`policy.positions=cache`), with the rotation of each layer.
 
     StreamingLLM (Xiao et al. 2024, https://arxiv.org/abs/2309.17453) keeps keys before their rotation and rotates them
     by their slot at every step (`pos_shift/modify_llama.py` of its code). Here the rotated key is rotated by the
@@ -149,7 +131,7 @@ class KeyReRotation:
     def begin(self, cache: KVCache) -> KVCache:
         """The same pairs, numbered by their slot from now on; keys keep the rotation with which they were read.
 
-        Raises ValueError if heads hold different numbers of pairs.
+        Raises UserError if heads hold different numbers of pairs.
         """
         lengths = {length for layer in cache.layers for length in layer.lengths}
         if len(lengths) != 1:
@@ -164,28 +146,21 @@ class KeyReRotation:
 
     def show(self, layer: LayerCache) -> LayerCache:
         """A dense layer with every key rotated by its slot, as queries attend to it."""
-        keys = self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], _slots(layer))
-        return replace(layer, keys=keys)
+        slots = torch.arange(layer.lengths[0], device=layer.keys.device).float().repeat(layer.cache_heads)
+        return replace(layer, keys=self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], slots))
 
     def show_all(self, cache: KVCache) -> KVCache:
         """`show` for all layers, to continue without another eviction."""
-        layers = map(self.show, cache.layers)
-        without = (
-            replace(layer, state={name: tensor for name, tensor in layer.state.items() if name != ROTATED})
-            for layer in layers
-        )
-        return replace(cache, layers=tuple(without))
-
-
-def _slots(layer: LayerCache) -> Float[Tensor, "pairs"]:
-    return torch.arange(layer.lengths[0], device=layer.keys.device).float().repeat(layer.cache_heads)
+        states = ({name: part for name, part in layer.state.items() if name != ROTATED} for layer in cache.layers)
+        shown = (replace(self.show(layer), state=state) for layer, state in zip(cache.layers, states, strict=True))
+        return replace(cache, layers=tuple(shown))
 
 
 @torch.inference_mode()
 def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
     """How each layer of a model rotates: one of its frequency tables, verified on keys of the model.
 
-    Raises ValueError for layers that match no table, for several positions per token, and for local layers.
+    Raises UserError for layers that match no table, for several positions per token, and for local layers.
     """
     refused = f"policy.positions=cache: {type(model).__name__} {{}}; use policy.positions=original"
     for layer, rule in read_alone(model, 0).rules.items():
@@ -202,10 +177,13 @@ def key_rotations(model: Any, refused: str) -> dict[int, KeyRotation]:
     if "mrope_section" in str(getattr(text_config(model.config), "rope_parameters", None)):
         raise UserError(refused.format("rotates by several positions a token (m-rope)"))
     read = {position: read_alone(model, position) for position in POSITIONS}
-    candidates = [KeyRotation(table, each) for table in bridge.frequencies(model) for each in (False, True)]
+    candidates = [
+        KeyRotation(table, interleaved) for table in bridge.frequencies(model) for interleaved in (False, True)
+    ]
     by_layer = {}
-    for layer, keys in read[0].keys.items():
-        moved = {position: read[position].keys[layer] for position in POSITIONS[1:]}
+    for layer in read[0].keys:
+        keys, *others = (read[position].keys[layer][0, :, 0] for position in POSITIONS)
+        moved = dict(zip(POSITIONS[1:], others, strict=True))
         rotation = next((candidate for candidate in candidates if _fits(candidate, keys, moved)), None)
         if rotation is None:
             raise UserError(refused.format(f"does not rotate the keys of layer {layer} by a table of frequencies"))
@@ -281,9 +259,36 @@ class Rotation:
 
 @torch.inference_mode()
 def rotations(model: Any) -> dict[int, Rotation]:
-    """The rotation of every layer of a model on the bridge. Raises ValueError if one cannot be undone."""
+    """The rotation of every layer of a model on the bridge: the first kind that makes queries at all positions equal.
+
+    Raises UserError if one cannot be undone.
+    """
     tried = [read_alone(model, position).queries for position in POSITIONS]
-    return {layer: _rotation(model, layer, [read[layer][:, None].float() for read in tried]) for layer in tried[0]}
+    kinds: tuple[Literal["none", "all", "first"], ...] = ("none", "all", "first")
+    by_layer = {}
+    for layer in tried[0]:
+        candidates = (Rotation(model, layer, dims) for dims in kinds)
+        rotation = next((rotation for rotation in candidates if _undoes(rotation, tried)), None)
+        if rotation is None:
+            raise UserError(
+                f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as "
+                "scores of queries or keys before rotation need: choose another score"
+            )
+        by_layer[layer] = rotation
+    return by_layer
+
+
+def _undoes(rotation: Rotation, tried: Sequence[Mapping[int, Tensor]]) -> bool:
+    """Whether a rotation makes the queries of a token, by position and layer, equal."""
+    try:
+        plain = [
+            rotation.undo(queries[rotation.layer][0].float(), place)
+            for queries, place in zip(tried, POSITIONS, strict=True)
+        ]
+    except (RuntimeError, TypeError, StopIteration):  # shapes that do not fit, or no such function
+        return False
+    tolerance = 8 * torch.finfo(rotation.model.dtype).eps * float(plain[0].abs().max())
+    return all(torch.allclose(queries, plain[0], rtol=0, atol=tolerance) for queries in plain)
 
 
 class QueryMoments:
@@ -310,20 +315,3 @@ class QueryMoments:
         return FutureQueryStats(
             self.request, (mean @ turned).float(), (turned.mT @ covariance @ turned).float(), scaling
         )
-
-
-def _rotation(model: Any, layer: int, tried: list[Tensor]) -> Rotation:
-    """The first kind of rotation that makes the tried queries equal."""
-    kinds: tuple[Literal["none", "all", "first"], ...] = ("none", "all", "first")
-    for rotation in (Rotation(model, layer, dims) for dims in kinds):
-        try:
-            plain = [rotation.undo(queries, place) for queries, place in zip(tried, POSITIONS, strict=True)]
-        except (RuntimeError, TypeError, StopIteration):  # shapes that do not fit, or no such function
-            continue
-        tolerance = 8 * torch.finfo(model.dtype).eps * float(plain[0].abs().max())
-        if all(torch.allclose(queries, plain[0], rtol=0, atol=tolerance) for queries in plain):
-            return rotation
-    raise UserError(
-        f"{type(model).__name__} rotates the queries of layer {layer} in a way that kvbench cannot undo, as scores of "
-        "queries or keys before rotation need: choose another score"
-    )

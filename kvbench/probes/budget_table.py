@@ -18,12 +18,11 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
-from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.scores.criticalkv import projected_norms
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.prefill import Attend
 from kvbench.models.prompts.prompt import ends
 from kvbench.models.repeat import FrozenCacheReader
 from kvbench.probes.calibration import loaded, prompts_of
@@ -96,28 +95,22 @@ def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table
         raise UserError(
             "an answer of one token attends to nothing: use a task with longer answers, or raise task.max_new_tokens"
         )
-    reader = AnswerReader(cache, engine.max_length, engine.attend, len(answer.ids) - 1)
+    weights: dict[int, Tensor] = {}
+
+    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+        """Keep the largest weight that the tokens of the answer give each pair of the cache."""
+        if layer.evictable:
+            cached = layer.dense[0]
+            every_key, columns = torch.cat((cached, keys), dim=1), slice(0, cached.shape[1])
+            weights[layer.index] = strongest(queries[:, -(len(answer.ids) - 1) :], every_key, columns, rule)
+
+    reader = FrozenCacheReader(cache, engine.max_length, engine.attend, record)
     ids = torch.tensor([[*question, *answer.ids[:-1]]], device=engine.device)
     bridge.forward(engine.model, ids, cache.num_tokens, reader)
     found = []
     for layer in cache.evictable:
         projected = replace(layer, projections={"output": scene.projection(layer)})
         norms = projected_norms(projected, scene.tokens, 2)
-        by_head = reader.weights[layer.index] * norms / norms.sum()
+        by_head = weights[layer.index] * norms / norms.sum()
         found.append(by_head.view(layer.cache_heads, -1, scene.tokens).amax(dim=1).double().cpu().numpy())
     return found
-
-
-class AnswerReader(FrozenCacheReader):
-    """Records the largest of the `weights` that the newest `rows` tokens give each pair of the cache, by layer."""
-
-    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend, rows: int) -> None:
-        super().__init__(cache, max_length, attend)
-        self.weights: dict[int, Tensor] = {}
-        self._rows = rows
-
-    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
-        if self._layers[layer].evictable:
-            cached = self._layers[layer].dense[0]
-            every, columns = torch.cat((cached, keys), dim=1), slice(0, cached.shape[1])
-            self.weights[layer] = strongest(queries[:, -self._rows :], every, columns, rule)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from kvbench.eviction.evict import cache_heads, check_host
-from kvbench.eviction.scores.exact import ExactRemoval
+from kvbench.eviction.scores.obcache import ExactRemoval
 from kvbench.eviction.scores.score import Score
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene

@@ -21,8 +21,8 @@ from kvbench.eviction.policy import ASSUMED_QUESTION
 from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
+from kvbench.models.loading.load import LOCAL, shape_config
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.loading.weights import LOCAL, shape_config
 from kvbench.run.plan import Cell, PrefillGroup
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood

@@ -16,8 +16,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Phase, Phases, Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.attn import Attention, Cake
 from tests.arrays import random_cache
 from tests.config.test_files import build, composed
 

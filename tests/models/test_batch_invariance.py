@@ -15,7 +15,6 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import (
     BatchInvariance,
-    EchoReader,
     functions_of,
     invariance_of,
     same_bits,
@@ -95,9 +94,9 @@ def tiny_llama_attached(dtype: torch.dtype) -> Any:
 def test_equal_cells_have_equal_bits_wherever_they_stand(dtype: torch.dtype, cells: int, new: int) -> None:
     model = tiny_llama_attached(dtype)
     ids = torch.randint(97, (1, new), generator=torch.Generator().manual_seed(new))
-    reader = EchoReader()
+    reader = bridge.TrialReader()
     logits = bridge.logits(model, ids.expand(functions_of(model).rows(cells, cells, new), -1), 3, reader, new)
-    for rows in (logits, *reader.received):
+    for rows in (logits, reader.queries[2], reader.keys[2], reader.values[2]):
         assert all(torch.equal(row, rows[0]) for row in rows)
 
 

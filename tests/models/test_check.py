@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from kvbench.models import bridge, own_attention
+from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture
 from kvbench.models.loading.check import check_model, eager_logits
-from kvbench.models.loading.numerics import WideHead, widen
+from kvbench.models.loading.load import WideHead, widen
 from tests.models.families import FAMILIES, RECURRENT, SIZES, tiny
 from tests.pretended_gpu import PretendedGpu
 
@@ -76,7 +76,7 @@ def test_configurations_are_refused_by_name(model_type: str, changes: dict[str, 
 def test_models_that_use_attention_otherwise_are_refused(
     model_type: str, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(own_attention.CLASSES, "gptj")
+    monkeypatch.delitem(bridge.OWN_ATTENTION, "gptj")
     config = AutoConfig.for_model(model_type, **(SIZES | {"num_hidden_layers": 2} | changes))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with pytest.raises(ValueError, match=message):

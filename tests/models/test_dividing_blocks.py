@@ -35,9 +35,9 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.head_table import HeadTable
 from kvbench.models import bridge
-from kvbench.models.block_reader import BlockReader
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
+from kvbench.models.prefill import BlockReader
 from tests.models.masked_blocks import Shared, read_in_blocks
 
 MakeEngine = Callable[..., Engine]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.future_queries import FutureQueries
+from kvbench.cache.kv_cache import FutureQueries
 from kvbench.eviction.scores.expected_attention import ExpectedAttention
 from kvbench.models import bridge
 from kvbench.models.engine import Engine

@@ -9,9 +9,8 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
 from kvbench.config.compose import options
-from kvbench.models.loading.load import LoadedModel, load, model_info
+from kvbench.models.loading.load import LoadedModel, load, model_info, random, shape_config
 from kvbench.models.loading.spec import ModelSpec, Shape
-from kvbench.models.loading.weights import random, shape_config
 from kvbench.run.plan import describe_model
 from kvbench.support import paths
 

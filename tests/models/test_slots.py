@@ -17,19 +17,14 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention, AttentionMax
-from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.caote import Caote, FastCaote
-from kvbench.eviction.scores.cur import Cur
-from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
-from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
-from kvbench.eviction.scores.lagkv import LagKV
-from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
+from kvbench.eviction.scores.host import Caote, FastCaote
+from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.weighted import Lava, Vatp
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.looped import Alone

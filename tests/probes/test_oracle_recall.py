@@ -11,8 +11,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.config.settings import build
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.attn import Attention, Cake
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.probes.oracle_recall import OracleRecall

@@ -9,10 +9,9 @@ from scipy.stats import spearmanr
 
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.caote import Caote, FastCaote
-from kvbench.eviction.scores.exact import ExactRemoval
+from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyNorm
-from kvbench.eviction.scores.obcache import OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
 from kvbench.probes.head_scores import HeadScores
 from kvbench.probes.rank_correlation import RankCorrelation, spearman
 from kvbench.run.plan import Cell

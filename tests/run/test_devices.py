@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from kvbench.models.engine import Engine
+from kvbench.models.loading.load import choose_device
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.models.loading.weights import choose_device
 from kvbench.records import ResultsFolder
 from kvbench.run import timed
 from kvbench.run.launch import Local, Work

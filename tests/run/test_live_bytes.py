@@ -17,11 +17,9 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.caote import Caote
-from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
-from kvbench.eviction.scores.obcache import OBCacheJoint
+from kvbench.eviction.scores.attn import Attention, Cake
+from kvbench.eviction.scores.host import Caote
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch

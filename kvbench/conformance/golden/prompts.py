@@ -127,6 +127,6 @@ def _sha256(text: str) -> str:
 def _tokens(folder: Path) -> TokensOf:
     from transformers import AutoTokenizer
 
-    from kvbench.models.loading.weights import LOCAL
+    from kvbench.models.loading.load import LOCAL
 
     return TokensOf(AutoTokenizer.from_pretrained(folder, **LOCAL))

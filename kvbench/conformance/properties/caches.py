@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, causal, observe
-from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
-from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.cache.kv_cache import FutureQueries, FutureQueryStats, KVCache, LayerCache, from_dense
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.kvzip import KVzip, KVzipPlus, strongest

@@ -154,8 +154,8 @@ class SafeguardHeads(Heads):
         pairs = len(ranking.scores) * share
         if pairs >= sum(ranking.available):
             return ranking.available
-        sure = max(0, int(self.alpha * (share + terms.protected)) - terms.protected)
-        return ranking.counts_beyond(sure, pairs)
+        least = max(0, int(self.alpha * (share + terms.protected)) - terms.protected)
+        return ranking.counts_beyond(least, pairs)
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,9 @@ def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict:
         return ((0,) * heads,) * len(rankings)
     best = [torch.stack((layer.scores.amax(dim=1), layer.unpooled.amax(dim=1))).cpu() for layer in rankings]
     scores, unpooled = torch.cat(best, dim=1)
-    whole = torch.tensor([count == candidates for ranking in rankings for count in ranking.available])
-    scores = scores.masked_fill(~whole, -torch.inf)
-    paid = min(int(whole.sum()), len(scores) * base // candidates)
+    complete = torch.tensor([count == candidates for ranking in rankings for count in ranking.available])
+    scores = scores.masked_fill(~complete, -torch.inf)
+    paid = min(int(complete.sum()), len(scores) * base // candidates)
     kept = torch.zeros(len(scores), dtype=torch.long)
     kept[best_entries(scores, unpooled, paid, strict)] = candidates
     return tuple(tuple(row) for row in kept.view(len(rankings), heads).tolist())

@@ -217,13 +217,13 @@ class LazyLayers(Layers):
 
     def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
         limits = terms.limits(len(layer_weights))
-        whole = [layer for layer, limit in enumerate(limits) if limit == terms.candidates]
-        busy = sorted(whole, key=layer_weights.__getitem__)
+        complete = [layer for layer, limit in enumerate(limits) if limit == terms.candidates]
+        least_lazy_first = sorted(complete, key=layer_weights.__getitem__)
         if terms.variant == "official":
-            stay = {layer for layer in busy if layer_weights[layer] <= self.published_threshold}
+            kept = {layer for layer in least_lazy_first if layer_weights[layer] <= self.published_threshold}
         else:
-            stay = set(busy[: len(limits) * terms.base // max(1, terms.candidates)])
-        return tuple(terms.candidates if layer in stay else 0 for layer in range(len(limits)))
+            kept = set(least_lazy_first[: len(limits) * terms.base // max(1, terms.candidates)])
+        return tuple(terms.candidates if layer in kept else 0 for layer in range(len(limits)))
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits)
 
 def beside_protected(budgets: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
     """Candidates of layers with these whole budgets. What protected tokens exceed some of them by costs the others."""
-    layers, beside = len(budgets), [max(0, each - terms.protected) for each in budgets]
+    layers, beside = len(budgets), [max(0, budget - terms.protected) for budget in budgets]
     return shares(terms.total(layers), beside, terms.limits(layers))
 
 

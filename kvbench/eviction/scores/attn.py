@@ -1,26 +1,52 @@
-"""Attention that a KV pair receives from the observed rows.
+"""Scores made of the attention that a KV pair receives from the observed rows.
 
 H2O (Zhang et al. 2023, https://arxiv.org/abs/2306.14048), SnapKV (Li et al. 2024, https://arxiv.org/abs/2404.14469)
 and TOVA (Oren et al. 2024, https://arxiv.org/abs/2401.06104) all rank by it; OBCache writes it as its equation 8 with
-p = 1.
+p = 1. CAKE, FINCH, LAVa and VATP weigh it.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.eviction.scores.window import Chunk, Weights, over_columns
+from kvbench.eviction.pooling import Group, Weight
+from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs, WindowScore
+from kvbench.eviction.scores.window import Chunk, Columns, moments, over_columns
 from kvbench.support.errors import UserError
 
 
+def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
+    """Attention weights, to the power of `power`, that every column receives from `rows`: one row per query head.
+
+    Without `diagonal` the weight that a row gives itself counts as 0.
+    """
+
+    def weights(chunk: Chunk) -> Float[Tensor, "heads queries columns"]:
+        return chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
+
+    if reduce == "max":
+        merged = over_columns(
+            layer, rows, lambda chunk: weights(chunk).amax(dim=1), torch.maximum, "attn_max", diagonal
+        )
+        return merged if power == 1 else merged.pow(power)
+
+    def total(chunk: Chunk) -> Columns:
+        return (weights(chunk) if power == 1 else weights(chunk).pow(power)).sum(dim=1)
+
+    merged = over_columns(layer, rows, total, named="attn" if power == 1 else "attn_squares", diagonal=diagonal)
+    if reduce == "observed_attention":
+        attending = torch.arange(merged.shape[1], 0, -1, device=merged.device).clamp_max(rows.lse.shape[1])
+        return merged / attending
+    return merged / rows.lse.shape[1] if reduce == "mean" and rows.lse.shape[1] > 1 else merged
+
+
 @dataclass(frozen=True)
-class Attention(Score):
+class Attention(WindowScore):
     """sum, mean or max over the observed rows i of the attention weight A_ij, to the power of `power`;
     `observed_attention` is the mean over the rows with i >= j, as `ObservedAttentionPress` of kvpress.
 
@@ -30,9 +56,6 @@ class Attention(Score):
     name: str = "attn"
     power: int = 1
     diagonal: bool = True
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    head_by_head: ClassVar[bool] = True
-    any_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
@@ -44,7 +67,7 @@ class Attention(Score):
 
 
 @dataclass(frozen=True)
-class AttentionMax(Score):
+class AttentionMax(WindowScore):
     """max over the observed rows i of the attention weight A_ij, with or without the weight that a row gives itself.
 
     H2O-max in the appendix of KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416): over all queries of the prompt
@@ -53,9 +76,6 @@ class AttentionMax(Score):
 
     name: str = "attn_max"
     diagonal: bool = True
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    head_by_head: ClassVar[bool] = True
-    any_order: ClassVar[bool] = True
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -63,26 +83,103 @@ class AttentionMax(Score):
         return received(layer, rows, "max", diagonal=self.diagonal)
 
 
-def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
-    """Attention weights, to the power of `power`, that every column receives from `rows`: one row per query head.
+@dataclass(frozen=True)
+class Cake(WindowScore):
+    """mean_i A_ij + gamma var_i A_ij over the observed rows i, the variance unbiased.
 
-    Without `diagonal` the weight that a row gives itself counts as 0.
+    CAKE (Qin et al. 2025, https://arxiv.org/abs/2503.12491), as in its code (cake/model/modify_llama.py). A window of
+    one row is refused. If only one row was read since the last eviction, as in a step of decoding, the score is its
+    attention alone, as in CAKE's code.
     """
 
-    def powered(weights: Tensor) -> Tensor:
-        return weights if power == 1 else weights.pow(power)
+    gamma: int | float = 200.0
+    name: str = "cake"
+    least_rows: ClassVar[int] = 2
 
-    def counted(chunk: Chunk) -> Weights:
-        return chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0:
+            raise UserError(f"score.gamma={self.gamma}: allowed: 0 or more, the weight of the variance, e.g. 200")
 
-    if reduce == "max":
-        largest = over_columns(
-            layer, rows, lambda chunk: counted(chunk).amax(dim=1), torch.maximum, "attn_max", diagonal
-        )
-        return powered(largest)
-    named = "attn" if power == 1 else "attn_squares"
-    total = over_columns(layer, rows, lambda chunk: powered(counted(chunk)).sum(dim=1), torch.add, named, diagonal)
-    if reduce == "observed_attention":
-        seeing = torch.arange(total.shape[1], 0, -1, device=total.device).clamp_max(rows.lse.shape[1])
-        return total / seeing
-    return total / rows.lse.shape[1] if reduce == "mean" and rows.lse.shape[1] > 1 else total
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        assert rows is not None
+        if rows.lse.shape[1] == 1:
+            return received(layer, rows, "mean")
+        mean, variance = moments(layer, rows)
+        return mean + self.gamma * variance
+
+
+@dataclass(frozen=True)
+class Finch(Score):
+    """mean over the observed rows i of n_i A_ij, n_i the number of tokens before row i; A_ij without `normalize`.
+
+    FINCH (Corallo, Papotti 2024, https://arxiv.org/abs/2408.00167), as in `FinchPress` of kvpress; the window is the
+    question (`policy.window=question`). A later row divides its attention among more tokens, so that without n_i it
+    would count less.
+    """
+
+    normalize: bool = True
+    name: str = "finch"
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        assert rows is not None
+        if not self.normalize:
+            return received(layer, rows, "mean")
+
+        def weighted(chunk: Chunk) -> Columns:
+            before = torch.arange(chunk.row, chunk.row + chunk.weights.shape[1], device=chunk.weights.device)
+            return (chunk.weights * before[:, None]).sum(dim=1)
+
+        return over_columns(layer, rows, weighted) / rows.lse.shape[1]
+
+
+@dataclass(frozen=True)
+class WeightedAttention(Score):
+    """Base class: attention weights A_ij merged over the observed rows, times a function of the values' norms.
+
+    norm: L1 or L2. Query heads are merged by their maximum.
+    """
+
+    norm: Literal[1, 2] = 1
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    group: ClassVar[Group] = "max"
+    head_by_head: ClassVar[bool] = True
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        assert rows is not None
+        return received(layer, rows, reduce)
+
+    def norms(self, layer: LayerCache, recent: int) -> Scores:
+        """|v_j| of all but the newest `recent` tokens, one row per KV head."""
+        return layer.dense[1][:, : layer.lengths[0] - recent].float().norm(p=self.norm, dim=-1)
+
+
+@dataclass(frozen=True)
+class Lava(WeightedAttention):
+    """A_ij merged and pooled, times the largest |v_k| of the KV head, so that scores compare across heads.
+
+    LAVa (Shen et al. 2025, https://arxiv.org/abs/2509.09754), equation 5. over: `candidates`, the columns before the
+    newest protected ones, as in its code, or `all`.
+    """
+
+    over: Literal["candidates", "all"] = "candidates"
+    name: str = "lava"
+
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
+        norms = self.norms(layer, 0 if self.over == "all" else recent)
+        return Weight(norms.amax(dim=1, keepdim=True)) if norms.shape[1] else None
+
+
+@dataclass(frozen=True)
+class Vatp(WeightedAttention):
+    """A_ij merged, times |v_j|, right after pooling or before it.
+
+    VATP (Guo, Kamigaito, Watanabe 2024, https://arxiv.org/abs/2406.12335). Its own code sums over every query and
+    always keeps the first 20 tokens; LAVa compares with it on SnapKV's window, without code.
+    """
+
+    weight: Literal["after_pool", "before_pool"] = "after_pool"
+    name: str = "vatp"
+
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
+        return Weight(self.norms(layer, recent), self.weight == "after_pool")

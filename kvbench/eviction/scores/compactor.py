@@ -50,9 +50,9 @@ class _OfPrompt(Score):
             return layer.keys.new_zeros(layer.cache_heads, tokens)
         compared = slice(self.sink, tokens - self.recent)
         scores = self._of_tokens(layer, call, compared)
-        every = scores.max().repeat(len(scores), tokens)
-        every[:, compared] = scores
-        return every
+        filled = scores.max().repeat(len(scores), tokens)
+        filled[:, compared] = scores
+        return filled
 
     def _of_tokens(self, layer: LayerCache, call: AttentionCall, compared: slice) -> Scores:
         """The scores of these tokens alone."""

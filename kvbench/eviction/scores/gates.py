@@ -151,8 +151,8 @@ def read_gates(path: str) -> list[Weights]:
             from safetensors.torch import load_file
 
             for name, part in load_file(path).items():
-                if found := NAMED.fullmatch(name):
-                    by_layer[int(found[1])][found[2]] = part
+                if match := NAMED.fullmatch(name):
+                    by_layer[int(match[1])][match[2]] = part
     except Exception as error:  # readers of files raise many kinds
         raise UserError(f"score.gates={path} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if sorted(by_layer) != list(range(len(by_layer))) or not by_layer:

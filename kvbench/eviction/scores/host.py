@@ -1,14 +1,26 @@
-"""Scores that are made of another score, their host."""
+"""Scores that are made of another score, their host: CAOTE and CriticalKV."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from kvbench.cache.kv_cache import LayerCache, Window
-from kvbench.cache.shapes import Scores
-from kvbench.eviction.pooling import Group
+from kvbench.cache.shapes import Ranked, Scores
+from kvbench.eviction.pooling import Group, Weight
+from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.errors import UserError
+
+Values = Float[Tensor, "kv_heads tokens head_dim"]
+Centres = Float[Tensor, "cache_heads head_dim"]
+TOKENS_AT_ONCE = 4096
+"""Values that are compared or projected at a time."""
+RESOLVED = 1e-12
+"""The smallest 1 - h that float64 distinguishes from 0."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +62,118 @@ class OverHost(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return self.host(layer, rows, reduce)
+
+
+@dataclass(frozen=True)
+class Caote(OverHost):
+    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
+
+    CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 to 8: how much the output of a head changes
+    if a pair is evicted; the pooled host score stands for the attention weight. Unsquared, which is the form that the
+    paper proves; equation 7 squares the norm only. A pair that has all of the mass gets the largest possible change of
+    the output, because no other pair is left to compare with.
+    """
+
+    squared: bool = False
+    name: str = "caote"
+    whole: ClassVar[bool] = True
+
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
+        return self.host.weigh(layer, 0)
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        host = self.host.refine(shaped, layer).double()
+        mass = host.sum(dim=1, keepdim=True)
+        share = torch.where(mass > 0, host / mass, 0)
+        left = torch.where(mass > 0, (mass - host) / mass, 1)
+        distances, bound = _distances(layer.dense[1], self.centre(share, layer.dense[1]))
+        if self.squared:
+            distances, bound = distances.square(), bound.square()
+        moved = (share / left.clamp_min(RESOLVED)) * distances
+        return torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
+
+    def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
+        """The reference value of each head: the mean of its values, weighted by the host."""
+        grouped = share.float().unflatten(0, (values.shape[0], -1))
+        return (grouped @ values.float()).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class FastCaote(Caote):
+    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x the mean of the values."""
+
+    name: str = "fastcaote"
+
+    def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
+        return values.float().mean(dim=1).repeat_interleave(share.shape[0] // values.shape[0], dim=0)
+
+
+def _distances(values: Values, centres: Centres) -> tuple[Ranked, Ranked]:
+    """|v_j - x|, and |v_j| plus the largest norm of a value of the head, one row per cache head."""
+    group = centres.shape[0] // values.shape[0]
+    apart, norms = [], []
+    for part in values.split(TOKENS_AT_ONCE, dim=1):
+        wide = part.float().repeat_interleave(group, dim=0)
+        apart.append((wide - centres[:, None]).norm(dim=-1))
+        norms.append(wide.norm(dim=-1))
+    length = torch.cat(norms, dim=1)
+    return torch.cat(apart, dim=1), length + length.amax(dim=1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class CriticalKV(OverHost):
+    """h_j for the first `first_stage` of the pairs that a head keeps, (h_j + epsilon) |W_o v_j|_1 for the others.
+
+    CriticalKV (Feng et al. 2025, https://arxiv.org/abs/2502.03805), as `CriticalKVPress` and `CriticalAdaKVPress` of
+    its code, which are those of kvpress: the norm bounds how far the output of the attention moves when the pair is
+    evicted. h is the host score as the policy pools and reduces it, W_o the part of the output projection for a query
+    head; the norm is the mean over the query heads that share the value. How many pairs a head keeps is decided by h
+    alone. protected: whether the tokens that are always kept count among the first.
+    """
+
+    first_stage: float = 0.5
+    epsilon: float = 1e-4
+    protected: bool = True
+    name: str = "criticalkv"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.first_stage <= 1:
+            raise UserError(f"score.first_stage={self.first_stage}: a part of the pairs is from 0 to 1, e.g. 0.5")
+        if not self.epsilon >= 0:
+            raise UserError(f"score.epsilon={self.epsilon}: 0 or more is added to the scores, e.g. 1e-4")
+
+    @property
+    def inputs(self) -> ScoreInputs:  # type: ignore[override]
+        return replace(self.host.inputs, projections=("output",))
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        return self.host.whole
+
+    @property
+    def by_head(self) -> bool:  # type: ignore[override]
+        return self.host.by_head
+
+    def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
+        return self.host.weigh(layer, recent)
+
+    def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
+        return self.host.refine(shaped, layer)
+
+    def second_stage(self, ranked: Ranked, layer: LayerCache, protected: int) -> SecondStage:
+        norms = projected_norms(layer, ranked.shape[1], 1).unflatten(0, (ranked.shape[0], -1)).mean(dim=1)
+        return SecondStage((ranked + self.epsilon) * norms, self.first_stage, protected if self.protected else 0)
+
+
+def projected_norms(layer: LayerCache, tokens: int, power: int) -> Float[Tensor, "heads tokens"]:
+    """|W_o v_j| of the first `tokens` tokens for every query head: L1 or L2, in float32."""
+    values = layer.dense[1][:, :tokens]
+    matrices = layer.projections["output"].to(values.device).float().unflatten(1, (layer.query_heads, -1))
+    group = layer.query_heads // len(values)
+
+    def norms(head: int) -> Tensor:
+        parts = values[head // group].split(TOKENS_AT_ONCE)
+        return torch.cat([(part.float() @ matrices[:, head].mT).norm(p=power, dim=-1) for part in parts])
+
+    return torch.stack([norms(head) for head in range(layer.query_heads)])

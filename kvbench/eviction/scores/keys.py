@@ -1,13 +1,18 @@
-"""Scores that read nothing but keys: their norm, and how unlike the others they are."""
+"""Scores that read nothing but keys and values, neither queries nor the model: KeyNorm, KeyDiff, LagKV and CurDKV."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
+from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,103 @@ class KeyDiff(Score):
         directions = F.normalize(keys.float(), dim=-1)
         centre = F.normalize(directions.mean(dim=1, keepdim=True), dim=-1)
         return -(directions * centre).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class LagKV(Score):
+    """The place of (s_j(k) + s_j(v)) / 2 among those of its partition, over their number. s_j(x) is softmax_j of the
+    standard deviation over the channels of (x_j - a) / (b - a), with a and b the least and largest of each channel in
+    the next partition.
+
+    LagKV (Liang et al. 2025, https://arxiv.org/abs/2504.04704), as in `lag_kv.py` of its code when it compresses a
+    prompt. That code splits off a new partition whenever enough tokens were generated, and never scores again what it
+    has kept; an eviction here (`schedule.decode_every`) scores all that is left.
+
+    Partitions have `lag` tokens and begin after the first `sink`. These, the last whole partition and the tokens behind
+    it have no reference: they rank above all others, the first tokens first, then the newest. cross: the numbers of
+    different partitions are compared themselves, not their places.
+    """
+
+    sink: int = 16
+    lag: int = 128
+    cross: bool = False
+    name: str = "lagkv"
+    head_by_head: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.sink < 0:
+            raise UserError(f"score.sink={self.sink}: the number of first tokens is 0 or more, e.g. 16")
+        if self.lag < 2:
+            raise UserError(f"score.lag={self.lag}: a partition has at least 2 tokens to choose from, e.g. 128")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        keys, values = layer.dense
+        tokens = layer.lengths[0]
+        scores = 1 + torch.arange(tokens, device=keys.device) / tokens
+        scores[: self.sink] = 2
+        scores = scores.repeat(layer.cache_heads, 1)
+        stop = self.sink + max(0, tokens - self.sink) // self.lag * self.lag
+        if stop >= self.sink + 2 * self.lag:
+            share = (self._shares(keys[:, self.sink : stop]) + self._shares(values[:, self.sink : stop])) / 2
+            if not self.cross:
+                share = share.argsort(dim=-1, stable=True).argsort(dim=-1) / self.lag
+            scores[:, self.sink : stop - self.lag] = share.flatten(1)
+        return scores
+
+    def _shares(self, states: Float[Tensor, "kv_heads tokens head_dim"]) -> Float[Tensor, "kv_heads partitions lag"]:
+        """s_j of every token of all partitions but the last. A channel that is constant in the reference counts 0."""
+        partitions = states.float().unflatten(1, (-1, self.lag))
+        least, width = partitions[:, 1:].aminmax(dim=2, keepdim=True)
+        width = width - least
+        apart = torch.where(width > 0, (partitions[:, :-1] - least) / width, 0)
+        return apart.std(dim=-1).softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Cur(Score):
+    """l_j(k) l_j(v) over its sum, with l_j(x) = |x_j|^2 / sum_i |x_i|^2 over the tokens i of the same `span`.
+
+    CurDKV (Sengupta et al. 2025, https://arxiv.org/abs/2509.15038), as `CURPress` of kvpress, where the leverage of a
+    row is its squared norm, or that of its random projection, relative to its neighbours.
+
+    Spans of `span` tokens follow each other from the first token; None: all tokens. leverage: `kv_product`, or
+    `kv_avg`, the mean of both, `key` or `value` alone. sketch: keys and values are projected to so many random
+    directions first, the same for all heads of a layer; None: not projected. The first `sink` tokens score 1, as much
+    as a pair could have.
+    """
+
+    sink: int = 4
+    leverage: Literal["key", "value", "kv_avg", "kv_product"] = "kv_product"
+    span: int | None = 16
+    sketch: int | None = None
+    seed: int = 0
+    name: str = "cur"
+    head_by_head: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.sink < 0:
+            raise UserError(f"score.sink={self.sink}: the number of first tokens is 0 or more, e.g. 4")
+        for name in ("span", "sketch"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise UserError(f"score.{name}={number}: null, or a number from 1, e.g. 16")
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        states = tuple(part.float() for part in layer.dense)
+        if self.sketch is not None:
+            directions = torch.randn(
+                states[0].shape[2], self.sketch, generator=generator(self.seed, layer.index, self.sketch)
+            )
+            states = tuple(part @ (directions.to(part.device) / self.sketch**0.5) for part in states)
+        keys, values = map(self._shares, states)
+        by_kind = {"key": keys, "value": values, "kv_avg": (keys + values) / 2, "kv_product": keys * values}
+        scores = by_kind[self.leverage]
+        scores = scores / scores.sum(dim=1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+        scores[:, : self.sink] = 1
+        return scores
+
+    def _shares(self, states: Float[Tensor, "kv_heads tokens width"]) -> Scores:
+        """The part of the squared norms of its span that each token has; 0 where all are 0."""
+        squares = states.square().sum(dim=-1)
+        parts = squares.split(self.span or squares.shape[1], dim=1)
+        tiny = torch.finfo(squares.dtype).tiny
+        return torch.cat([part / part.sum(dim=1, keepdim=True).clamp_min(tiny) for part in parts], dim=1)

@@ -19,7 +19,7 @@ from kvbench.cache.kernels.choice import Kernels, column_sums_of
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.criticalkv import projected_norms
+from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
 from kvbench.support.errors import UserError
 

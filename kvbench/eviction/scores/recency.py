@@ -20,5 +20,4 @@ class Recency(Score):
     any_order: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        """Scores [kv_heads, tokens] of a dense layer."""
         return layer.by_column(layer.positions).float()

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.future_queries import FutureQueries
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import FutureQueries, LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import Group, Weight
@@ -171,3 +170,11 @@ class Score(Protocol):
         protected: tokens that are always kept. Default: by `ranked` too.
         """
         return None
+
+
+class WindowScore(Score):
+    """Base class of scores of the observation window that treat each head alone and its pairs in any order."""
+
+    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    head_by_head: ClassVar[bool] = True
+    any_order: ClassVar[bool] = True

@@ -70,7 +70,7 @@ class Chunk:
     @cached_property
     def value_norms(self) -> Float[Tensor, "heads 1 columns"]:
         """|v|^2 of each column."""
-        return self.values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
+        return self._by_head(self.values.square().sum(-1))[:, None]
 
     @property
     def distances(self) -> Weights:
@@ -80,7 +80,8 @@ class Chunk:
         square is a small difference of large numbers, and rounding takes it below 0. Where a row gives a column most of
         its weight o comes close to v; the difference is then taken directly.
         """
-        squares = (self._v2 + self._o2).sub_(self._products, alpha=2).clamp_min_(0)
+        v2, o2, products = self._products
+        squares = (v2 + o2).sub_(products, alpha=2).clamp_min_(0)
         if self.weights.device.type != "cpu":  # at most one column of a row has such a weight: no list of them is read
             largest, columns = self.weights.max(dim=-1, keepdim=True)
             by_kv_head = columns.view(len(self.values), -1, 1).expand(-1, -1, self.values.shape[-1])
@@ -93,44 +94,38 @@ class Chunk:
 
     @property
     def projections(self) -> Weights:
-        """v . (v - o), from the same moved vectors: (v' + c) . (v' - o')."""
-        along_v, along_o = self._along_centre
-        return self._v2 - self._products + along_v - along_o
+        """v . (v - o), from the moved vectors v' = v - c and o' = o - c: (v' + c) . (v' - o')."""
+        (v2, _, products), (along_v, along_o) = self._products, self._along_centre
+        return v2 - products + along_v - along_o
 
     @property
     def leanings(self) -> Weights:
-        """o . (v - o), from the same moved vectors: (o' + c) . (v' - o')."""
-        along_v, along_o = self._along_centre
-        return self._products - self._o2 + along_v - along_o
+        """o . (v - o), from the moved vectors: (o' + c) . (v' - o')."""
+        (_, o2, products), (along_v, along_o) = self._products, self._along_centre
+        return products - o2 + along_v - along_o
 
     @cached_property
-    def _moved_values(self) -> Float[Tensor, "kv_heads columns head_dim"]:
-        return self.values - self.centre
+    def _moved(self) -> tuple[Float[Tensor, "kv_heads columns head_dim"], Float[Tensor, "heads queries head_dim"]]:
+        return self.values - self.centre, self.outputs - self._by_head(self.centre)
 
     @cached_property
-    def _moved_outputs(self) -> Float[Tensor, "heads queries head_dim"]:
-        return self.outputs - self.centre.repeat_interleave(self.group, dim=0)
-
-    @cached_property
-    def _v2(self) -> Float[Tensor, "heads 1 columns"]:
-        return self._moved_values.square().sum(-1).repeat_interleave(self.group, dim=0)[:, None]
-
-    @cached_property
-    def _o2(self) -> Float[Tensor, "heads queries 1"]:
-        return self._moved_outputs.square().sum(-1)[..., None]
+    def _products(self) -> tuple[Float[Tensor, "heads 1 columns"], Float[Tensor, "heads queries 1"], Weights]:
+        """|v'|^2, |o'|^2 and v' . o'."""
+        values, outputs = self._moved
+        grouped = outputs.unflatten(0, (len(values), -1)).flatten(1, 2)
+        products = (grouped @ values.mT).view(*outputs.shape[:2], -1)
+        return self._by_head(values.square().sum(-1))[:, None], outputs.square().sum(-1)[..., None], products
 
     @cached_property
     def _along_centre(self) -> tuple[Float[Tensor, "heads 1 columns"], Float[Tensor, "heads queries 1"]]:
-        along_v = (self._moved_values * self.centre).sum(-1).repeat_interleave(self.group, dim=0)[:, None]
-        along_o = (self._moved_outputs * self.centre.repeat_interleave(self.group, dim=0)).sum(-1)[..., None]
-        return along_v, along_o
+        """v' . c and o' . c."""
+        values, outputs = self._moved
+        along_v = self._by_head((values * self.centre).sum(-1))[:, None]
+        return along_v, (outputs * self._by_head(self.centre)).sum(-1)[..., None]
 
-    @cached_property
-    def _products(self) -> Weights:
-        heads, rows, head_dim = self.outputs.shape
-        kv_heads = self.values.shape[0]
-        grouped = self._moved_outputs.reshape(kv_heads, self.group * rows, head_dim)
-        return (grouped @ self._moved_values.mT).view(heads, rows, -1)
+    def _by_head(self, numbers: Float[Tensor, "kv_heads *rest"]) -> Float[Tensor, "heads *rest"]:
+        """Numbers of KV heads for each query head."""
+        return numbers.repeat_interleave(self.group, dim=0)
 
 
 def blocks(layer: LayerCache, rows: Window) -> Iterator[tuple[Window, int]]:
@@ -223,8 +218,8 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
     squares, counted = torch.zeros_like(mean), 0
     for block, num_tokens in blocks(layer, rows):
         count = block.lse.shape[1]
-        each = chunks(layer, block, num_tokens)
-        parts = list(map(lambda chunk: torch.var_mean(chunk.weights, dim=1, correction=0), each))
+        by_chunk = chunks(layer, block, num_tokens)
+        parts = list(map(lambda chunk: torch.var_mean(chunk.weights, dim=1, correction=0), by_chunk))
         block_mean, block_squares = torch.zeros_like(mean), torch.zeros_like(mean)
         block_mean[:, :num_tokens] = torch.cat([part[1] for part in parts], dim=1)
         block_squares[:, :num_tokens] = torch.cat([part[0] for part in parts], dim=1) * count

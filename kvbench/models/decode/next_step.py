@@ -8,10 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import LayerCache
 from kvbench.models import bridge
 from kvbench.models.engine import Engine, Prefilled
-from kvbench.models.prefill import Attend
 from kvbench.models.repeat import FrozenCacheReader
 from kvbench.support.errors import UserError
 
@@ -29,17 +28,6 @@ class Step:
     rule: Rule
 
 
-class NextStepReader(FrozenCacheReader):
-    """Records the `steps` of the last token, by layer."""
-
-    def __init__(self, cache: KVCache, max_length: int | None, attend: Attend) -> None:
-        super().__init__(cache, max_length, attend)
-        self.steps: dict[int, Step] = {}
-
-    def _record(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
-        self.steps[layer] = Step(queries[:, -1:], keys, values, rule)
-
-
 @torch.inference_mode()
 def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()) -> dict[int, Step]:
     """Read the question, if any, choose the first token of the answer and read it; the steps by layer.
@@ -48,14 +36,18 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     """
     cache, logits, before = prefilled.cache, prefilled.logits, list(question)
     engine.check_length(cache.num_tokens, len(before) + 1)
+    steps: dict[int, Step] = {}
+
+    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+        steps[layer.index] = Step(queries[:, -1:], keys, values, rule)
+
+    def read(ids: list[int]) -> Float[Tensor, "vocabulary"]:
+        reader = FrozenCacheReader(cache, engine.max_length, engine.attend, record)
+        return bridge.forward(engine.model, torch.tensor([ids], device=engine.device), cache.num_tokens, reader)[0]
 
     if before:
-        ids = torch.tensor([before], device=engine.device)
-        reader = NextStepReader(cache, engine.max_length, engine.attend)
-        logits = bridge.forward(engine.model, ids, cache.num_tokens, reader)[0]
+        logits = read(before)
     if not logits.isfinite().any() or logits.isnan().any():
         raise UserError("the logits of the first decoded token are no numbers (NaN or infinite)")
-    ids = torch.tensor([[*before, int(logits.argmax())]], device=engine.device)
-    reader = NextStepReader(cache, engine.max_length, engine.attend)
-    bridge.forward(engine.model, ids, cache.num_tokens, reader)
-    return reader.steps
+    read([*before, int(logits.argmax())])
+    return steps

@@ -5,11 +5,13 @@ Everything here runs before weights are loaded; `check.py` checks the loaded mod
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kvbench.models.loading.spec import read_json
 from kvbench.support.errors import MissingFile, UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "hybrid", "hybrid_sliding")
@@ -17,32 +19,6 @@ LAYER_TYPES = ("full_attention", "sliding_attention", "hybrid", "hybrid_sliding"
 STATELESS_TYPES = ("mlp", "moe")
 KEYLESS_TYPES = ("linear_attention", "mamba", "conv", *STATELESS_TYPES)
 """Layers without keys: all but stateless ones have a recurrent state."""
-NOT_READ = {
-    **dict.fromkeys(("rwkv", "xlstm"), "none of its layers caches keys and values, so nothing can be evicted"),
-    **dict.fromkeys(
-        ("inkling_text", "inkling2_text", "bloom", "mpt", "cpmant"),
-        "its attention adds a bias for the distance between tokens",
-    ),
-    "blt": "it reads bytes in patches of changing length, by three models in one",
-    "diffllama": "its layers subtract a second attention from a first, so that no pair has one weight",
-    "doge": "its layers choose the keys of each query themselves, by a mask of their own",
-    "hrm_text": "it runs its layers several times in one pass",
-    "jetmoe": "its experts read the tokens of all cells together, so that an answer would depend on other cells",
-    "minimax": "its linear layers keep their state in a cache class of their own",
-    "moshi": "its configuration has a sliding window that transformers does not apply",
-    "recurrent_gemma": "it has no layer that sees all tokens, so nothing can be evicted",
-    "prophetnet": "it reads each token several times, as streams that predict different later tokens",
-    "reformer": "its layers choose the keys of each query by hashing",
-    "xlnet": "its attention adds a term for the distance between tokens",
-}
-"""Causal types of transformers that cannot be read, and why; `check.py` finds further ones."""
-CHOSEN = {
-    "chunked_attention": "whose queries see the keys of their own chunk only",
-    "indexed_attention": "whose indexer chooses keys for each query",
-    "compressed_sparse_attention": "whose keys stand for several tokens",
-    "heavily_compressed_attention": "whose keys stand for several tokens",
-}
-"""Kinds of layers that cannot be evicted from, and why."""
 SIZES = (
     *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "head_dim"),
     *("num_attention_heads", "num_key_value_heads", "num_experts", "num_local_experts", "moe_intermediate_size"),
@@ -50,6 +26,15 @@ SIZES = (
 """Sizes in `config.json` that the shapes, or for layers the number, of tensors bound."""
 WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 """Model types whose dimensions `config.json` gives, and the setting without which all layers see all tokens."""
+
+
+@cache
+def refused() -> dict[str, dict[str, str]]:
+    """What cannot be read, with the reasons: model types and layer types of transformers, and presses of kvpress.
+
+    `check.py` finds further models.
+    """
+    return json.loads(Path(__file__).parents[1].joinpath("refused.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -67,15 +52,15 @@ class PlainConfig:
 def plain_config(folder: Path) -> PlainConfig | None:
     """The dimensions that `config.json` gives, without importing transformers, which takes seconds.
 
-    None where a default of the model type in transformers could change them: `AutoConfig` reads those.
+    None if a default of the model type in transformers could change them: `AutoConfig` reads those.
     """
+    config = read_json(folder / "config.json")
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
         window = config.get(WINDOW_SETTING[config["model_type"]])
         sizes = [config[name] for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")]
         sizes += [config["hidden_size"], config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])]
         dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
-    except (OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError, ArithmeticError):
+    except (TypeError, AttributeError, LookupError, ArithmeticError):
         return None
     has_window = window is not None and window is not False
     if has_window or config.get("layer_types") or any(type(size) is not int or size < 1 for size in sizes):
@@ -89,17 +74,14 @@ def text_config(config: Any) -> Any:
 
 
 def check_code(folder: Path, path: str | None) -> None:
-    """Raise ValueError for a folder whose model class is code in the folder (`auto_map`), which is never run.
+    """Raise UserError for a folder whose model class is code in the folder (`auto_map`), which is never run.
 
     If transformers has the type too, its own class is used.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):  # reported when the model is loaded
-        return
-    if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
+    config = read_json(folder / "config.json")
+    if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise UserError(
             f"model.path={path}: its type {config.get('model_type')!r} needs Python code from the model folder "
             "(auto_map), which kvbench does not run; allowed: types that transformers has, such as llama or qwen3"
@@ -113,17 +95,15 @@ def check_sizes(folder: Path, where: str) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
+    config, tensors, most = read_json(folder / "config.json"), 0, 0
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        tensors = most = 0
         for file in folder.glob("*.safetensors"):
             with safe_open(file, "pt") as content:
                 shapes = [content.get_slice(name).get_shape() for name in content.keys()]  # noqa: SIM118
             tensors, most = tensors + len(shapes), max([most, *(size for shape in shapes for size in shape)])
-    except (OSError, ValueError, RecursionError, SafetensorError):  # reported when the model is loaded
+    except (OSError, ValueError, SafetensorError):  # reported when the model is loaded
         return
-    settings = config if isinstance(config, dict) else {}
-    parts = [part for part in (settings, settings.get("text_config")) if isinstance(part, dict)]
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     for name, size in ((name, part[name]) for part in parts for name in SIZES if name in part):
         allowed = tensors if name == "num_hidden_layers" else max(tensors, most)
         if tensors and isinstance(size, (int, float)) and size > allowed:
@@ -134,7 +114,7 @@ def check_sizes(folder: Path, where: str) -> None:
 
 
 def check_architecture(config: Any, where: str) -> None:
-    """Raise ValueError, naming the feature, for a model that kvbench cannot read. `where` begins the sentence."""
+    """Raise UserError, naming the feature, for a model that kvbench cannot read. `where` begins the sentence."""
     from transformers.models.auto import modeling_auto as auto
 
     text, kind = text_config(config), config.model_type
@@ -147,7 +127,7 @@ def check_architecture(config: Any, where: str) -> None:
         text is config or kind not in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     ):
         raise UserError(f"{where}: transformers has no causal language model of the type {kind}")
-    if reason := NOT_READ.get(text.model_type):
+    if reason := refused()["model_types"].get(text.model_type):
         raise UserError(f"{where}: {text.model_type} cannot be read: {reason}")
     if getattr(text, "alibi", False):
         raise UserError(f"{where}: attention adds a bias for the distance between tokens (alibi): allowed: alibi=false")
@@ -159,7 +139,8 @@ def check_architecture(config: Any, where: str) -> None:
     layer_types = getattr(text, "layer_types", None) or ()
     for layer_type in dict.fromkeys(layer_types):
         if layer_type not in LAYER_TYPES + KEYLESS_TYPES:
-            number, reason = layer_types.count(layer_type), CHOSEN.get(layer_type, "which kvbench does not know")
+            number = layer_types.count(layer_type)
+            reason = refused()["layer_types"].get(layer_type, "which kvbench does not know")
             raise UserError(
                 f"{where}: {number} of {len(layer_types)} layers of {kind} are of the type {layer_type}, {reason}; "
                 f"allowed: {', '.join(LAYER_TYPES + KEYLESS_TYPES)}"

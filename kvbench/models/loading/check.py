@@ -36,7 +36,6 @@ class CheckingReader:
         self.rules: dict[int, Rule] = {}
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-        """The output of the wrapped reader."""
         self.calls[layer] += 1
         self.rules[layer] = rule
         if keys.shape != values.shape:
@@ -55,7 +54,7 @@ def sample_tokens(model: Any) -> Int[Tensor, "tokens"]:
 def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
     """The logits of transformers' eager attention for the tokens. Call it before the bridge is attached.
 
-    Raises ValueError for a model that transformers cannot run, or whose logits are not finite.
+    Raises UserError for a model that transformers cannot run, or whose logits are not finite.
     """
     ids = sample_tokens(model)[None]
     try:
@@ -83,7 +82,7 @@ def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
 def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) -> None:
     """Read the tokens at once, then in two blocks, a question of two and a last one, and compare with `expected`.
 
-    Raises ValueError for another number of calls of attention, sliding window or logits.
+    Raises UserError for another number of calls of attention, sliding window or logits.
     """
     ids = sample_tokens(engine.model)
     longest = engine.max_length and max(TOKENS, engine.max_length)

@@ -1,6 +1,7 @@
 """From a `ModelSpec` to an engine and its tokenizer, in two steps: all cheap checks run before weights are loaded."""
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from kvbench.cache.attention import Rule, explicit, fused
 from kvbench.cache.kernels.choice import INSTALL, check_installed, chosen_kernels
@@ -27,17 +29,22 @@ from kvbench.models.loading.architecture import (
     text_config,
 )
 from kvbench.models.loading.check import check_model, eager_logits
-from kvbench.models.loading.numerics import make_deterministic, widen
-from kvbench.models.loading.spec import Backend, ModelSpec
-from kvbench.models.loading.weights import LOCAL, choose_device, from_folder, random, shape_config
+from kvbench.models.loading.spec import Backend, ModelSpec, Shape
 from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import check_chat, check_ends, uses_template
 from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError, is_panic
+from kvbench.support.quantity import shortened
 
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""How transformers reads a folder: no downloads, no code of the folder, no prompt to allow it."""
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 2**25), (-1, 2**28)
 """Options of `mallopt`, as in malloc.h, with bytes: the largest block that is allocated on the heap (glibc accepts no
 more), and what is kept at its end for later."""
+WORKSPACE = ":4096:8"
+"""cuBLAS splits its sums differently from call to call unless its workspace has one of two fixed sizes."""
+HEAD_ROWS = 2**14
+"""Rows of the output layer's matrix that are widened at a time."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,20 @@ def _tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
+def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
+    """Call a reader of the model's files; any exception is an error in the files, not a bug."""
+    try:
+        return read()
+    except MissingFile:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        reason = str(error).strip().split("\n")[0]
+        where = spec.path or "null, the embedded model"
+        raise MissingFile(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error
+
+
 def load(info: ModelInfo) -> LoadedModel:
     """Load or make the weights, attach kvbench's attention, and check the result on a few tokens.
 
@@ -125,7 +146,7 @@ def load(info: ModelInfo) -> LoadedModel:
 
     logging.disable_progress_bar()
     spec, device = info.spec, info.device
-    torch.set_num_threads(spec.threads or _own_threads())
+    torch.set_num_threads(spec.threads or _default_threads())
     switches = make_deterministic()
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
     if spec.shape is None:
@@ -182,6 +203,12 @@ def load(info: ModelInfo) -> LoadedModel:
     )
 
 
+@cache
+def _default_threads() -> int:
+    """The number of threads that torch chose itself, read before anything changes it."""
+    return torch.get_num_threads()
+
+
 def suit_cpu(engine: Engine) -> None:
     """Determine how few rows a pass may have, and keep freed memory."""
     keep_freed_memory()
@@ -198,31 +225,102 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and all([mallopt(*MMAP_THRESHOLD), mallopt(*TRIM_THRESHOLD)])
 
 
-def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
-    """Call a reader of the model's files; any exception is an error in the files, not a bug."""
+def choose_device(spec: ModelSpec) -> torch.device:
+    """The device of a model, or of its first layers. Raises UserError for a missing GPU or package."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if spec.device_map is not None and find_spec("accelerate") is None:
+        raise UserError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
+    device = torch.device(spec.device or ("cuda" if gpus else "cpu"))
+    if device.type == "cpu":
+        return device
+    if (device.index or 0) >= gpus:
+        available = f"torch sees {gpus} GPUs" if gpus else "torch sees no GPU"
+        raise UserError(f"model.device={spec.device}: {available}; use another one, or null for a GPU if there is one")
+    return torch.device("cuda", device.index or 0)
+
+
+def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
+    """The model of a folder with transformers' eager attention; raises what transformers raises for broken files.
+
+    Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly those of the model: transformers
+    draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
+    """
+    options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
+    loaded: Any = model_class(config).from_pretrained(
+        folder,
+        config=config,  # without it, `_attn_implementation` of config.json wins over the argument
+        dtype=dtype,
+        attn_implementation="eager",
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,  # named below
+        output_loading_info=True,
+        **LOCAL,
+        **options,
+    )
+    model, loading = loaded
+    faults = {
+        "missing": sorted(loading["missing_keys"]),
+        "unknown to the model": sorted(loading["unexpected_keys"]),
+        "of another shape": [
+            f"{name} {list(held)}, not {list(wanted)}" for name, held, wanted in sorted(loading["mismatched_keys"])
+        ],
+    }
+    if any(faults.values()):
+        listed = "; ".join(f"{fault}: {shortened(names, 3)}" for fault, names in faults.items() if names)
+        raise MissingFile(
+            f"model.path={spec.path}: the weights are not those of a {type(model).__name__} as config.json describes "
+            f"it: {listed}; fetch or save the model again, weights and config.json together"
+        )
+    return model if spec.device_map is not None else model.to(device)
+
+
+def model_class(config: Any) -> Any:
+    """The class of transformers that makes a model of a configuration: a causal one, or one that reads images too."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
+
+
+def shape_config(shape: Shape) -> Any:
+    """The configuration of a shape, without special tokens: no token of a random model ends its answer.
+
+    Raises UserError for unknown types and settings, and for values that transformers refuses.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if shape.model_type not in CONFIG_MAPPING:
+        raise UserError(f"model.shape.model_type={shape.model_type} is not known to transformers; e.g. llama, qwen2")
+    without = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    default = CONFIG_MAPPING[shape.model_type]()
+    for name in shape.config:
+        if not hasattr(default, name):
+            raise UserError(f"model.shape.config.{name} is not a setting of {shape.model_type}")
     try:
-        return read()
-    except MissingFile:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        reason = str(error).strip().split("\n")[0]
-        where = spec.path or "null, the embedded model"
-        raise MissingFile(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error
+        return AutoConfig.for_model(shape.model_type, **(without | shape.config))
+    except Exception as error:  # transformers checks values with exceptions of several packages
+        reason = " ".join(str(error).split())
+        raise UserError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error
 
 
-@cache
-def _own_threads() -> int:
-    """The number of threads that torch chose itself, read before anything changes it."""
-    return torch.get_num_threads()
+def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.device) -> Any:
+    """A model with random weights, drawn on its device: a seed gives other numbers on another kind of device.
+
+    `auto` is float32. The global generator is not changed.
+    """
+    dtype = torch.float32 if isinstance(dtype, str) else dtype
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+        torch.manual_seed(seed)
+        return model_class(config).from_config(config, dtype=dtype, attn_implementation="eager")
 
 
 def prompt_attention(backend: Backend) -> Attend:
     """The function that `model.attention` names for reading prompts.
 
     sdpa: torch's fused attention, or `explicit` for layers that it does not support. eager: `explicit` for every layer,
-    the reference. flash: flash-attn on a GPU in half precision. Raises ValueError if its package is missing.
+    the reference. flash: flash-attn on a GPU in half precision. Raises UserError if its package is missing.
     """
     if backend == "flash" and find_spec("flash_attn") is None:
         raise UserError(f"model.attention=flash needs flash-attn: {INSTALL['flash_attn']}, or use model.attention=sdpa")
@@ -230,7 +328,7 @@ def prompt_attention(backend: Backend) -> Attend:
 
 
 def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise ValueError if a backend cannot run in this dtype on this device."""
+    """Raise UserError if a backend cannot run in this dtype on this device."""
     if backend == "flash" and (device.type != "cuda" or dtype.itemsize > 2):
         raise UserError(
             f"model.attention=flash runs on a GPU in bfloat16 or float16, not on {device.type} in "
@@ -239,7 +337,7 @@ def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) 
 
 
 def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-    """Outputs of the newest rows by flash-attn, whose causal mask ends bottom right. Raises ValueError for sinks."""
+    """Outputs of the newest rows by flash-attn, whose causal mask ends bottom right. Raises UserError for sinks."""
     if rule.sinks is not None:
         raise UserError("model.attention=flash does not support attention sinks: use model.attention=sdpa")
     attend = import_module("flash_attn").flash_attn_func
@@ -247,3 +345,68 @@ def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
     rows = (part.transpose(0, 1)[None] for part in (queries, keys, values))
     output = attend(*rows, softmax_scale=rule.scaling, causal=True, window_size=window, softcap=rule.softcap or 0.0)
     return output[0].transpose(0, 1)
+
+
+def make_deterministic() -> dict[str, Any]:
+    """Set the switches for deterministic results in this process, and return their values.
+
+    cuDNN's attention kernels are chosen by timing. An existing value of `CUBLAS_WORKSPACE_CONFIG` is kept; it only has
+    an effect before the first use of CUDA.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore  # nothing here reads such memory
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+        "sdpa_kernels": [
+            name.removeprefix("mem_")
+            for name in ("flash", "mem_efficient", "math", "cudnn")
+            if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
+        ],
+    }
+
+
+class WideHead(nn.Module):
+    """The output layer in float32 for models in half precision; its weight is shared, not copied.
+
+    In bfloat16 the two best logits are often equal, and the first of them would be chosen. transformers' own scaling
+    and soft-capping of logits come after the output layer and so run in float32 too.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, hidden: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows vocabulary"]:
+        """Multiply in half precision and sum in float32, on a GPU; elsewhere widen the weight a few rows at a time.
+
+        Products of half precision numbers are exact in float32, so that both differ in the order of the sum only.
+        """
+        if self.weight.is_cuda and hidden.dtype == self.weight.dtype:
+            rows = hidden.to(self.weight.device).flatten(0, -2)
+            logits = torch.mm(rows, self.weight.mT, out_dtype=torch.float32).unflatten(0, hidden.shape[:-1])
+        else:
+            wide = hidden.to(self.weight.device, torch.float32)
+            logits = torch.cat([wide @ part.float().mT for part in self.weight.split(HEAD_ROWS)], dim=-1)
+        return logits if self.bias is None else logits + self.bias.float()
+
+
+def widen(model: Any) -> bool:
+    """Replace the output layer of a half precision model; returns whether it was replaced.
+
+    Raises UserError for a model whose output layer is not a plain matrix.
+    """
+    head = model.get_output_embeddings()
+    if head is not None and head.weight.itemsize > 2:
+        return False
+    if not isinstance(head, nn.Linear):
+        raise UserError(f"the output layer of {type(model).__name__} is no plain matrix, but {type(head).__name__}")
+    model.set_output_embeddings(WideHead(head))
+    return True

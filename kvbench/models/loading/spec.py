@@ -70,7 +70,7 @@ class ModelSpec:
     `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
     CPU), `device_map=auto` spreads the layers over all GPUs, `cuda_graph=never` launches all of a decode step anew.
 
-    Raises ValueError for values outside the allowed set.
+    Raises UserError for values outside the allowed set.
     """
 
     name: str
@@ -144,9 +144,17 @@ class ModelSpec:
 
 def has_chat_template(folder: Path) -> bool:
     """Whether the tokenizer of a model folder has a chat template."""
-    config = folder / "tokenizer_config.json"
-    inside = config.is_file() and bool(json.loads(config.read_text("utf-8")).get("chat_template"))
-    return inside or any(folder.glob("chat_template*.jinja"))
+    inside = read_json(folder / "tokenizer_config.json").get("chat_template")
+    return bool(inside) or any(folder.glob("chat_template*.jinja"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a model; empty if there is none or it is broken, which is reported by the loader."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _checked(folder: Path, path: str) -> Path:
@@ -196,10 +204,8 @@ def _named_weights(folder: Path, where: str) -> dict[str, list[str]]:
             raise MissingFile(
                 f"{where} holds {index.name}, which is not an index of weights: download it again"
             ) from error
-    with suppress(OSError, ValueError, RecursionError):  # broken JSON is reported when the model is loaded
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        if isinstance(config, dict) and config.get("transformers_weights"):
-            named["config.json"] = [str(config["transformers_weights"])]
+    if weights := read_json(folder / "config.json").get("transformers_weights"):
+        named["config.json"] = [str(weights)]
     return named
 
 

@@ -28,7 +28,7 @@ CONTENT = "kvbench\x1fcontent"
 
 
 def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
-    """Raise ValueError for a required template that is missing, or a system prompt that cannot be used."""
+    """Raise UserError for a required template that is missing, or a system prompt that cannot be used."""
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
         raise UserError("model.chat=required, but the tokenizer has no chat template: use model.chat=auto or never")
@@ -87,7 +87,7 @@ def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
     """Whether a prompt goes inside the tokenizer's chat template; `of_task` is False if the protocol sends raw prompts.
 
-    Raises ValueError if that contradicts `required`.
+    Raises UserError if that contradicts `required`.
     """
     if chat == "required" and not of_task:
         raise UserError(
@@ -138,10 +138,14 @@ def after_answer(tokenizer: Any, system: str | None, question: str) -> str:
 
     Raises UserError for a template that rewrites earlier turns when a later one follows.
     """
-    asked = "A question."
-    text = render(tokenizer, system, question, (("user", asked), ("assistant", CONTENT)))
+    first_question = "A question."
+    text = render(tokenizer, system, question, (("user", first_question), ("assistant", CONTENT)))
     before, answer, after = text.partition(CONTENT)
-    if not answer or not before.startswith(around(tokenizer, system)[0] + asked) or question.strip() not in after:
+    if (
+        not answer
+        or not before.startswith(around(tokenizer, system)[0] + first_question)
+        or question.strip() not in after
+    ):
         raise UserError(
             "task.turns: the model's chat template rewrites earlier turns, so that the cache of one turn does not "
             "begin the next; use task.turns=none or model.chat=never"
@@ -152,7 +156,7 @@ def after_answer(tokenizer: Any, system: str | None, question: str) -> str:
 def split(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
     """A rendered turn in two parts: up to the end of the context, and from the question on.
 
-    A template may strip white space at both ends of the user's text. Raises ValueError for one that changes more.
+    A template may strip white space at both ends of the user's text. Raises UserError for one that changes more.
     """
     content = context + question
     text = render(tokenizer, system, content, before)

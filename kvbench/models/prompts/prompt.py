@@ -37,7 +37,6 @@ class Prompt:
 
     @property
     def tokens(self) -> int:
-        """Tokens in all."""
         return len(self.context) + len(self.question)
 
 
@@ -89,7 +88,7 @@ def template_tokens(tokenizer: Any, chat: Chat, system: str | None, of_task: boo
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
     """The tokens that end an answer at these texts: the last one of each text's encoding, as LongBench's pred.py does.
 
-    Raises ValueError for a text of several tokens: the last of them would also end answers that lack the rest.
+    Raises UserError for a text of several tokens: the last of them would also end answers that lack the rest.
     """
     ids = set()
     for text in texts:
@@ -170,10 +169,8 @@ def _build(
         raise UserError(f"task.truncation={task.truncation}: messages are not truncated; use task.truncation=refuse")
     content = "" if turns else context
     if evict_after == "prompt":
-        before = (
-            render(tokenizer, system, content + question, turns) if templated else context + question
-        ) + first.answer_prefix
-        after = ""
+        before = render(tokenizer, system, content + question, turns) if templated else context + question
+        before, after = before + first.answer_prefix, ""
     else:
         if first.question and not question:
             raise UserError(
@@ -191,25 +188,25 @@ def _build(
     ids = _begun(tokenizer, opening, before)
     if not ids:
         raise UserError("the prompt has no tokens")
-    whole = ids
+    untruncated = ids
     if task.truncation == "middle_tokens" and limit is not None and len(ids) > limit:
         ids = ids[: limit // 2] + ids[-(limit // 2) :]
     asks = question + turn + first.answer_prefix if question and evict_after == "prompt" else ""
     closing = tokenizer.eos_token or "" if task.ends_answers and task.turns == "own" else ""
     texts = [after]
-    for answered, asked in pairwise((first, *later)):
-        answer, text = answered.answer or "", closing + asked.question
+    for answered, following in pairwise((first, *later)):
+        answer, text = answered.answer or "", closing + following.question
         if templated:  # which parts turns itself
             answer = answer.removeprefix("\n")
-            text = after_answer(tokenizer, system, asked.question.removeprefix(GAP))
-        texts.append(answer + text + asked.answer_prefix)
-    after, border_tokens, question_ids, separate = "".join(texts), None, (), ()
+            text = after_answer(tokenizer, system, following.question.removeprefix(GAP))
+        texts.append(answer + text + following.answer_prefix)
+    after, border_tokens, separate = "".join(texts), None, ()
     if task.turns == "own":
-        separate = tuple(_continued(tokenizer, text) if text else () for text in texts)
+        separate = tuple(_continued(tokenizer, text) for text in texts)
         question_ids = tuple(chain.from_iterable(separate))
-    elif len(ids) < len(whole):
-        question_ids = _continued(tokenizer, after) if after else ()
-    elif after:
+    elif len(ids) < len(untruncated) or not after:
+        question_ids = _continued(tokenizer, after)
+    else:
         undivided = _begun(tokenizer, opening, before + after)
         question_ids = undivided[len(ids) :]
         if undivided[: len(ids)] != ids:
@@ -225,7 +222,7 @@ def _build(
         _agree(ids, _begun(tokenizer, opening, head + sample.opening)),
         plain(tokenizer, turn),
         border_tokens,
-        len(_continued(tokenizer, asks)) if asks else 0,
+        len(_continued(tokenizer, asks)),
         separate,
     )
 
@@ -233,7 +230,7 @@ def _build(
 def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
     """The first `tokens` tokens of a raw text, including those that the tokenizer puts before a text.
 
-    `sha256` is that of the ids, eight bytes each, because a token border need not be one in the text. Raises ValueError
+    `sha256` is that of the ids, eight bytes each, because a token border need not be one in the text. Raises UserError
     for a text without a second token: the first has no likelihood.
     """
     opening = _opening(tokenizer)
@@ -248,7 +245,7 @@ def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prom
     """A text that follows another: the first `given` tokens of the context and the answer prefix are read before the
     eviction, the first `tokens` tokens of the question after it; each is tokenised separately.
 
-    Tokens that the tokenizer puts before a text count as given. Raises ValueError if either part has no token.
+    Tokens that the tokenizer puts before a text count as given. Raises UserError if either part has no token.
     """
     opening = _opening(tokenizer)
     before = _begun(tokenizer, opening, sample.context)[:given]
@@ -298,6 +295,8 @@ def _begun(tokenizer: Any, opening: tuple[int, ...], text: str) -> tuple[int, ..
 
 def _continued(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Tokens of a text that follows another, without the blank that some tokenizers put before a text (Metaspace)."""
+    if not text:
+        return ()
     for other in ("\n", "a", "."):
         before, ids = plain(tokenizer, other), plain(tokenizer, other + text)
         if ids[: len(before)] == before:
@@ -320,7 +319,7 @@ def truncate(
     and `refuse` count context and question. Truncated text is decoded from tokens and may have a few more when it is
     tokenised again. If `middle` reaches into the question, everything is returned as context.
 
-    Raises ValueError for a prompt above the limit with `refuse`.
+    Raises UserError for a prompt above the limit with `refuse`.
     """
     if limit is None or truncation == "middle_tokens":
         return context, question
@@ -347,6 +346,4 @@ def _middle(tokenizer: Any, context: str, question: str, limit: int, decodes_joi
         return context, question
     parts = [ids[:half] + ids[-half:]] if decodes_joined else [ids[:half], ids[-half:]]
     text = "".join(tokenizer.decode(part, skip_special_tokens=True) for part in parts)
-    if not text.endswith(question):
-        return text, ""
-    return text[: len(text) - len(question)], question
+    return (text.removesuffix(question), question) if text.endswith(question) else (text, "")

@@ -13,11 +13,9 @@ from kvbench.cache.kernels import choice
 from kvbench.cache.kernels import ragged_decode as naive
 from kvbench.cache.kernels.choice import check_kernels, chosen_kernels
 from kvbench.eviction.allocation.layers import preference
-from kvbench.eviction.scores.attn import Attention, AttentionMax
-from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.kvzip import strongest
-from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec

@@ -12,10 +12,8 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
-from kvbench.eviction.scores.attn import Attention, AttentionMax
-from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.exact import ExactZeroed
-from kvbench.eviction.scores.obcache import OBCacheJoint
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
+from kvbench.eviction.scores.obcache import ExactZeroed, OBCacheJoint
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.window import ROW_BLOCK, moments
 from tests.arrays import random_layer

@@ -10,13 +10,11 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.caote import Caote, FastCaote
-from kvbench.eviction.scores.exact import ExactRemoval
+from kvbench.eviction.scores.attn import Cake, Lava
+from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
-from kvbench.eviction.scores.obcache import OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.weighted import Lava
 from tests.arrays import random_cache, random_layer
 
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.eviction.scores import cap
-from kvbench.eviction.scores.cap import Cap
+from kvbench.eviction.scores import expected_attention
+from kvbench.eviction.scores.expected_attention import Cap
 from kvbench.support.errors import UserError
 from tests.arrays import random_layer
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_score_is_the_leverage_of_a_value(normalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cap, "COLUMN_CHUNK", 17)
+    monkeypatch.setattr(expected_attention, "COLUMN_CHUNK", 17)
     layer, expected = random_layer(60), []
     keys, values = (part[:, 4:].double() for part in layer.dense)
     for head, query in enumerate(layer.future_queries[0].mean.double()):
@@ -40,5 +40,5 @@ def test_a_direction_that_many_values_have_is_worth_less() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match=r"score.tau=-1: a factor of 0 or more"):
         Cap(tau=-1)
-    with pytest.raises(UserError, match="score cap leaves out 4 tokens, and there are 3"):
+    with pytest.raises(UserError, match="score cap leaves out the first 4 tokens, but the prompt has 3"):
         Cap()(random_layer(3), None, "sum")

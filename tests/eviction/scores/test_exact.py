@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache
-from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
-from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from tests.arrays import layer_of, random_layer
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.cache.future_queries import FutureQueries, FutureQueryStats
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import FutureQueries, FutureQueryStats, KVCache
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy

@@ -9,8 +9,7 @@ from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.finch import Finch
+from kvbench.eviction.scores.attn import Attention, Finch
 from kvbench.support.errors import UserError
 from tests.arrays import random_layer
 

@@ -16,7 +16,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.compactor import Leverage
-from kvbench.eviction.scores.cur import Cur
+from kvbench.eviction.scores.keys import Cur
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.support.errors import UserError
 from scripts.golden_methods import FOLDER, made_up, sketch

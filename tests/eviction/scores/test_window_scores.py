@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window
-from kvbench.eviction.scores.attn import Attention, AttentionMax
-from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.window import moments, resolved
