@@ -21,7 +21,7 @@ from kvbench.support.errors import UserError
 
 TOKEN = 5
 """A token that models seldom use for padding, whose embedding could be zero."""
-POSITIONS = (0, 1, 37)
+POSITIONS: tuple[int, ...] = (0, 1, 37)
 """Positions at which the token is tried."""
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
