@@ -119,19 +119,20 @@ SHARED = {
 }
 
 
+@pytest.mark.parametrize("tokens", [5 * 4096, pytest.param(TOKENS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SHARED)
 def test_reading_in_blocks_takes_the_budget_and_a_block(
-    engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, name: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """128K tokens take what 12K take, but for ids; activations included, less than a full cache."""
+    """20K and 128K tokens take what 12K take, but for ids; activations included, less than a full cache of 128K."""
     monkeypatch.setattr(attention, "fused", lambda queries, keys, values, rule: torch.empty_like(queries))
     stepping, block = IncrementalEviction(Eviction(SHARED[name], Attention(), Tokens(BUDGET)), BUDGET), engine.block
     peaks = []
-    for tokens in (3 * block, TOKENS):
+    for length in (3 * block, tokens):
         with LiveBytes() as memory:
             memory.kept = HEADS * (BUDGET - 32)
-            read = engine.prefill_evicting(torch.arange(tokens) % 90, stepping, block)
-        assert read.cache.pairs == LAYERS * HEADS * BUDGET and read.full_bytes == LAYERS * tokens * PAIR
+            read = engine.prefill_evicting(torch.arange(length) % 90, stepping, block)
+        assert read.cache.pairs == LAYERS * HEADS * BUDGET and read.full_bytes == LAYERS * length * PAIR
         assert LAYERS * BUDGET * PAIR < memory.live < LAYERS * BUDGET * PAIR * 1.03
-        peaks.append(memory.peak - 8 * tokens)
+        peaks.append(memory.peak - 8 * length)
     assert peaks[0] == peaks[1] < 0.6 * FULL
