@@ -19,7 +19,7 @@ class _Run(ModuleType):
     """The package `kvbench.run` as a function."""
 
     def __call__(self, *words: str, **settings: Any) -> Any:
-        return import_module("kvbench.notebook.frame").run(*words, **settings)
+        return import_module("kvbench.notebook.in_memory").run(*words, **settings)
 
 
 class _Kvbench(ModuleType):

@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvbench.report.stats.corrections import Regressions, holm, regressions
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.paired_tests import detectable, sign_flip
+from kvbench.report.stats.paired_tests import Regressions, detectable, holm, regressions, sign_flip
 
 CELLS = 20
 Make = Callable[[np.random.Generator], tuple[list[Paired], Paired]]

@@ -37,8 +37,7 @@ difference of rates that matters (0.1: 10 points).
 
 def main(flags: argparse.Namespace) -> int:
     """Print a comparison. Raises UserError for bad arguments and MissingFile where there are no rows."""
-    from kvbench.report.compare.compare import ALPHA, RELEVANT, compare
-    from kvbench.report.compare.compare_text import FORMATS, write
+    from kvbench.report.compare.compare import ALPHA, FORMATS, RELEVANT, compare, write
     from kvbench.report.compare.paired_rows import sides
     from kvbench.report.output import check_format, text_to
     from kvbench.report.stats.drawn import pass_at

@@ -38,11 +38,10 @@ kept=note: changed kept sets are reported, but do not fail the gate.
 
 def main(flags: argparse.Namespace) -> int:
     """Check a run. Raises UserError for bad arguments and MissingFile where there are no rows."""
-    from kvbench.report.compare import gate_text
-    from kvbench.report.compare.gate import check
+    from kvbench.report.compare import gate as gates
     from kvbench.report.compare.paired_rows import side
     from kvbench.report.output import text_to
-    from kvbench.report.stats.corrections import ALPHA
+    from kvbench.report.stats.paired_tests import ALPHA
 
     settings, words = shares(flags.words, {"alpha": ALPHA})
     kept = [word.partition("=")[2] for word in words if word.startswith("kept=")]
@@ -53,17 +52,17 @@ def main(flags: argparse.Namespace) -> int:
     if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):
         raise UserError(f"--baseline and --current are the same folder, {folders[0]!r}; name two")
     baseline, current = (side(folder, folder, "".join(selections), warn) for folder in folders)
-    gate = check(baseline, current, settings["alpha"], kept[0] if kept else "fail")
-    for path, text in ((flags.junit, gate_text.junit(gate)), (flags.summary, gate_text.markdown(gate))):
+    gate = gates.check(baseline, current, settings["alpha"], kept[0] if kept else "fail")
+    for path, text in ((flags.junit, gates.junit(gate)), (flags.summary, gates.markdown(gate))):
         if path is not None:
             is_shared = str(path) == os.environ.get("GITHUB_STEP_SUMMARY")  # other commands write to it as well
             with path.open("a", encoding="utf-8") if is_shared else text_to(path) as file:
                 file.write(text)
     if flags.format == "json":
-        print(json.dumps(gate_text.as_tree(gate), indent=2, allow_nan=False))
+        print(json.dumps(gates.as_tree(gate), indent=2, allow_nan=False))
     else:
-        print(getattr(gate_text, flags.format)(gate), end="")
+        print(getattr(gates, flags.format)(gate), end="")
     if flags.github:
-        print("\n".join(gate_text.annotations(gate)))
+        print("\n".join(gates.annotations(gate)))
     sys.stdout.flush()
     return Exit.OK if gate.passed else Exit.GATE

@@ -1,15 +1,15 @@
-"""A transformers model in memory: evict from its cache and answer, several policies from one prefill.
+"""A transformers model in memory: evict from its cache and answer, several policies from one prefill; and whole sweeps.
 
     answers = kvbench.generate(model, "A long text ...", tokenizer, policy=["full", "snapkv"], budget=0.1)
 
 Settings have the names and values of the command line; a list stands for several values, `**{"policy.window": 32}` sets
-what has a dot. Afterwards the model is as it was.
+what has a dot. Afterwards the model is as it was. `run` is `kvbench run`, with the rows as a pandas frame.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,21 +17,24 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.cache.quantized import PackedCache
+from kvbench.cli.sweep import PartOfSweep, make, rows_of
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse, written
+from kvbench.config.sweep import plan_sweep
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, text_config
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
-from kvbench.records import KeptSets
+from kvbench.records import COLUMNS, KeptSets
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
 from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import BROKEN, batches, prefill
 from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
 Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
@@ -135,6 +138,23 @@ def generate(
     return [answers[cell] for cell in cells] if several else answers[cells[0]]
 
 
+def run(*words: str, **settings: Any) -> Any:
+    """Make what is missing of a sweep in this process, and return all of its rows, one per cell and sample.
+
+    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`.
+    Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
+    """
+    import pandas
+
+    sweep = plan_sweep([*words, *words_of(settings)], lambda text: None, quiet=True)
+    if sweep.launcher.name != "none":
+        raise UserError(
+            f"launcher={sweep.launcher.name}: kvbench.run works in this process only; use the command kvbench run"
+        )
+    make(sweep, (), partial(PartOfSweep, sweep.arguments, sweep.retry))
+    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows_of(sweep)], columns=list(COLUMNS))
+
+
 def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
     """Which positions were kept in each head: a matplotlib figure with a panel for each policy."""
     from kvbench.report.plots.canvas import styled, titles
@@ -191,8 +211,7 @@ def _compressed(
         at_once = cell.score.inputs.hidden_states == "prompt"
         return repr(cell) if cell.schedule.prefill_block is not None else str(at_once)
 
-    for _, group in groupby(sorted(cells, key=reading), reading):
-        alike = list(group)
+    for alike in grouped(cells, reading).values():
         timed = prefill(model, {0: prompt}, alike)
         shared = SharedPrefill(timed.prefilled.cache, prompt, alike)
         for together in batches([(cell, 0) for cell in alike], model.engine.tile):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from kvbench.papers.labels import line_labels, names_of, printed
+from kvbench.papers.item import line_labels, names_of, printed_name
 from kvbench.papers.numbers import AVERAGE, At, Measured
 from kvbench.papers.page import Page
 from kvbench.report.colours import looks
@@ -64,7 +64,7 @@ def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
         if AVERAGE in number.at or x is None:
             continue
         panel = ", ".join(
-            f"{values[key]} tokens" if key == "context_length" else printed(labels, key, values[key])
+            f"{values[key]} tokens" if key == "context_length" else printed_name(labels, key, values[key])
             for key in layout.panels
         )
         line = tuple(values[key] for key in layout.rows if key not in layout.panels)

@@ -5,7 +5,7 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +14,7 @@ from statistics import fmean
 from kvbench.papers.item import KEYS, Item
 from kvbench.report.stats.intervals import NORMAL_QUANTILE
 from kvbench.report.tables.summary import Summary
+from kvbench.support.grouped import grouped
 from kvbench.tasks.longbench_averages import CATEGORIES, weights
 
 At = tuple[str, ...]
@@ -110,11 +111,8 @@ def _number(line: dict[str, str], item: Item) -> Published:
 
 def _merged(numbers: Sequence[Published]) -> list[Published]:
     """One number per place: the mean of several printed numbers that the layout does not distinguish."""
-    places: dict[tuple[At, bool], list[Published]] = {}
-    for number in numbers:
-        places.setdefault((number.at, number.average), []).append(number)
     merged = []
-    for members in places.values():
+    for members in grouped(numbers, lambda number: (number.at, number.average)).values():
         first = members[0]
         if len(members) > 1 and all(number.unit not in WORDS and number.value for number in members):
             value = f"{fmean(float(number.value) for number in members):.2f}"
@@ -125,43 +123,37 @@ def _merged(numbers: Sequence[Published]) -> list[Published]:
 
 def _published_wins(item: Item, numbers: Sequence[Published]) -> list[Published]:
     """The tasks that each of a pair of policies wins by the numbers that were printed for each task."""
-    by_task: dict[str, dict[At, float]] = {}
-    first: dict[At, Published] = {}
-    for number in numbers:
-        if "/" in number.task and number.value:
-            by_task.setdefault(number.task, {})[number.at] = float(number.value)
-            first.setdefault(number.at, number)
+    counted = [number for number in numbers if "/" in number.task and number.value]
+    first = {number.at: number for number in reversed(counted)}
     protocol = "counted by kvbench over the tasks that the paper prints for both"
+    values = ((number.task, number.at, float(number.value)) for number in counted)
     return [
         replace(first[at], value=str(wins), unit="tasks", protocol=protocol, flag="")
-        for at, (wins, _) in count_wins(item, by_task).items()
+        for at, (wins, _) in count_wins(item, values).items()
     ]
 
 
-def count_wins(item: Item, by_task: Mapping[str, Mapping[At, float]]) -> dict[At, tuple[int, int]]:
+def count_wins(item: Item, means: Iterable[tuple[str, At, float]]) -> dict[At, tuple[int, int]]:
     """Tasks that each of a pair of policies wins, and tasks that both have, by place; a tie is won by neither.
 
-    LAVa, Figure 5. Two places are compared if they differ in policy and score alone.
+    means: of tasks at places. Two places are compared if they differ in policy and score alone (LAVa, Figure 5).
     """
     policy = item.keys.index("policy")
 
     def rest(at: At) -> At:
         return tuple(value for key, value in zip(item.keys, at, strict=True) if key not in ("policy", "score"))
 
-    places = list(dict.fromkeys(at for numbers in by_task.values() for at in numbers))
+    places: dict[At, dict[str, float]] = {}
+    for task, at, mean in means:
+        places.setdefault(at, {})[task] = mean
     wins: dict[At, tuple[int, int]] = {}
     for pair in item.layout.wins:
         for at in places:
             if at[policy] not in pair:
                 continue
             other = pair[1 - pair.index(at[policy])]
-            partners = [place for place in places if place[policy] == other and rest(place) == rest(at)]
-            compared = [
-                numbers[at] > numbers[partner]
-                for partner in partners
-                for numbers in by_task.values()
-                if at in numbers and partner in numbers
-            ]
+            partners = [places[place] for place in places if place[policy] == other and rest(place) == rest(at)]
+            compared = [mean > tasks[task] for tasks in partners for task, mean in places[at].items() if task in tasks]
             if compared:
                 wins[at] = sum(compared), len(compared)
     return wins
@@ -179,13 +171,13 @@ def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At
     if item.layout.mean is not None:
         cells = [*cells, *_mean_cells(cells, item.keys.index(item.layout.mean))]
     weight = weights(item.layout.average) if item.layout.average is not None and not item.has_average else None
-    grouped = _grouped(cells, weight)
+    cells_at = _grouped(cells, weight)
     numbers = {
         at: measured(members, weight)
-        for at, members in grouped.items()
+        for at, members in cells_at.items()
         if weight is None or partly or {cell.member for cell in members} == set(weight)
     }
-    return _against_full(item, grouped, numbers) if item.layout.against == "full" else numbers
+    return _against_full(item, cells_at, numbers) if item.layout.against == "full" else numbers
 
 
 def _mean_cells(cells: Sequence[Placed], key: int) -> list[Placed]:
@@ -241,11 +233,8 @@ def _grouped(
     cells: Sequence[Placed], weight: Mapping[str, float] | None, keys: int | None = None
 ) -> dict[At, list[Placed]]:
     """The cells with a weight, by the first `keys` values of their place."""
-    grouped: dict[At, list[Placed]] = {}
-    for cell in cells:
-        if weight is None or cell.member in weight:
-            grouped.setdefault(cell.at[:keys], []).append(cell)
-    return grouped
+    weighted = (cell for cell in cells if weight is None or cell.member in weight)
+    return grouped(weighted, lambda cell: cell.at[:keys])
 
 
 def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
@@ -296,31 +285,33 @@ def _interval(
 
 def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
     """The tasks on which one of a pair of policies has the higher mean, of those that both have; n counts those."""
-    by_task: dict[str, dict[At, float]] = {}
     short = {cell.at: 0 for cell in cells}
     for cell in cells:
-        if cell.summary is not None and cell.summary.mean is not None:
-            by_task.setdefault(cell.task, {})[cell.at] = cell.summary.mean
         short[cell.at] += cell.summary is None or cell.summary.n < cell.samples
+    means = (
+        (cell.task, cell.at, cell.summary.mean)
+        for cell in cells
+        if cell.summary is not None and cell.summary.mean is not None
+    )
     differs = _differences(cells)
     return {
         at: Measured(wins, tasks, tasks, failed=short[at], differs=differs)
-        for at, (wins, tasks) in count_wins(item, by_task).items()
+        for at, (wins, tasks) in count_wins(item, means).items()
     }
 
 
 def _against_full(
-    item: Item, grouped: Mapping[At, Sequence[Placed]], numbers: Mapping[At, Measured]
+    item: Item, cells_at: Mapping[At, Sequence[Placed]], numbers: Mapping[At, Measured]
 ) -> dict[At, Measured]:
     """Differences to the full cache of the same model, without an interval: both means are over the same texts."""
     model = item.keys.index("model") if "model" in item.keys else None
     full: dict[str | None, list[float]] = {}
-    for at, members in grouped.items():
+    for at, members in cells_at.items():
         mean = numbers[at].mean
         if members[0].reference and mean is not None:
             full.setdefault(None if model is None else at[model], []).append(mean)
     relative = {}
-    for at, members in grouped.items():
+    for at, members in cells_at.items():
         number, references = numbers[at], full.get(None if model is None else at[model])
         if not members[0].reference and number.mean is not None:
             mean = number.mean - fmean(references) if references else None

@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from kvbench.papers import FORMATS
-from kvbench.papers.item import ARMS, Item
-from kvbench.papers.labels import HEADS as LABEL_HEADS
-from kvbench.papers.labels import is_host, label_keys, line_labels, names_of
-from kvbench.papers.labels import printed as printed_name
+from kvbench.papers.item import ARMS, LABEL_HEADS, Item, is_host, label_keys, line_labels, names_of, printed_name
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
-from kvbench.report.html.template import template
+from kvbench.report.html.page import template
 from kvbench.report.output import check_format, text_to
-from kvbench.report.tables.grid import escaped, head_rows, write_lines
+from kvbench.report.tables.grid import escaped, head_rows, write_csv
 from kvbench.report.tables.latex import escaped as latex_escaped
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
@@ -51,21 +48,14 @@ class PageNumber:
 
 @dataclass(frozen=True)
 class Page:
-    """One item as rendered; `numbers` are its places, for machines."""
+    """One item as rendered: the tables that have numbers (ours, published, difference), and its places for machines."""
 
     item: Item
     head: tuple[str, ...]
-    ours: Sheet | None
-    published: Sheet | None
-    difference: Sheet | None
+    sheets: tuple[Sheet, ...]
     notes: tuple[str, ...]
     numbers: tuple[PageNumber, ...]
     smoke: bool
-
-    @property
-    def sheets(self) -> list[Sheet]:
-        """The tables that have numbers."""
-        return [sheet for sheet in (self.ours, self.published, self.difference) if sheet is not None]
 
 
 def page(
@@ -92,12 +82,15 @@ def page(
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}
     signed = {place: Figure(f"{'+' * (value >= 0)}{_written(value, unit)}") for place, value in differences.items()}
+    tables = (
+        sheets.sheet("ours", caption, ours),
+        _published_sheet(sheets, printed_caption, numbers),
+        sheets.sheet("difference", "ours - published" + _unit_suffix(unit), signed),
+    )
     return Page(
         item=item,
         head=(item.title, *_head(cells, numbers.ours, smoke)),
-        ours=sheets.sheet("ours", caption, ours),
-        published=_published_sheet(sheets, printed_caption, numbers),
-        difference=sheets.sheet("difference", "ours - published" + _unit_suffix(unit), signed),
+        sheets=tuple(sheet for sheet in tables if sheet is not None),
         notes=(*remarks, *_notes(item, cells, numbers)),
         numbers=numbers.by_place(),
         smoke=smoke,
@@ -127,11 +120,8 @@ class _Numbers:
         self.order: list[Place] = list(dict.fromkeys([*self.theirs, *self.ours]))
         units = {number.unit for number in printed} or {item.layout.unit}
         self.unit = units.pop() if len(units) == 1 else ""
-        self.differences: dict[Place, float] = {}
-        for place in self.order:
-            difference = _difference(self.ours.get(place), self.theirs.get(place))
-            if difference is not None:
-                self.differences[place] = difference
+        differences = {place: _difference(self.ours.get(place), self.theirs.get(place)) for place in self.order}
+        self.differences = {place: number for place, number in differences.items() if number is not None}
 
     def by_place(self) -> tuple[PageNumber, ...]:
         rows = len(self.item.layout.rows)
@@ -456,10 +446,6 @@ def _latex(page: Page) -> str:
     return "\n\n".join([head, *map(latex_text, page.sheets), notes]) + "\n"
 
 
-def _html(page: Page) -> str:
-    return template("kvbench.papers", "page.html.j2").render(page=page, head_rows=head_rows) + "\n"
-
-
 def _csv(page: Page) -> str:
     names = ["ours", "low", "high", "n", "published", "unit", "flag", "difference", "differs"]
     lines: list[list[Any]] = [["item", "smoke", *page.item.keys, *names]]
@@ -470,8 +456,14 @@ def _csv(page: Page) -> str:
         differs = "" if ours is None else "; ".join(ours.differs)
         lines.append([page.item.name, page.smoke, *number.at, *mine, *theirs, number.difference, differs])
     text = io.StringIO()
-    write_lines(lines, text)
+    write_csv(lines, text)
     return text.getvalue()
 
 
-_WRITERS = {"text": _text, "markdown": _markdown, "latex": _latex, "html": _html, "csv": _csv}
+_WRITERS: Mapping[str, Callable[[Page], str]] = {
+    "text": _text,
+    "markdown": _markdown,
+    "latex": _latex,
+    "html": lambda page: template("kvbench.papers", "page.html.j2").render(page=page, head_rows=head_rows) + "\n",
+    "csv": _csv,
+}

@@ -42,6 +42,7 @@ from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 from kvbench.support.text import closest
 
@@ -150,23 +151,21 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
         try:
             work = _work_of(item, request, runner)
             reason = _render(work, request, out, picture)
+            unused &= work.unused
+            if folder is None:
+                print("\n" + "=" * 120 + "\n")
         except (FileNotFoundError, ValueError, RowsElsewhere) as error:
-            incomplete[name] = " ".join(str(error).split())
-            runner.tell(f"{name} left out: {incomplete[name]}")
-            continue
-        finally:
-            seconds[name] = time.perf_counter() - start
-        unused &= work.unused
+            reason = " ".join(str(error).split())
+            runner.tell(f"{name} left out: {reason}")
+        seconds[name] = time.perf_counter() - start
         if reason:
             incomplete[name] = reason
-        if folder is None:
-            print("\n" + "=" * 120 + "\n")
     if folder is not None:
         lines = [f"{name},{took:.1f},{name not in incomplete}\n" for name, took in seconds.items()]
         file_to(folder / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
     if not incomplete:
         _check_used(unused, request, "any item")
-    runner.tell(f"{len(names()) - len(incomplete)} of {len(names())} items are complete")
+    runner.tell(f"{len(seconds) - len(incomplete)} of {len(seconds)} items are complete")
     for name, reason in incomplete.items():
         runner.tell(f"{name}: {reason}")
     return not incomplete
@@ -263,13 +262,10 @@ class _ItemSweep(_PrintedNumbers):
 
         The last two need the model's files, because their hash is part of every cell's identity.
         """
-        lines: dict[str, list[Entry]] = {}
-        for entry in self.cells.entries:
-            lines.setdefault(_plan_line(entry.cell), []).append(entry)
         probe = f", probe {self.item.probe}" if self.item.probe else ""
         yield f"{self.item.title}\nplanned for {self.item.device}{probe}\n"
         prompts = rows = 0
-        for line, entries in lines.items():
+        for line, entries in grouped(self.cells.entries, lambda entry: _plan_line(entry.cell)).items():
             read: dict[str, int] = {}
             for entry in entries:
                 prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
@@ -322,7 +318,12 @@ class _ItemSweep(_PrintedNumbers):
         table = None
         if self.item.kind == "efficiency":
             shown = page(self.item, self.printed, remarks=[*remarks, _protocol(cells.able, "repetitions"), OTHER_TIMES])
-            table = partial(self._print_times, sweep)
+            timed = {"cell": [cell.id for cell in sweep.plan.cells]}
+
+            def print_times(stream: TextIO) -> None:
+                print_efficiency(sweep.results.path, self.request.format, stream, self.warn, timed)
+
+            table = print_times
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows)}
             placed = [entry.placed(by_cell) for entry in cells.able]
@@ -355,10 +356,6 @@ class _ItemSweep(_PrintedNumbers):
             retry=self.request.retry_errors,
             part=part,
         )
-
-    def _print_times(self, sweep: Sweep, stream: TextIO) -> None:
-        cells = [cell.id for cell in sweep.plan.cells]
-        print_efficiency(sweep.results.path, self.request.format, stream, self.warn, {"cell": cells})
 
     def _draw(self, shown: Page, sweep: Sweep, smoke: bool, picture: Path) -> None:
         """Draw the numbers of the page, or plot the rows."""

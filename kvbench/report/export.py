@@ -21,6 +21,7 @@ from kvbench.report.tables.grid import write_csv
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
 FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
 ROW_FORMATS = ("jsonl", "csv", "parquet")
@@ -40,15 +41,13 @@ def export(
     if what not in WHAT:
         raise UserError(f"what={what}: allowed: {', '.join(WHAT)}")
     if format == "parquet":
-        print_rows(folder, "parquet", out, warn, where)
-        return
+        return print_rows(folder, "parquet", out, warn, where)
     if format == "markdown":
-        print_table(folder, "markdown", out, warn=warn, where=where)
-        return
+        return print_table(folder, "markdown", out, warn=warn, where=where)
     cells = summaries(load_table(folder, tuple({*NEEDED} & {*COLUMNS}), warn, where))
     if format == "junit":
-        tasks = dict.fromkeys(cell.task for cell in cells)
-        text = junit_xml("kvbench", {task: [_case(cell) for cell in cells if cell.task == task] for task in tasks})
+        tasks = grouped(cells, lambda cell: cell.task)
+        text = junit_xml("kvbench", {task: list(map(_case, members)) for task, members in tasks.items()})
     else:
         text = json.dumps([*filter(None, (_point(cell, what) for cell in cells))], indent=2, allow_nan=False) + "\n"
     with text_to(out) as stream:
@@ -66,8 +65,8 @@ def _point(cell: Summary, what: str) -> dict[str, object] | None:
     """A point of a chart; None if the cell does not have the quantity."""
     value, unit, span = measured(cell, what)
     extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
-    named_value = {"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra}
-    return None if value is None else named_value
+    point: dict[str, object] = {"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra}
+    return None if value is None else point
 
 
 def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
@@ -88,11 +87,9 @@ def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
 
 
 def _case(cell: Summary) -> Case:
-    samples = cell.n + cell.errors
-    errors = []
-    if cell.errors:
-        text = "\n".join(f"{message}: {list(failed)}" for message, failed in cell.failures.items())
-        errors.append(Outcome("error", f"{cell.errors} of {samples} samples failed", "samples", text))
+    text = "\n".join(f"{message}: {list(failed)}" for message, failed in cell.failures.items())
+    failed = Outcome("error", f"{cell.errors} of {cell.n + cell.errors} samples failed", "samples", text)
+    errors = [failed] if cell.errors else []
     value, unit, span = measured(cell, "accuracy")
     return Case(f"kvbench.{cell.task}", named(cell), errors, f"{unit} {value} [{span}] n={cell.n}")
 
@@ -120,4 +117,4 @@ def print_rows(
         if format == "jsonl":
             stream.writelines(row.to_json() + "\n" for row in rows)
         else:
-            write_csv(COLUMNS, rows, stream)
+            write_csv([COLUMNS, *([getattr(row, name) for name in COLUMNS] for row in rows)], stream)

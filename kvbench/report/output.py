@@ -78,6 +78,5 @@ def check_parquet(out: TextIO | Path) -> Path:
 def check_format(format: str, formats: Sequence[str]) -> None:
     """Raises ValueError for an unknown format."""
     if format not in formats:
-        near = get_close_matches(format, formats, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
+        meant = "".join(f"did you mean {near}? " for near in get_close_matches(format, formats, n=1))
         raise UserError(f"unknown format {format!r}; {meant}allowed: --format {'|'.join(formats)}")

@@ -33,6 +33,7 @@ from kvbench.records.row import RATE
 from kvbench.records.rows_files import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 
 _FILE = pa.dictionary(pa.int32(), pa.string())
@@ -179,11 +180,9 @@ def _read_file(
             are_objects = all(line.startswith(b"{") for line in lines)
             rows = _parse_at_once(b"\n".join(lines), len(lines), columns) if are_objects else None
             if rows is None:
-                checked = [
-                    (check.row(line, number, block), number) for line, number in zip(lines, numbers, strict=True)
-                ]
-                rows = table_of(row for row, _ in checked if row is not None)
-                numbers = [number for row, number in checked if row is not None]
+                checked = {n: check.row(line, n, block) for line, n in zip(lines, numbers, strict=True)}
+                numbers = [number for number, row in checked.items() if row is not None]
+                rows = table_of(row for row in checked.values() if row is not None)
         yield _with_places(rows, columns, path, numbers)
     check.end()
 
@@ -265,14 +264,12 @@ def _with_places(rows: pa.Table, columns: Sequence[str], path: Path, lines: Sequ
 
 def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
     """The rows at (file, line), lines counted from 1, in the order of ``places``."""
-    lines: dict[str, list[int]] = {}
-    for file, line in places:
-        lines.setdefault(file, []).append(line)
     rows: dict[tuple[str, int], Row] = {}
-    for file, wanted in lines.items():
+    for file, places_in_file in grouped(places, lambda place: place[0]).items():
+        wanted = [line for _, line in places_in_file]
         if file.endswith(".parquet"):
-            members = rows_of(read_parquet(Path(file), COLUMNS, lambda text: None).take([line - 1 for line in wanted]))
-            rows |= zip(((file, line) for line in wanted), members, strict=True)
+            table = read_parquet(Path(file), COLUMNS, lambda text: None).take([line - 1 for line in wanted])
+            rows |= zip(places_in_file, rows_of(table), strict=True)
             continue
         numbers = set(wanted)
         with open(file, "rb") as stream:
@@ -312,10 +309,8 @@ def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
     same_as_next = np.append((np.diff(cells[order]) == 0) & (np.diff(samples[order]) == 0), False)
     places = np.sort(order[same_as_next | np.roll(same_as_next, 1)])
     records = rows.select(["cell", "sample", "file", "line", "error"]).take(places)
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for place, record in zip(places.tolist(), records.to_pylist(), strict=True):
-        groups.setdefault((record["cell"], record["sample"]), []).append(record | {"place": place})
-    return list(groups.values())
+    placed = (record | {"place": place} for place, record in zip(places.tolist(), records.to_pylist(), strict=True))
+    return list(grouped(placed, lambda record: (record["cell"], record["sample"])).values())
 
 
 def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:

@@ -75,6 +75,12 @@ def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
     return leaves
 
 
+def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The settings of the task in the description of a cell; none if no description was kept."""
+    task = (description or {}).get("task")
+    return task if isinstance(task, Mapping) else {}
+
+
 def differences(descriptions: Sequence[Mapping[str, Any] | None]) -> set[str]:
     """Dotted names of the settings that are not the same in all descriptions."""
     leaves = [flat(description) for description in descriptions]

@@ -14,8 +14,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from kvbench.records import Row
-from kvbench.report.compare.gate import check
-from kvbench.report.compare.gate_text import text
+from kvbench.report.compare.gate import check, text
 from kvbench.report.compare.paired_rows import Side
 from kvbench.report.rows import describer, load
 from reference_results.pack import GATED

@@ -30,7 +30,7 @@ from kvbench.report.compare.compare import ALPHA, Difference, compare
 from kvbench.report.compare.paired_rows import Side
 from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import Describe, conditions, select
-from kvbench.report.stats.corrections import holm
+from kvbench.report.stats.paired_tests import holm
 from kvbench.report.tables.table import View, print_table
 from reference_results.sweeps import REFERENCE, TOP
 

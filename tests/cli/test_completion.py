@@ -91,7 +91,7 @@ def test_formats_are_those_that_commands_take() -> None:
         "report rows": "kvbench.report.export",
         "report efficiency": "kvbench.report.tables.efficiency",
         "report cost": "kvbench.report.tables.cost",
-        "compare": "kvbench.report.compare.compare_text",
+        "compare": "kvbench.report.compare.compare",
         "export": "kvbench.report.export",
         "probe": "kvbench.report.tables.probe",
     }.items():

@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.papers.item import item_of, names
-from kvbench.papers.labels import method, names_of, printed
+from kvbench.papers.item import item_of, method, names, names_of, printed_name
 from kvbench.papers.numbers import published
 from kvbench.support import paths
 
@@ -127,4 +126,4 @@ def test_methods_are_named_with_their_host_where_it_stands_alone():
     assert method(labels, "h2o", "obcache_joint", {"h2o"}) == "+ OBCache-Joint"
     labels = names_of(item_of("lava/table10"))
     assert method(labels, "lava_uniform", "lava") == "– layer" and method(labels, "cake", "cake") == "CAKE"
-    assert printed(labels, "budget", "0.05") == "5 %" and printed(labels, "budget", "128") == "128HL"
+    assert printed_name(labels, "budget", "0.05") == "5 %" and printed_name(labels, "budget", "128") == "128HL"

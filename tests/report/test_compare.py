@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare.compare import Comparison, compare, survivors
-from kvbench.report.compare.compare_text import FORMATS, write
+from kvbench.report.compare.compare import FORMATS, Comparison, compare, survivors, write
 from kvbench.report.compare.paired_rows import Side
 
 

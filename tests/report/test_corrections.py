@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from kvbench.report.stats.corrections import holm, regressions, tarone_holm, threshold
 from kvbench.report.stats.paired import Paired
+from kvbench.report.stats.paired_tests import holm, regressions, tarone_holm, threshold
 
 
 @settings(max_examples=8)  # statsmodels takes a tenth of a second for each

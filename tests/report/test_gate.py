@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare import gate_text
+from kvbench.report.compare import gate as gates
 from kvbench.report.compare.gate import CHECKS, Gate, check
 from kvbench.report.compare.paired_rows import Side
 
@@ -90,7 +90,7 @@ def test_bytes_may_shrink_with_what_is_kept_and_never_grow(rows: list[Row]) -> N
 
 def test_kept_sets_can_be_a_note(rows: list[Row]) -> None:
     noted = gate(rows, only("snapkv", kept_sha256="0" * 64), kept="note")
-    assert "in order: present, prompts, tokens, bytes, regression" in gate_text.text(noted)
+    assert "in order: present, prompts, tokens, bytes, regression" in gates.text(noted)
     assert noted.passed and any("kept sets of 39 of 40 rows changed" in note for note in noted.notes)
     with pytest.raises(ValueError, match="kept=maybe: allowed: kept=fail, kept=note"):
         gate(rows, lambda row: row, kept="maybe")
@@ -134,8 +134,8 @@ def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> No
     bare = [replace(row, kept_sha256=None) for row in rows]
     passed = gate(bare, lambda row: row)
     assert "not checked: 117 rows of the baseline have no kept_sha256" in passed.notes
-    assert "in order: present, prompts, tokens, bytes, regression" in gate_text.text(passed)
-    suites = {suite.get("name"): suite for suite in ET.fromstring(gate_text.junit(passed))}
+    assert "in order: present, prompts, tokens, bytes, regression" in gates.text(passed)
+    suites = {suite.get("name"): suite for suite in ET.fromstring(gates.junit(passed))}
     assert {name: suite.get("skipped") for name, suite in suites.items() if suite.get("skipped") != "0"} == {
         "kept sets": "3"
     }
@@ -144,7 +144,7 @@ def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> No
 
 def test_what_has_no_partner_is_not_said_to_be_in_order(rows: list[Row]) -> None:
     other = gate(rows, lambda row: replace(row, seed=43))
-    assert "in order" not in gate_text.text(other) and {one.check for one in other.findings} == {"present"}
+    assert "in order" not in gates.text(other) and {one.check for one in other.findings} == {"present"}
 
 
 def test_bytes_that_look_alike_are_told_to_the_byte(rows: list[Row]) -> None:
@@ -154,34 +154,33 @@ def test_bytes_that_look_alike_are_told_to_the_byte(rows: list[Row]) -> None:
 
 def test_junit_has_a_case_for_every_cell_and_check(rows: list[Row]) -> None:
     failed = gate(rows, only("snapkv", range(3), kept_sha256="0" * 64))
-    root = ET.fromstring(gate_text.junit(failed))
+    root = ET.fromstring(gates.junit(failed))
     assert [suite.get("name") for suite in root] == list(CHECKS)
     assert [len(suite) for suite in root] == [3, 3, 3, 3, 3, 4]
     assert (root.get("tests"), root.get("failures")) == ("19", "1")
     (failure,) = root.iter("failure")
     assert failure.get("type") == "kept sets" and "samples: 0 1 2" in failure.text
     assert (
-        gate_text.junit(gate(rows, only("h2o", range(1), value=None, error="bad \x00\x1b[0m <&>"))).count("<failure")
-        == 1
+        gates.junit(gate(rows, only("h2o", range(1), value=None, error="bad \x00\x1b[0m <&>"))).count("<failure") == 1
     )
 
 
 def test_annotations_are_escaped_and_few(rows: list[Row]) -> None:
     one = gate(rows, only("h2o", range(1), value=None, error="100% gone\nfor good"))
-    (line,) = gate_text.annotations(one)
+    (line,) = gates.annotations(one)
     assert line.startswith("::error title=kvbench gate%3A present::") and "100%25 gone for good" in line
     many = gate(rows, lambda row: replace(row, prompt_tokens=row.prompt_tokens + len(row.policy) + row.sample % 2))
-    texts = list(gate_text.annotations(replace(many, findings=many.findings * 9)))
-    assert len(texts) <= gate_text.ANNOTATED
-    (notice,) = gate_text.annotations(gate(rows, lambda row: row))
+    texts = list(gates.annotations(replace(many, findings=many.findings * 9)))
+    assert len(texts) <= gates.ANNOTATED
+    (notice,) = gates.annotations(gate(rows, lambda row: row))
     assert notice.startswith("::notice")
 
 
 def test_text_and_markdown_say_what_and_where(rows: list[Row]) -> None:
     failed = gate(rows, only("snapkv", range(30), value=0.0))
-    for said in (gate_text.text(failed), gate_text.markdown(failed)):
+    for said in (gates.text(failed), gates.markdown(failed)):
         assert "gate FAILED (regression)" in said and "ruler/niah_single_1 512 snapkv attn 0.1" in said
         assert "samples 1, 2, 3, 5, 6, ..." in said
     every = gate(rows, lambda row: replace(row, prompt_sha256="e" * 64))
-    assert "and 2 cells more: prompts of 39 of 40 rows changed" in gate_text.text(every)
-    assert "in order: present, tokens, kept sets, bytes, regression" in gate_text.text(every)
+    assert "and 2 cells more: prompts of 39 of 40 rows changed" in gates.text(every)
+    assert "in order: present, tokens, kept sets, bytes, regression" in gates.text(every)

@@ -16,8 +16,7 @@ from kvbench.report.colours import looks
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.html import history
 from kvbench.report.html.history import runs_of, write_history
-from kvbench.report.html.page import _readable_places, page_of, write_page
-from kvbench.report.html.template import embedded, template
+from kvbench.report.html.page import _readable_places, embedded, page_of, template, write_page
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
 

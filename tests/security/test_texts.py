@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.tables.grid import escaped, write_lines
+from kvbench.report.tables.grid import escaped, write_csv
 from kvbench.support.text import printable
 from tests.cli.conftest import Command
 from tests.security.conftest import CONTROL, FORMULA, MARKUP, TEXT
@@ -78,21 +78,21 @@ def test_csv_has_no_formulas(kvbench: Command, both: tuple[str, str]) -> None:
 @pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1"])
 def test_a_formula_gets_an_apostrophe(text: str) -> None:
     out = io.StringIO()
-    write_lines([[text]], out)
+    write_csv([[text]], out)
     assert next(csv.reader(io.StringIO(out.getvalue(), newline=""))) == [f"'{text}"]
     assert out.getvalue().startswith('"') == ("\r" in text)
 
 
 def test_tabs_and_line_ends_stay_in_csv() -> None:
     out = io.StringIO()
-    write_lines([["a\tb\r\n\x1b[31m"]], out)
+    write_csv([["a\tb\r\n\x1b[31m"]], out)
     assert out.getvalue() == '"a\tb\r\n\\x1b[31m"\n'
 
 
 @pytest.mark.parametrize("value", ["-0.5", "+3", "-1e-5", "-.5", "", "a=b", "1-2", -0.5, None, 3])
 def test_a_number_and_a_word_do_not(value: object) -> None:
     out = io.StringIO()
-    write_lines([[value, "x"]], out)
+    write_csv([[value, "x"]], out)
     assert out.getvalue() == ("" if value is None else str(value)) + ",x\n"
 
 

@@ -8,22 +8,28 @@ distance between neighbouring numbers of a dtype from 16 to 32, where the best l
 2^(4 - p) with p explicit bits of the significand. It is held against the ``top2_margin`` of a row.
 """
 
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TextIO
+
+from rich.text import Text
 
 from kvbench.records import Row
-from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, pair, shown
+from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair, shown
 from kvbench.report.selection import differences
-from kvbench.report.stats.corrections import holm
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.paired_tests import can_refuse, detectable, mcnemar, sign_flip
+from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
+from kvbench.report.tables.grid import Grid, escaped, markdown_table, plain_console, print_lines, text_grid, write_csv
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import shortened
+from kvbench.support.grouped import grouped
+from kvbench.support.quantity import numbered, shortened
+from kvbench.support.text import printable, wrapped
 
 ALPHA = 0.05
 RELEVANT = 0.1
@@ -35,6 +41,20 @@ STEPS: Mapping[str, float] = {
     "float64": 2.0 ** (4 - 52),
 }
 _LISTED = 8
+FORMATS = ("text", "markdown", "csv", "json")
+WIDTH = 120  # of text that does not go to a terminal
+_CSV = (
+    *("metric", "n", "clusters", "mean_a", "mean_b", "difference", "low", "high", "interval", "p", "p_method"),
+    *("p_holm", "only_a", "only_b", "mcnemar", "detectable", "noisy", "verdict"),
+)
+_KEYS = (
+    *("model", "task", "task_version", "context_length", "seed"),
+    *("policy", "score", "budget", "variant", "layout", "schedule"),
+)
+_FIGURES = ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "MDE", "near-ties", "verdict")
+_PLAIN = ("model", "task", "policy", "score")  # columns whose values need no name
+_NAMED = 20  # lines of what one side lacks that are named
+_REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +106,11 @@ class Comparison:
     relevant: float
     notes: tuple[str, ...]
 
+    @property
+    def all_lines(self) -> list[Difference]:
+        """The lines, the overall one last."""
+        return [*self.lines, *([self.overall] if self.overall else [])]
+
 
 def compare(
     a: Side, b: Side, alpha: float = ALPHA, relevant: float = RELEVANT, resamples: int = RESAMPLES
@@ -98,7 +123,12 @@ def compare(
     Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
     pairing = pair(a, b)
-    notes = _notes(pairing, a, b)
+    hashes = [(row.prompt_sha256, other.prompt_sha256) for match in pairing.matches for row, other in match.rows]
+    different = sum(None not in both and both[0] != both[1] for both in hashes)
+    notes = [
+        f"{different} of {len(hashes)} questions have different prompts on the two sides, so more differs than the "
+        "cells."
+    ] * bool(different) + settings_that_differ(pairing, a, b, "A", "B")
     lines = [_line(match, a, b, resamples) for match in pairing.matches]
     overall: _Line | None = None
     matches = [match for match in pairing.matches if match.rows]
@@ -194,17 +224,6 @@ def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
     return None if step is None or row.top2_margin is None else row.top2_margin < step
 
 
-def _notes(pairing: Pairing, a: Side, b: Side) -> list[str]:
-    """Notes on differences of the two sides beside the compared columns."""
-    hashes = [(row.prompt_sha256, other.prompt_sha256) for match in pairing.matches for row, other in match.rows]
-    different = sum(None not in pair and pair[0] != pair[1] for pair in hashes)
-    prompts = (
-        f"{different} of {len(hashes)} questions have different prompts on the two sides, so more differs than the "
-        "cells."
-    )
-    return [prompts] * bool(different) + settings_that_differ(pairing, a, b, "A", "B")
-
-
 def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
     """One line that names the settings in which paired cells differ, beside those that are compared; or none."""
     describe_a, describe_b = cache(a.describe), cache(b.describe)
@@ -242,17 +261,12 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Mark:
-    """One cell against its baseline: the mean difference over n common samples, and whether it survives Holm.
-
-    ``better``: whether the difference is an improvement; None if there is no difference.
-    """
+    """One cell against its baseline over their common samples: Holm's p, whether it survives, and whether it gains."""
 
     baseline: str
-    n: int
-    difference: float
     p_holm: float
     survives: bool
-    better: bool | None
+    better: bool
 
 
 def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: float = ALPHA) -> dict[str, Mark]:
@@ -264,14 +278,9 @@ def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: fl
     Raises ValueError if a cell has two baselines.
     """
     same = attrgetter("model", "task", "context_length", "seed")
-    cells: dict[str, list[Row]] = {}
-    for row in rows:
-        cells.setdefault(row.cell, []).append(row)
+    cells = grouped(rows, attrgetter("cell"))
     firsts = {cell: members[0] for cell, members in cells.items()}
-    baselines: dict[tuple, list[str]] = {}
-    for cell, first in firsts.items():
-        if is_baseline(first):
-            baselines.setdefault(same(first), []).append(cell)
+    baselines = grouped((cell for cell in cells if is_baseline(firsts[cell])), lambda cell: same(firsts[cell]))
     tested: dict[str, tuple[str, Paired]] = {}
     for cell, first in firsts.items():
         base = None if is_baseline(first) else _base(first, baselines.get(same(first), []), firsts)
@@ -279,12 +288,10 @@ def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: fl
             tested[cell] = (base, Paired.of(paired_rows))
     finest = alpha / max(1, len(tested))
     corrected = holm([sign_flip(paired.sums()[0], finest=finest).p for _, paired in tested.values()])
-    marks = {}
-    for (cell, (base, paired)), p_holm in zip(tested.items(), corrected, strict=True):
-        gain = float(paired.gain().difference.mean())
-        better = gain > 0 if gain else None
-        marks[cell] = Mark(base, paired.n, float(paired.difference.mean()), p_holm, p_holm <= alpha, better)
-    return marks
+    return {
+        cell: Mark(base, p_holm, p_holm <= alpha, bool(paired.gain().difference.mean() > 0))
+        for (cell, (base, paired)), p_holm in zip(tested.items(), corrected, strict=True)
+    }
 
 
 def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
@@ -306,3 +313,148 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
             f"them, such as policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
         )
     return same[0] if same else None
+
+
+def write(comparison: Comparison, format: str, out: TextIO, width: int | None = None) -> None:
+    """Write a comparison in one of FORMATS. ``width``: columns of text; by default those of the terminal, or WIDTH."""
+    assert format in FORMATS
+    if format == "json":
+        out.write(json.dumps(as_tree(comparison), indent=2, allow_nan=False) + "\n")
+    elif format == "csv":
+        _write_csv(comparison, out)
+    elif format == "markdown":
+        _write_markdown(comparison, out)
+    else:
+        _write_text(comparison, out, width)
+
+
+def title(comparison: Comparison) -> str:
+    """What is A, what is B, and what all lines share."""
+    lines = comparison.lines
+    common = {name: value for name, value in lines[0].key.items() if all(line.key[name] == value for line in lines)}
+    named = [f"{name} {shown(value)}" for name, value in common.items() if value is not None and name in _KEYS]
+    return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
+
+
+def grid_of(comparison: Comparison) -> Grid:
+    """What tells the lines apart, then the figures, rates in points; lines that one side lacks are left out."""
+    names = _varying(comparison)
+    align = "l" * len(names) + "r" * (len(_FIGURES) - 1) + "l"
+    texts = []
+    for line in comparison.all_lines:
+        if _only_on(line):
+            continue
+        labels = [shown(line.key[name]) if name in line.key else "" for name in names]
+        if line is comparison.overall and labels:
+            labels[0] = "overall"
+        texts.append([printable(text) for text in (*labels, *_figures(line))])
+    return Grid([*names, *_FIGURES], texts, align)
+
+
+def _figures(line: Difference) -> list[str]:
+    """The texts of ``_FIGURES``."""
+    factor, digits = (100.0, 1) if line.rate else (1.0, 4)
+
+    def number(value: float | None, sign: str = "") -> str:
+        return "" if value is None else f"{factor * value:{sign}.{digits}f}"
+
+    def p(value: float | None) -> str:
+        return "" if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
+
+    n = str(line.n) if line.clusters == line.n else f"{line.n} ({line.clusters} contexts)"
+    limits = f" [{number(line.low, '+')}, {number(line.high, '+')}]" if line.low is not None else ""
+    means = [number(line.mean_a), number(line.mean_b), number(line.difference, "+") + limits]
+    discordant = "" if line.only_a is None else f"{line.only_a}:{line.only_b}"
+    near_ties = "" if line.noisy is None else str(line.noisy)
+    tests = [p(line.p), p(line.p_holm), discordant, p(line.mcnemar)]
+    return [n, *means, *tests, number(line.detectable), near_ties, line.verdict]
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """How to read the columns, and what is missing."""
+    lines = [line for line in comparison.all_lines if line.n]
+    family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
+    unit = "points" if all(line.rate for line in comparison.lines) else "points, or in the unit of the metric"
+    texts = [
+        f"B - A in {unit}; interval: paired, 95 %, not corrected for several lines. p: sign-flip test{family}; "
+        f"better or worse is said of B and needs p Holm <= {comparison.alpha:g}.",
+        "MDE: the smallest true difference that this n detects with 80 % power; too few samples: not significant, and "
+        f"MDE above {100 * comparison.relevant:g} points or fewer than {FEW} contexts. near-ties: questions with an "
+        "answer that numeric noise could flip (top-2 margin below the rounding step of its dtype).",
+    ]
+    if any(line.interval == "student" for line in lines):
+        texts.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
+    names = _varying(comparison)
+    missing: dict[str, list[str]] = {}  # the lines by what they lack
+    for line in comparison.lines:
+        values = {name: shown(line.key[name]) for name in names if line.key.get(name) is not None}
+        where = " ".join(value if name in _PLAIN else f"{name} {value}" for name, value in values.items())
+        if side := _only_on(line):
+            missing.setdefault(f"only in {side}", []).append(where)
+            continue
+        for (side, reason), samples in counted(line.unpaired).items():
+            missing.setdefault(f"{side}: {len(samples)} {_REASONS[reason]} ({numbered(samples)})", []).append(where)
+    lacking = [
+        f"  {reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
+    ]
+    return [*texts, *comparison.notes, *(["Not compared:", *lacking] if lacking else [])]
+
+
+def _only_on(line: Difference) -> str:
+    """The side without whose rows nothing of a line is there; "" if both have some."""
+    samples = {row.sample for row in line.unpaired}
+    for side, other in ("AB", "BA"):
+        absent = {row.sample for row in line.unpaired if (row.side, row.reason) == (side, "absent")}
+        if line.n == 0 and absent == samples:
+            return other
+    return ""
+
+
+def _varying(comparison: Comparison) -> list[str]:
+    lines = comparison.lines
+    varying = [name for name in lines[0].key if len({repr(line.key[name]) for line in lines}) > 1]
+    return varying or ["task"] * ("task" in lines[0].key)
+
+
+def _write_markdown(comparison: Comparison, out: TextIO) -> None:
+    grid = grid_of(comparison)
+    heads, *lines = ([escaped(text) for text in line] for line in (grid.heads, *grid.lines))
+    for line in lines:
+        line[-1] = f"**{line[-1]}**" if line[-1] in (BETTER, WORSE) else line[-1]
+    head = [f"**{escaped(title(comparison))}**", "", *([escaped(comparison.windows), ""] if comparison.windows else [])]
+    texts = [*head, *markdown_table(heads, *lines, align=grid.align), ""]
+    for note in notes(comparison):
+        texts += [f"- {escaped(note.strip())}"] if note.startswith("  ") else [escaped(note), ""]
+    out.write("\n".join(texts) + "\n")
+
+
+def _write_csv(comparison: Comparison, out: TextIO) -> None:
+    names = [*_KEYS, *(name for name in comparison.lines[0].key if name not in _KEYS)]
+    lines: list[list[Any]] = [["line", *names, *_CSV, "unpaired_a", "unpaired_b"]]
+    for line in comparison.all_lines:
+        kind = "overall" if line is comparison.overall else "cell"
+        unpaired = [len({row.sample for row in line.unpaired if row.side == side}) for side in "AB"]
+        lines.append([kind, *(line.key.get(name) for name in names), *(getattr(line, f) for f in _CSV), *unpaired])
+    write_csv(lines, out)
+
+
+def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
+    console = plain_console(out)
+    room = width or (console.width if console.is_terminal or "COLUMNS" in os.environ else None)
+
+    def print_wrapped(texts: Sequence[str], style: str) -> None:
+        for text in texts:
+            indent = "  " if text.startswith("  ") else ""
+            for line in wrapped(indent + printable(text.strip()), room or WIDTH, indent * 2):
+                console.print(Text(line, style))
+
+    print_wrapped([title(comparison)], "bold")
+    print_wrapped([comparison.windows] * bool(comparison.windows), "")
+    console.print()
+    grid = grid_of(comparison)
+    *columns, verdicts = grid.columns()
+    styles = [{BETTER: "green", WORSE: "red"}.get(verdict, "") for verdict in verdicts.body]
+    labels = len(grid.heads) - len(_FIGURES)
+    print_lines(text_grid(columns[:labels], [*columns[labels:], replace(verdicts, styles=styles)], room), console)
+    console.print()
+    print_wrapped(notes(comparison), "dim")

@@ -8,22 +8,30 @@ prompts     the prompt is the same (prompt_sha256)
 tokens      it has as many tokens (prompt_tokens)
 kept sets   the same KV pairs were kept (kept_sha256)
 bytes       the cache holds no more than the baseline's did for the KV pairs it keeps
-regression  no cell, and not all cells together, became worse beyond chance (`kvbench.report.stats.corrections`)
+regression  no cell, and not all cells together, became worse beyond chance (`kvbench.report.stats.paired_tests`)
 
-Cells and samples that only the current run has become notes.
+Cells and samples that only the current run has become notes. A gate is written as text, as a Markdown summary, as
+annotations of GitHub and as JUnit XML.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import settings_that_differ
 from kvbench.report.compare.paired_rows import Match, Side, counted, pair, shown
-from kvbench.report.stats.corrections import ALPHA, Regressions, regressions
+from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.stats.paired import Paired
+from kvbench.report.stats.paired_tests import ALPHA, regressions
+from kvbench.report.tables.grid import escaped, markdown_table
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import numbered, plural, size
+from kvbench.support.text import printable
 
+ANNOTATED = 10  # what GitHub shows of one step
+_LISTED = 40  # lines of a table in a summary
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
 
 
@@ -56,6 +64,11 @@ class Test:
     rate: bool
     p: float
     worse: bool
+
+    @classmethod
+    def of(cls, where: str, paired: Paired, p: float, worse: bool) -> "Test":
+        """The result of a test of paired values."""
+        return cls(where, paired.n, float(paired.a.mean()), float(paired.b.mean()), paired.rate, p, worse)
 
     @property
     def figures(self) -> tuple[str, str, str]:
@@ -105,11 +118,14 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
             continue
         expected.append((match, where))
         findings += _present(match, where, notes)
-        for finding in _changed(match, where):
-            if finding.check == "kept sets" and kept == "note":
-                notes.append(f"{finding.check}: {finding}")
-            else:
-                findings.append(finding)
+        for name in _COLUMNS:
+            if changed := [(row, other) for row, other in match.both if _fails(name, row, other)]:
+                samples = tuple(other.sample for _, other in changed)
+                finding = Finding(name, where, samples, _describe_change(name, changed, len(match.both)))
+                if name == "kept sets" and kept == "note":
+                    notes.append(f"{name}: {finding}")
+                else:
+                    findings.append(finding)
     tests, pooled, worse = _regressions(pairing.matches, names, alpha)
     rows = [row for match in pairing.matches for row, _ in match.both if row.error is None]
     for name in _COLUMNS.values():
@@ -120,7 +136,7 @@ def check(baseline: Side, current: Side, alpha: float = ALPHA, kept: str = "fail
         baseline=baseline.name,
         current=current.name,
         cells=tuple(where for _, where in expected),
-        checked={name: tuple(where for match, where in expected if applies(name, match)) for name in CHECKS},
+        checked={name: tuple(where for match, where in expected if _applies(name, match)) for name in CHECKS},
         tests=tuple(tests),
         pooled=pooled,
         findings=tuple(sorted([*findings, *worse], key=lambda finding: CHECKS.index(finding.check))),
@@ -167,15 +183,6 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
     return findings
 
 
-def _changed(match: Match, where: str) -> Iterator[Finding]:
-    """What the checks of single rows find in a cell."""
-    for name in _COLUMNS:
-        changed = [(row, other) for row, other in match.both if _fails(name, row, other)]
-        if changed:
-            samples = tuple(other.sample for _, other in changed)
-            yield Finding(name, where, samples, describe_change(name, changed, len(match.both)))
-
-
 def _regressions(
     matches: Sequence[Match], names: Sequence[str], alpha: float
 ) -> tuple[list[Test], Test | None, list[Finding]]:
@@ -185,30 +192,23 @@ def _regressions(
     results = regressions([paired for _, _, paired in tested], together, alpha)
     tests, findings = [], []
     for (match, where, paired), p, worse in zip(tested, results.cells, results.worse, strict=True):
-        test = _test(where, paired, p, worse)
-        tests.append(test)
+        tests.append(Test.of(where, paired, p, worse))
         if worse:
             losses = paired.gain().difference < 0
             samples = tuple(row.sample for (row, _), is_loss in zip(match.rows, losses, strict=True) if is_loss)
-            findings.append(Finding("regression", where, samples, _loss(test, results)))
-    pooled = None
-    if together is not None and results.pooled is not None:
-        pooled = _test("all cells", together, results.pooled, results.pooled_worse)
-        if pooled.worse:
-            findings.append(Finding("regression", "all cells", (), _loss(pooled, results)))
+            findings.append(Finding("regression", where, samples, _loss(tests[-1], results.threshold)))
+    if together is None or results.pooled is None:
+        return tests, None, findings
+    pooled = Test.of("all cells", together, results.pooled, results.pooled_worse)
+    if pooled.worse:
+        findings.append(Finding("regression", "all cells", (), _loss(pooled, results.pooled_threshold)))
     return tests, pooled, findings
 
 
-def _test(where: str, paired: Paired, p: float, worse: bool) -> Test:
-    return Test(where, paired.n, float(paired.a.mean()), float(paired.b.mean()), paired.rate, p, worse)
-
-
-def _loss(test: Test, results: Regressions) -> str:
+def _loss(test: Test, threshold: float) -> str:
     before, after, change = test.figures
-    limit = results.pooled_threshold if test.where == "all cells" else results.threshold
-    unit = " points" if test.rate else ""
-    p = f"one-sided p {test.p:.2g}, threshold {limit:.2g}"
-    return f"worse: {before} -> {after} ({change}{unit}, n {test.n}, {p})"
+    p = f"one-sided p {test.p:.2g}, threshold {threshold:.2g}"
+    return f"worse: {before} -> {after} ({change}{' points' if test.rate else ''}, n {test.n}, {p})"
 
 
 _COLUMNS = {
@@ -238,14 +238,14 @@ def _fails(name: str, a: Row, b: Row) -> bool:
     return b.error is None and after > allowed * (1 + 1e-6)
 
 
-def applies(name: str, match: Match) -> bool:
+def _applies(name: str, match: Match) -> bool:
     """Whether a check has anything to compare in a cell."""
     if name not in _COLUMNS:
         return name == "present" or bool(match.rows)
     return any(b.error is None and getattr(a, _COLUMNS[name]) is not None for a, b in match.both)
 
 
-def describe_change(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
+def _describe_change(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
     """The text about the rows of a cell that fail a check, of ``n`` that were compared."""
     a, b = changed[0]
     before, after = (getattr(row, _COLUMNS[name]) for row in (a, b))
@@ -259,3 +259,102 @@ def describe_change(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> st
         first = f"; first: {before} -> {after}{kept if name == 'bytes' else ''}"
         return f"{name} of {len(changed)} of {n} rows {'are above budget' if name == 'bytes' else 'changed'}{first}"
     return f"{name} of {len(changed)} of {n} rows changed"
+
+
+def text(gate: Gate) -> str:
+    """What failed and where, what was checked, and the notes."""
+    lines = [_verdict(gate)]
+    width = max(map(len, CHECKS))
+    lines += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
+    mentioned = {finding.check for finding in gate.findings} | {note.partition(":")[0] for note in gate.notes}
+    passed = [name for name in CHECKS if name not in mentioned and gate.checked[name]]
+    if passed:
+        lines.append(f"  in order: {', '.join(passed)}")
+    if test := gate.pooled:
+        before, after, change = test.figures
+        figures = f"{change}{' points' if test.rate else ''}, n {test.n}, one-sided p {test.p:.2g}"
+        lines.append(f"  all cells: {before} -> {after} ({figures})")
+    lines += [f"  {note}" for note in gate.notes]
+    return "\n".join(map(printable, lines)) + "\n"
+
+
+def markdown(gate: Gate) -> str:
+    """A summary with a table of findings and one of tests, worst first."""
+    lines = [f"## {escaped(_verdict(gate))}", ""]
+    findings = folded(gate.findings)
+    if findings:
+        table = [[finding.check, escaped(finding.where), escaped(finding.what)] for finding in findings[:_LISTED]]
+        lines += markdown_table(["check", "where", "what"], *table, align="lll")
+        lines += ["", f"and {len(findings) - _LISTED} more findings"] if len(findings) > _LISTED else []
+        lines.append("")
+    tests = [*([gate.pooled] if gate.pooled else []), *sorted(gate.tests, key=lambda test: test.p)]
+    if tests:
+        table = [
+            [escaped(test.where), str(test.n), *test.figures, f"{test.p:.2g}", "**worse**" if test.worse else ""]
+            for test in tests[:_LISTED]
+        ]
+        heads = ["cell", "n", "baseline", "current", "change", "one-sided p", ""]
+        lines += markdown_table(heads, *table, align="lrrrrrl")
+        lines += ["", f"and {len(tests) - _LISTED} more cells with larger p"] if len(tests) > _LISTED else []
+        lines.append("")
+    lines += [f"- {escaped(note)}" for note in gate.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def junit(gate: Gate) -> str:
+    """The gate as JUnit XML: one suite per check, one test case per cell."""
+    pooled = ["all cells"] if gate.pooled else []
+    wheres = {check: [*gate.cells, *(pooled if check == "regression" else [])] for check in CHECKS}
+    return junit_xml(
+        "kvbench gate", {check: [_case(gate, check, where) for where in wheres[check]] for check in CHECKS}
+    )
+
+
+def _case(gate: Gate, check: str, where: str) -> Case:
+    outcomes = []
+    for finding in gate.findings:
+        if (finding.check, finding.where) == (check, where):
+            samples = f"\nsamples: {' '.join(map(str, finding.samples))}" if finding.samples else ""
+            outcomes.append(Outcome("failure", finding.text, check, f"{finding}{samples}"))
+    if not outcomes and where in gate.cells and where not in gate.checked[check]:
+        outcomes.append(Outcome("skipped", "nothing to check"))
+    return Case(f"kvbench.gate.{check.replace(' ', '_')}", where, outcomes)
+
+
+def annotations(gate: Gate) -> Iterator[str]:
+    """Workflow commands: one error per finding, as many as GitHub shows of one step; a notice if the gate passed."""
+    if gate.passed:
+        yield f"::notice title=kvbench gate::{_data(_verdict(gate))}"
+        return
+    findings = folded(gate.findings)
+    shown = findings if len(findings) <= ANNOTATED else findings[: ANNOTATED - 1]
+    for finding in shown:
+        yield f"::error title=kvbench gate%3A {finding.check}::{_data(str(finding))}"
+    if len(shown) < len(findings):
+        yield f"::error title=kvbench gate::{_data(f'and {len(findings) - len(shown)} more: see the log')}"
+
+
+def folded(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; those with the same text about the same samples of several cells become one."""
+    groups = grouped(findings, lambda finding: (finding.check, finding.text, finding.samples))
+    return [
+        first if not others else replace(first, where=f"{first.where} and {plural(len(others), 'cell')} more")
+        for first, *others in groups.values()
+    ]
+
+
+def as_tree(gate: Gate) -> dict[str, Any]:
+    """The gate as plain values for JSON."""
+    return {"passed": gate.passed} | asdict(gate)
+
+
+def _verdict(gate: Gate) -> str:
+    sides = f"{gate.current} against {gate.baseline}"
+    if gate.passed:
+        return f"gate passed: {sides}, {plural(len(gate.cells), 'cell')}"
+    checks = [name for name in CHECKS if any(finding.check == name for finding in gate.findings)]
+    return f"gate FAILED ({', '.join(checks)}): {sides}, {plural(len(gate.cells), 'cell')}"
+
+
+def _data(text: str) -> str:
+    return printable(text).replace("%", "%25")

@@ -11,8 +11,9 @@ from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.rows import Warn, describer, load
-from kvbench.report.selection import Describe, NothingSelected, Where, conditions, differences, flat, is_selection
+from kvbench.report.selection import Describe, NothingSelected, conditions, differences, flat, is_selection
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import shortened
 
 QUESTION = ("task", "context_length", "seed")
@@ -88,39 +89,40 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     shared: list[str] = []
     compared: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for name in (*QUESTION, *CELL):
-        values = [{getattr(row, name) for row in side.rows} for side in (a, b)]
-        if values[0] & values[1] or (strict and name != "task_version"):
+        of_a, of_b = ({getattr(row, name) for row in side.rows} for side in (a, b))
+        if of_a & of_b or (strict and name != "task_version"):
             shared.append(name)
             continue
-        texts = tuple(sorted(map(shown, values[0]))), tuple(sorted(map(shown, values[1])))
+        texts = tuple(sorted(map(shown, of_a))), tuple(sorted(map(shown, of_b)))
         if name in QUESTION:
-            of_a, of_b = (shortened(side_texts, _LISTED) for side_texts in texts)
             raise UserError(
-                f"nothing to pair: {a.name} has {name} {of_a}, {b.name} has {of_b}; two sides "
-                "are paired by the samples of the same task, context length and seed"
+                f"nothing to pair: {a.name} has {name} {shortened(texts[0], _LISTED)}, {b.name} has "
+                f"{shortened(texts[1], _LISTED)}; two sides are paired by the samples of the same task, context length "
+                "and seed"
             )
         compared[name] = texts
     for side in (a, b):
         _check_compared(side, list(compared))
     shared += _refinement(a, b, shared)
     left, right = _placed(a, shared), _placed(b, shared)
-    return Pairing(tuple(_matches(left, right, shared)), compared)
+    order = {name: i for i, name in enumerate(("model", "task", "context_length", *CELL[1:], "seed"))}
+    columns = sorted(range(len(shared)), key=lambda i: order.get(shared[i], len(order)))
+    # by key, so that the same rows in any order and from either side give the same lines
+    keys = sorted({*left, *right}, key=lambda key: [_sortable(key[i]) for i in columns])
+    matches = [_match({shared[i]: key[i] for i in columns}, left.get(key, {}), right.get(key, {})) for key in keys]
+    return Pairing(tuple(matches), compared)
 
 
 def _check_compared(side: Side, names: Sequence[str]) -> None:
     """A compared column must have one value per question: otherwise it is not clear which one is compared."""
-    questions: dict[tuple, dict[str, set[str]]] = {}
-    for row in side.rows:
-        question = (row.model, *(getattr(row, name) for name in QUESTION), row.sample)
-        for name in names:
-            questions.setdefault(question, {}).setdefault(name, set()).add(shown(getattr(row, name)))
-    for question in questions.values():
-        for name, values in question.items():
+    questions = grouped(side.rows, lambda row: (row.model, *(getattr(row, name) for name in QUESTION), row.sample))
+    for rows in questions.values():
+        for name in names if len(rows) > 1 else ():
+            values = sorted({shown(getattr(row, name)) for row in rows})
             if len(values) > 1:
                 raise UserError(
                     f"ambiguous: {side.name} has {len(values)} rows for one sample, with {name} "
-                    f"{shortened(sorted(values), _LISTED)}; "
-                    f"add {_or(f'{name}={value}' for value in sorted(values))} to it"
+                    f"{shortened(values, _LISTED)}; add {_or(f'{name}={value}' for value in values)} to it"
                 )
 
 
@@ -133,12 +135,12 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
             cells.setdefault((*(_value(name, row, side) for name in shared), row.sample), set()).add(row.cell)
         for group in {frozenset(group) for group in cells.values() if len(group) > 1}:
             names |= differences([side.describe(cell) for cell in sorted(group)])
-    columns = []
-    for name in sorted(name for name in names if "." in name):
-        values = [{_value(name, row, side) for row in {row.cell: row for row in side.rows}.values()} for side in (a, b)]
-        if values[0] & values[1]:
-            columns.append(name)
-    return columns
+    firsts = [list({row.cell: row for row in side.rows}.values()) for side in (a, b)]
+    return [
+        name
+        for name in sorted(names)
+        if "." in name and {_value(name, row, a) for row in firsts[0]} & {_value(name, row, b) for row in firsts[1]}
+    ]
 
 
 def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:
@@ -166,16 +168,6 @@ def _advice(side: Side, first: Row, second: Row) -> str:
         words = [",".join(f"{name}={shown(leaves.get(name))}" for name in names) for leaves in settings]
         words = words if all(words) and words[0] != words[1] else [f"cell={row.cell}" for row in rows]
     return f"{_words(first)}; add {_or(words)} to it"
-
-
-def _matches(
-    left: Mapping[tuple, dict[int, Row]], right: Mapping[tuple, dict[int, Row]], names: list[str]
-) -> list[Match]:
-    """Sorted by key, so that the same rows in any order and from either side give the same lines."""
-    order = {name: i for i, name in enumerate(("model", "task", "context_length", *CELL[1:], "seed"))}
-    columns = sorted(range(len(names)), key=lambda i: order.get(names[i], len(order)))
-    keys = sorted({*left, *right}, key=lambda key: [_sortable(key[i]) for i in columns])
-    return [_match({names[i]: key[i] for i in columns}, left.get(key, {}), right.get(key, {})) for key in keys]
 
 
 def _match(key: Mapping[str, Any], a: Mapping[int, Row], b: Mapping[int, Row]) -> Match:
@@ -234,10 +226,8 @@ def _or(words: Iterable[str]) -> str:
 
 def counted(unpaired: Sequence[Unpaired]) -> dict[tuple[str, str], list[int]]:
     """(side, reason) -> samples, in the order of first appearance."""
-    samples: dict[tuple[str, str], list[int]] = {}
-    for question in unpaired:
-        samples.setdefault((question.side, question.reason), []).append(question.sample)
-    return samples
+    groups = grouped(unpaired, lambda question: (question.side, question.reason))
+    return {key: [question.sample for question in members] for key, members in groups.items()}
 
 
 def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, Side]:
@@ -258,21 +248,19 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
             f"(policy=snapkv,score=attn policy=snapkv,score=caote); {named}"
         )
     if not folders:
-        folder = results or "results/runs"
-        first, second = (side(text, folder, text, warn) for text in selections)
-        return first, second
-    both = selections if len(selections) == 2 else (selections or [""]) * 2
-    first, second = (
-        side(f"{folder} {text}".strip(), folder, text, warn) for folder, text in zip(folders, both, strict=True)
-    )
+        first, second = (side(text, results or "results/runs", text, warn) for text in selections)
+    else:
+        chosen = selections if len(selections) == 2 else (selections or [""]) * 2
+        first, second = (
+            side(f"{folder} {text}".strip(), folder, text, warn) for folder, text in zip(folders, chosen, strict=True)
+        )
     return first, second
 
 
 def side(name: str, folder: str, selection: str, warn: Warn) -> Side:
     """What a selection selects of a folder. Raises what `sides` raises."""
-    where: Where = conditions(selection)
     try:
-        rows = load(folder, warn, where)
+        rows = load(folder, warn, conditions(selection))
     except NothingSelected as error:
         raise NothingSelected(f"{name}: {error}") from None
     return Side(name, rows, folder, describer(folder))

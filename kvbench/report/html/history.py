@@ -18,8 +18,7 @@ from kvbench.report.colours import Look, looks
 from kvbench.report.compare.gate import check
 from kvbench.report.compare.paired_rows import Side, side
 from kvbench.report.export import WHAT, measured, named
-from kvbench.report.html.page import check_page
-from kvbench.report.html.template import rendered
+from kvbench.report.html.page import check_page, rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
 from kvbench.report.tables.cost import costs
@@ -90,8 +89,12 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
             baseline, before = accepted
             findings = [str(finding) for finding in check(before, now, kept="note").findings]
             same_cells = baseline.numbers.keys() == numbers.keys()
-            for what in [what for what in spent if what in baseline.costs and (same_cells or what not in _OF_RUN)]:
-                findings += _more(what, baseline.costs[what].amount, spent[what])
+            for what, (amount, noise, written) in spent.items():
+                is_comparable = what in baseline.costs and (same_cells or what not in _OF_RUN)
+                previous = baseline.costs[what].amount if is_comparable else 0
+                if previous and amount > noise * previous:
+                    times = f"x{amount / previous:.2f}, more than the noise of x{noise:g}"
+                    findings.append(f"{what} {written(previous)} -> {written(amount)} ({times})")
         since = (runs[-1].failing_since or number) if findings else None
         against = None if accepted is None else accepted[0].number
         methods = {named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells}
@@ -109,26 +112,15 @@ def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, Spent]:
     spent: dict[str, Spent] = {}
     for cell in cells:
         if cell.metric == TIMED:
-            spent[f"{named(cell)}: decoding takes"] = Spent(cell.mean or 0.0, STEP_NOISE, _seconds)
+            spent[f"{named(cell)}: decoding takes"] = Spent(cell.mean or 0.0, STEP_NOISE, "{:.3g} s".format)
             spent[f"{named(cell)}: the cache holds"] = Spent(peaks[cell.cell], MEMORY_NOISE, _bytes)
     seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
     held = Spent(max(peaks.values()), MEMORY_NOISE, _bytes)
-    return spent | {_OF_RUN[0]: Spent(seconds, RUN_NOISE, _seconds), _OF_RUN[1]: held}
-
-
-def _seconds(amount: float) -> str:
-    return f"{amount:.3g} s"
+    return spent | {_OF_RUN[0]: Spent(seconds, RUN_NOISE, "{:.3g} s".format), _OF_RUN[1]: held}
 
 
 def _bytes(amount: float) -> str:
     return size([amount])
-
-
-def _more(what: str, before: float, now: Spent) -> list[str]:
-    if not before or now.amount <= now.noise * before:
-        return []
-    times = f"x{now.amount / before:.2f}, more than the noise of x{now.noise:g}"
-    return [f"{what} {now.written(before)} -> {now.written(now.amount)} ({times})"]
 
 
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -153,9 +145,7 @@ def write_history(
     runs = runs_of(sources, warn)
     names = ("label", "status", "baseline", "numbers")
     data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
-    folded = [
-        list(members) for _, members in groupby(reversed(runs), lambda run: run.number * (run.status != "passed"))
-    ]
+    folded = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * (run.status != "passed"))]
     noise = {"step": STEP_NOISE, "run": RUN_NOISE, "memory": MEMORY_NOISE}
     html = rendered("history", data, runs=runs, folded=folded, cells=len(data["cells"]), most=MOST, noise=noise)
     with text_to(out) as file:
@@ -166,10 +156,8 @@ def write_history(
         with text_to(json) as file:
             write_json({"runs": items}, file)
     if junit is not None:
-        cases = [
-            Case("kvbench.history", run.label, [Outcome("failure", finding) for finding in run.findings or ()])
-            for run in runs
-        ]
+        outcomes = [[Outcome("failure", finding) for finding in run.findings or ()] for run in runs]
+        cases = [Case("kvbench.history", run.label, failures) for run, failures in zip(runs, outcomes, strict=True)]
         with text_to(junit) as file:
             file.write(junit_xml("kvbench history", {"runs": cases}))
 

@@ -2,30 +2,37 @@
 
 Template, style, script, plotly's library and the data are in one file. The data are one line per cell and, of each,
 some samples to read. Texts of models, tasks and users may hold anything: they travel as data, never as markup
-(`kvbench.report.html.template`), and the page sets them as text only.
+(`template`), and the page sets them as text only.
 """
 
+import json
 import os
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_sidecar
 from kvbench.report.colours import looks
-from kvbench.report.html.template import rendered
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
-from kvbench.report.stats.metric import higher_is_better
+from kvbench.report.stats.paired import higher_is_better
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
+from kvbench.support.text import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 def write_page(
@@ -38,10 +45,10 @@ def write_page(
     """Write the page of a results folder, or of a Parquet file of rows; see `page_of`."""
     check_page(out)
     page = page_of(source, warn, where, samples)
-    methods = {"policies": {cell["policy"] for cell in page.cells}}
-    methods["scores"] = {cell["score"] or cell["policy"] for cell in page.cells}
-    shown = {kind: {name: look[::2] for name, look in looks(sorted(names)).items()} for kind, names in methods.items()}
-    data = {"cells": page.cells, "samples": page.samples, "prompts": page.prompts, "looks": shown}
+    names = {"policies": {cell["policy"] for cell in page.cells}}
+    names["scores"] = {cell["score"] or cell["policy"] for cell in page.cells}
+    colours = {kind: {name: look[::2] for name, look in looks(sorted(names[kind])).items()} for kind in names}
+    data = {"cells": page.cells, "samples": page.samples, "prompts": page.prompts, "looks": colours}
     html = rendered(
         "page",
         data,
@@ -107,24 +114,17 @@ def page_of(
     folder = ResultsFolder(source)
     kept = read_kept(source, warn)
     prompts = {record.prompt_sha256: record for record in read_sidecar(source, PromptRecord, warn)}
-    by_cell: dict[str, list[Row]] = {}
-    by_prompt: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        by_cell.setdefault(row.cell, []).append(row)
-        by_prompt.setdefault(_prompt_of(row), []).append(row)
+    prompt_of = attrgetter("model", "task", "context_length", "sample")
+    by_prompt = grouped(rows, prompt_of)
 
-    def worst_first(prompt: tuple[object, ...]) -> tuple[bool, float, object]:
-        values = [row.value for row in by_prompt[prompt] if row.value is not None]
-        return (
-            all(row.error is None for row in by_prompt[prompt]),
-            float(np.mean(values)) if values else -1.0,
-            prompt[-1],
-        )
+    def worst_first(prompt: tuple[Any, ...]) -> tuple[bool, float, int]:
+        answers = by_prompt[prompt]
+        values = [row.value for row in answers if row.value is not None]
+        return all(row.error is None for row in answers), float(np.mean(values)) if values else -1.0, prompt[-1]
 
     places = {prompt: place for place, prompt in enumerate(sorted(by_prompt, key=worst_first))}
-    chosen = {
-        cell: sorted(members, key=lambda row: places[_prompt_of(row)])[:samples] for cell, members in by_cell.items()
-    }
+    ranked = grouped(sorted(rows, key=lambda row: places[prompt_of(row)]), lambda row: row.cell)
+    chosen = {cell: ranked[cell][:samples] for cell in dict.fromkeys(row.cell for row in rows)}
     needed = {row.prompt_sha256 for members in chosen.values() for row in members}
     shown = {name: _Shown.of(record) for name, record in prompts.items() if name in needed}
     drill = {cell: [_sample(row, kept, shown) for row in members] for cell, members in chosen.items()}
@@ -142,10 +142,6 @@ def _cell(line: Summary) -> dict[str, Any]:
     shown = {name: getattr(line, name) for name in TABLE}
     shown |= {name: None if shown[name] is None else shown[name] * scale for name in ("mean", "low", "high")}
     return shown | {"rate": line.rate, "higher": higher_is_better(line.metric)}
-
-
-def _prompt_of(row: Row) -> tuple[object, ...]:
-    return row.model, row.task, row.context_length, row.sample
 
 
 @dataclass(frozen=True)
@@ -217,3 +213,32 @@ def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> np.ndarray:
 def _coded(shares: Sequence[float]) -> str:
     """Shares as base64 of bytes 0..255."""
     return b64encode(np.round(np.array(shares) * 255).astype(np.uint8).tobytes()).decode()
+
+
+def template(package: str, name: str) -> "Template":
+    """A template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable` does."""
+    from jinja2 import Environment, StrictUndefined  # late, as most commands render no page
+
+    def shown(value: object) -> object:
+        return printable(value) if type(value) is str else value  # Markup is trusted
+
+    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown)
+    return environment.from_string((files(package) / name).read_text("utf-8"))
+
+
+def rendered(name: str, data: object, **context: object) -> str:
+    """The page `NAME.html.j2` with its data, its script `NAME.js`, and what all pages share: style, script, plotly."""
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    parts = {"css": "page.css", "shared": "shared.js", "js": f"{name}.js"}
+    folder = files(__package__ or "")
+    inline = {part: Markup((folder / file).read_text("utf-8")) for part, file in parts.items()}
+    page = template(__package__ or "", f"{name}.html.j2")
+    return page.render(**context, **inline, data=Markup(embedded(data)), plotly=Markup(get_plotlyjs()))
+
+
+def embedded(data: Any) -> str:
+    """JSON for the inside of a script element: none of its characters can end the element or start markup."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

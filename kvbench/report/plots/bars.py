@@ -3,21 +3,9 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import (
-    REFERENCE,
-    Marks,
-    has_bottom,
-    is_first,
-    marks_of,
-    name_of,
-    panels,
-    room,
-    split,
-    titles,
-)
-from kvbench.report.plots.request import Request
-from kvbench.report.plots.tradeoff import cells_of, measured_of, metric_of, reference_of, scaled
-from kvbench.report.tables.pivot import Block, Key
+from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, panels, room, titles
+from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.tables.pivot import Block, Key, Line
 from kvbench.support.errors import UserError
 
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -32,25 +20,24 @@ def draw(request: Request) -> Figure:
     """
     blocks = request.blocks()
     shown = [(block, column) for block in blocks for column in block.columns]
-    keyed = [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
-    common, panel_titles = titles(keyed, "\n")
+    common, panel_titles = titles([block.title_of(column) for block, column in shown], "\n")
     most, lines = max(len(block.lines) for block in blocks), [line for block in blocks for line in block.lines]
     if most > MOST_BARS:
         raise UserError(f"{most} bars are too many for one panel ({MOST_BARS}); select fewer: policy=... score=...")
     columns = min(len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3, 4)
-    dashed = "; dashed: the full cache" if any(reference_of(block) for block in blocks) else ""
-    drawn = cells_of(blocks)
+    dashed = "; dashed: the full cache" * any(line.reference for line in lines)
+    cells = cells_of(blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(drawn)}{dashed}{request.windows(cell.cell for cell in drawn)}",
-        width=1.5 + room(map(name_of, lines)) / columns,
+        f"{common}\n{measured_of(cells)}{dashed}{request.windows(cell.cell for cell in cells)}",
+        width=1.5 + room(map(_name_of, lines)) / columns,
         height=0.6 + 0.2 * most,
         columns=columns,
         sharex=True,
         sharey=len(blocks) == 1,
     )
     marks = marks_of(blocks)
-    top = 1.18 * max(scaled(cell, cell.mean if cell.high is None else cell.high) for cell in cells_of(blocks))
+    top = 1.18 * max(scaled(cell, cell.mean if cell.high is None else cell.high) for cell in cells)
     for axis, (block, column) in zip(axes, shown, strict=True):
         _panel(axis, block, column, marks)
         axis.set_xlim(0, top)
@@ -66,8 +53,9 @@ def _panel(axis: Axes, block: Block, column: Key, marks: Marks) -> None:
         if cell is None or cell.mean is None:
             continue
         mean = end = scaled(cell, cell.mean)
-        hatch = "" if marks.alone else HATCHES[marks.turn(split(line)[1]) % len(HATCHES)]
-        colour = marks.of(split(line))["color"]
+        label = label_of(line)
+        hatch = "" if marks.alone else HATCHES[marks.turn(label[1]) % len(HATCHES)]
+        colour = marks.of(label)["color"]
         axis.barh(place, mean, height=0.72, color=colour, alpha=0.85, hatch=hatch, edgecolor="white")
         if cell.low is not None and cell.high is not None:
             end = scaled(cell, cell.high)
@@ -76,9 +64,13 @@ def _panel(axis: Axes, block: Block, column: Key, marks: Marks) -> None:
         axis.annotate(
             f"{mean:.3g}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6.5, bbox=_PLAIN
         )
-    reference = reference_of(block)
-    if reference and (cell := next(iter(reference.cells.values()))).mean is not None:
-        axis.axvline(scaled(cell, cell.mean), **REFERENCE)
-    axis.set_yticks(range(len(lines)), [name_of(line) for line in lines])
+    for reference in block.cells(reference=True)[:1]:
+        axis.axvline(scaled(reference, reference.mean), **REFERENCE)
+    axis.set_yticks(range(len(lines)), [_name_of(line) for line in lines])
     axis.set_ylim(len(lines) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
+
+
+def _name_of(line: Line) -> str:
+    """All labels."""
+    return " ".join(filter(None, label_of(line)))

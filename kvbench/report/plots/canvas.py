@@ -23,7 +23,6 @@ from matplotlib.transforms import ScaledTranslation
 
 from kvbench.report.colours import looks
 from kvbench.report.output import file_to
-from kvbench.report.tables.pivot import Block, Line
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
@@ -131,8 +130,12 @@ def label_axes(axis: Axes, x: str, y: str) -> None:
 def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -> AxesImage:
     """A heat map without a grid, with its numbers in it if it has at most ``most`` squares."""
     image = axis.imshow(grid, aspect="auto", interpolation="none", **limits)
-    write_numbers(image, grid, most)
     axis.grid(visible=False)
+    middle = sum(image.get_clim()) / 2
+    for (row, column), value in np.ndenumerate(grid) if grid.size <= most else ():
+        if not np.isnan(value):
+            colour = "white" if value < middle else "black"
+            axis.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
     return image
 
 
@@ -154,17 +157,6 @@ def is_first(axis: Axes) -> bool:
 def has_bottom(axis: Axes) -> bool:
     """Whether a panel shows the tick labels of its x axis."""
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
-
-
-def write_numbers(picture: AxesImage, grid: np.ndarray[Any, Any], most: int) -> None:
-    """Write the numbers of a heat map, light on dark, if it has at most ``most`` squares."""
-    if grid.size > most:
-        return
-    middle = sum(picture.get_clim()) / 2
-    for (row, column), value in np.ndenumerate(grid):
-        if not np.isnan(value):
-            colour = "white" if value < middle else "black"
-            picture.axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=colour, fontsize=6)
 
 
 def ticks(names: Sequence[object], most: int) -> tuple[range, list[str]]:
@@ -326,19 +318,3 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
     spread = np.empty(len(heights))
     spread[order] = level + gap * np.arange(len(heights))
     return spread.tolist()
-
-
-def marks_of(blocks: Sequence[Block], alone: bool = False) -> Marks:
-    """Marks for the lines of all blocks, in the order in which they appear."""
-    return Marks.over([split(line) for block in blocks for line in block.lines if not line.reference], alone)
-
-
-def split(line: Line) -> tuple[str, str]:
-    """The first label and the others, as text."""
-    first, *others = ("" if label is None else printable(str(label)) for label in line.labels)
-    return first, " ".join(filter(None, others))
-
-
-def name_of(line: Line) -> str:
-    """All labels."""
-    return " ".join(filter(None, split(line)))

@@ -5,14 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from kvbench.records import KeptSets, read_kept
 from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, n_of, panels, ticks, titles
-from kvbench.report.plots.request import Request
-from kvbench.report.plots.tradeoff import cells_of
+from kvbench.report.plots.request import Request, cells_of
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.grouped import grouped
 
 BINS = 128
 """Ranges of positions, if a text has more positions or several texts lie over each other."""
@@ -36,13 +35,12 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
     if not list((request.results / "kept").glob("*.jsonl")):
         fix = "record them with `kvbench run ... results.kept=lengths|positions`"
         raise MissingFile(f"{str(request.results)!r} has no kept/*.jsonl; {fix}")
-    by_cell: dict[str, list[KeptSets]] = {cell: [] for cell in cells}
-    for kept in read_kept(request.results, request.warn).values():
-        if kept.cell in cells and (samples is None or kept.sample in samples):
-            by_cell[kept.cell].append(kept)
-    by_cell = {cell: sets for cell, sets in by_cell.items() if sets}
-    if not by_cell:
+    recorded = read_kept(request.results, request.warn).values()
+    chosen = [kept for kept in recorded if kept.cell in cells and (samples is None or kept.sample in samples)]
+    if not chosen:
         raise NothingSelected(f"none of {len(cells)} selected cells has a kept set")
+    sets_of = grouped(sorted(chosen, key=lambda kept: kept.sample), lambda kept: kept.cell)
+    by_cell = {cell: sets_of[cell] for cell in cells if cell in sets_of}
     for cell, sets in by_cell.items():
         if len({tuple(map(len, kept.lengths)) for kept in sets}) > 1:
             raise UserError(
@@ -50,8 +48,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
             )
     common, panel_titles = titles([{name: getattr(cells[cell], name) for name in _TITLE} for cell in by_cell])
     common += request.windows(by_cell)
-    ordered = [tuple(sorted(sets, key=lambda kept: kept.sample)) for sets in by_cell.values()]
-    return common, [Panel(title, sets) for title, sets in zip(panel_titles, ordered, strict=True)]
+    return common, [Panel(title, tuple(sets)) for title, sets in zip(panel_titles, by_cell.values(), strict=True)]
 
 
 def _samples(panels: Sequence[Panel]) -> str:
@@ -88,19 +85,16 @@ def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
         sharex=True,
         sharey=True,
     )
-    images: list[AxesImage] = []
     for axis, panel in zip(axes, shown, strict=True):
         shares = kept_shares(panel)
         extent = (0, 100, len(shares), 0)
-        images.append(
-            axis.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="Greys", extent=extent, interpolation="none")
-        )
+        axis.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="Greys", extent=extent, interpolation="none")
         axis.grid(visible=False)
         for edge in np.cumsum(heads)[:-1]:
             axis.axhline(edge, color="#0072B2", linewidth=0.5)
         axis.set_yticks(np.cumsum(heads) - heads / 2, [str(layer) for layer in panel.sets[0].layers])
         label_axes(axis, "position (% of the tokens read)", "layer")
-    colour_bar(figure, images[-1], "share kept")
+    colour_bar(figure, axes[-1].images[0], "share kept")
     return figure
 
 
@@ -132,15 +126,14 @@ def draw_split(request: Request) -> Figure:
         margin=0.9,
     )
     top = float(np.nanmax([np.nanmax(grid) for grid in grids]))
-    images: list[AxesImage] = []
     for axis, panel, grid in zip(axes, shown, grids, strict=True):
-        images.append(heat_map(axis, grid, _MOST_NUMBERS, vmin=0, vmax=top))
+        heat_map(axis, grid, _MOST_NUMBERS, vmin=0, vmax=top)
         for layer, mean in enumerate(np.nanmean(grid, axis=1)) if layers <= 40 else ():
             axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
         axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
         axis.set_yticks(*ticks(panel.sets[0].layers, 16))
         label_axes(axis, "KV head", "layer")
-    colour_bar(figure, images[-1], "kept (%)")
+    colour_bar(figure, axes[-1].images[0], "kept (%)")
     return figure
 
 

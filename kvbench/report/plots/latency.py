@@ -14,6 +14,7 @@ from kvbench.report.plots.canvas import Marks, label_axes, label_ends, n_of, pan
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -46,46 +47,43 @@ def draw(request: Request) -> Figure:
     names = names if y == "both" else names[:1]
     if not names:
         raise NothingSelected(f"no timed cell has {' or '.join(QUANTITIES[y])}")
-    groups: dict[tuple[object, ...], list[Timed]] = {}
-    for cell in cells:
-        groups.setdefault((cell.columns["model"], cell.batch), []).append(cell)
+    groups = grouped(cells, lambda cell: (cell.columns["model"], cell.batch))
     evicting = [cell.columns for cell in cells if cell.columns["policy"] != "full"]
     several = len({(columns["budget"], columns["schedule"]) for columns in evicting}) + (len(evicting) < len(cells)) > 1
-    labels = list(dict.fromkeys(_label(cell, several) for cell in cells))
-    marks = Marks.over(labels)
+
+    def label(cell: Timed) -> tuple[str, str]:
+        columns = cell.columns
+        if columns["policy"] == "full":
+            return "full", ""
+        return columns["policy"], " ".join(filter(None, (columns["score"], columns["budget"] if several else "")))
+
+    marks = Marks.over(map(label, cells))
     shown = [(name, key) for name in names for key in groups]
     common, panel_titles = titles([{"model": model, "batch": batch} for _, (model, batch) in shown])
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
-    steps = next((cell.new_tokens for cell in cells), 0)
-    note = f"medians and quartiles; {steps} new tokens; {n_of(counts, 'repetition')}"
+    note = f"medians and quartiles; {cells[0].new_tokens} new tokens; {n_of(counts, 'repetition')}"
     note += request.windows(cell.cell for cell in cells)
     figure, axes = panels(
         panel_titles, f"{common}\n{note}", columns=len(groups), labels=marks.names, sharex=True, sharey="row"
     )
     for axis, (name, key) in zip(axes, shown, strict=True):
-        _panel(axis, groups[key], name, marks, several)
+        measured = sorted(
+            (cell for cell in groups[key] if name in cell.quantities), key=lambda cell: cell.columns["context_length"]
+        )
+        for line, members in grouped(measured, label).items():
+            points = [(cell.columns["context_length"], *cell.quantities[name][:3]) for cell in members]
+            plot_band(axis, points, **marks.of(line))
+    lengths = sorted({cell.columns["context_length"] for cell in cells})
     for axis, (name, _) in zip(axes, shown, strict=True):
-        _scale(axis, name, [cell.columns["context_length"] for cell in cells], request.settings.get("scale") == "log")
+        _scale(axis, name, lengths, request.settings.get("scale") == "log")
     label_ends(figure, axes)
     return figure
 
 
-def _panel(axis: Axes, cells: Sequence[Timed], name: str, marks: Marks, several: bool) -> None:
-    lines: dict[tuple[str, str], list[Timed]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.columns["context_length"]):
-        if name in cell.quantities:
-            lines.setdefault(_label(cell, several), []).append(cell)
-    for label, members in lines.items():
-        spreads = [(cell.columns["context_length"], cell.quantities[name]) for cell in members]
-        points = [(length, spread.median, spread.low, spread.high) for length, spread in spreads]
-        plot_band(axis, points, **marks.of(label))
-
-
 def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> None:
-    ticks = sorted({*lengths})
     axis.set_yscale("log" if logarithmic else "linear")  # replaces locators and formatters, so it comes first
     axis.set_xscale("log", base=2)
-    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.set_xticks(lengths, [str(length) for length in lengths])
     axis.minorticks_off()
     words = duration if name.endswith("seconds") else size
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words([value]) if value > 0 else "0"))
@@ -97,10 +95,3 @@ def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> 
         if name.endswith("bytes"):
             axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
     label_axes(axis, "tokens of context", LABELS[name])
-
-
-def _label(cell: Timed, several: bool) -> tuple[str, str]:
-    columns = cell.columns
-    if columns["policy"] == "full":
-        return "full", ""
-    return columns["policy"], " ".join(filter(None, (columns["score"], columns["budget"] if several else "")))

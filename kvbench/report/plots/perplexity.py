@@ -12,25 +12,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from kvbench.records import Curve, read_sidecar
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import (
-    REFERENCE,
-    Marks,
-    Point,
-    label_axes,
-    label_ends,
-    marks_of,
-    n_of,
-    panels,
-    plot_band,
-    split,
-    titles,
-)
-from kvbench.report.plots.request import Request
+from kvbench.report.plots.canvas import REFERENCE, Point, label_axes, label_ends, n_of, panels, plot_band, titles
+from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
 from kvbench.report.rows import Warn
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
-from kvbench.report.tables.pivot import Block, Key
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.grouped import grouped
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "x": ("position", "fraction", "pairs", "bytes"),
@@ -47,35 +35,40 @@ def draw(request: Request) -> Figure:
     points; a band that reaches further is cut off.
     """
     request = replace(request, where={**request.where, "metric": ["nll"]})
-    ratio = request.settings.get("y") == "ratio"
+    ratio, intervals = request.settings.get("y") == "ratio", request.settings.get("intervals") != "no"
     if request.settings.get("x", "position") != "position":
         if ratio:
             raise UserError("y=ratio needs x=position")
         return tradeoff.draw(request)
     blocks = request.blocks()
-    cells = {cell.cell for cell in tradeoff.cells_of(blocks)}
-    curves_of: dict[str, list[Curve]] = {}
-    for curve in read_curves(request.results, cells, request.warn):
-        if curve.metric == "nll":
-            curves_of.setdefault(curve.cell, []).append(curve)
+    cells = {cell.cell for cell in cells_of(blocks)}
+    recorded = read_curves(request.results, cells, request.warn)
+    curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
     shown = [(block, column) for block in blocks for column in block.columns]
-    common, panel_titles = titles(
-        [block.title | dict(zip(block.column_keys, column, strict=True)) for block, column in shown]
-    )
+    common, panel_titles = titles([block.title_of(column) for block, column in shown])
     texts = {len(curves) for curves in curves_of.values()}
-    bands = ", 95 % intervals over texts" if request.settings.get("intervals") != "no" and max(texts) > 1 else ""
     than = "relative to the full cache, " * ratio
-    heading = (
-        f"{common}\n{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.windows(cells)}"
-    )
+    bands = ", 95 % intervals over texts" * (intervals and max(texts) > 1)
+    note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.windows(cells)}"
     marks = marks_of(blocks)
     labels = [*marks.names, str(REFERENCE["label"])]
-    figure, axes = panels(panel_titles, heading, labels=labels, sharey=True, sharex=True)
+    figure, axes = panels(panel_titles, f"{common}\n{note}", labels=labels, sharey=True, sharex=True)
     for axis, (block, column) in zip(axes, shown, strict=True):
-        _panel(axis, block, column, curves_of, marks, request.settings.get("intervals") != "no", ratio)
-        label_axes(axis, "position in the text (tokens)", "perplexity / full cache" * ratio or "perplexity")
+        lines = [(line, cell) for line in block.lines if (cell := line.cells.get(column)) is not None]
+        full = [curve for line, cell in lines if line.reference for curve in curves_of.get(cell.cell, [])]
+        if ratio and not full:
+            raise UserError("y=ratio needs the full cache: run policy=full too, and select it")
+        for line, cell in lines:
+            if cell.cell in curves_of:
+                curves = curves_of[cell.cell]
+                drawn = points(against(curves, full) if ratio else curves)
+                drawn = drawn if intervals else [(x, y, None, None) for x, y, *_ in drawn]
+                style = {**REFERENCE, "linewidth": 1.2} if line.reference else marks.of(label_of(line))
+                size = {} if line.reference else {"markersize": 3}
+                plot_band(axis, drawn, zorder=2 if line.reference else 3, **style, **size)
+        label_axes(axis, "position in the text (tokens)", "perplexity / full cache" if ratio else "perplexity")
     _scale(axes)
     label_ends(figure, axes)
     return figure
@@ -87,64 +80,39 @@ def points(curves: Sequence[Curve]) -> list[Point]:
         raise UserError(
             f"curves of cell {curves[0].cell} have different edges; use one results folder per version of the task"
         )
-    made = []
+    points_of_line: list[Point] = []
     for i, (low, high) in enumerate(pairwise(curves[0].edges)):
         parts = [(curve.sums[i] / curve.counts[i], float(curve.counts[i])) for curve in curves if curve.counts[i]]
         if parts:
             middle = float(np.sqrt(max(low, 1) * high)) if high > 2 else float(high)
-            made.append((middle, *perplexity(*map(list, zip(*parts, strict=True)))))
-    return made
+            points_of_line.append((middle, *perplexity(*map(list, zip(*parts, strict=True)))))
+    return points_of_line
 
 
 def against(curves: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
     """How much more each text costs than with the full cache, over the texts that both have."""
     of_text = {curve.sample: curve for curve in full}
-    made = []
+    differences = []
     for curve in curves:
         if (other := of_text.get(curve.sample)) is None:
             continue
         if (curve.edges, curve.counts) != (other.edges, other.counts):
             raise UserError(f"cell {curve.cell} and the full cache read different tokens of sample {curve.sample}")
-        excess = (ours - full for ours, full in zip(curve.sums, other.sums, strict=True))
-        made.append(replace(curve, sums=tuple(excess)))
-    return made
-
-
-def _panel(
-    axis: Axes,
-    block: Block,
-    column: Key,
-    curves_of: Mapping[str, list[Curve]],
-    marks: Marks,
-    intervals: bool,
-    ratio: bool,
-) -> None:
-    full: list[Curve] = []
-    if ratio:
-        cells = [line.cells[column] for line in block.lines if line.reference and column in line.cells]
-        full = [curve for cell in cells for curve in curves_of.get(cell.cell, [])]
-        if not full:
-            raise UserError("y=ratio needs the full cache: run policy=full too, and select it")
-    for line in block.lines:
-        cell = line.cells.get(column)
-        if cell is None or cell.cell not in curves_of:
-            continue
-        drawn = points(against(curves_of[cell.cell], full) if ratio else curves_of[cell.cell])
-        style = {**REFERENCE, "linewidth": 1.2} if line.reference else {**marks.of(split(line)), "markersize": 3}
-        drawn = drawn if intervals else [(x, y, None, None) for x, y, *_ in drawn]
-        plot_band(axis, drawn, zorder=2 if line.reference else 3, **style)
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
-    axis.xaxis.set_minor_locator(NullLocator())
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
-    axis.xaxis.set_major_formatter(plain)
-    axis.yaxis.set_major_formatter(plain)
-    axis.yaxis.set_minor_locator(NullLocator())
+        sums = tuple(np.subtract(curve.sums, other.sums).tolist())
+        differences.append(replace(curve, sums=sums))
+    return differences
 
 
 def _scale(axes: Sequence[Axes]) -> None:
-    """All points of all panels, which share their axis, and few enough ticks to be read."""
+    """Logarithmic axes that show all points of all panels, and few enough ticks to be read."""
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=7))
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_minor_locator(NullLocator())
+            scale.set_major_formatter(plain)
     ys = [y for axis in axes for line in axis.lines for y in np.asarray(line.get_ydata(), float) if np.isfinite(y)]
     low, high = min(ys), max(ys)
     room = max((high / low) ** 0.08, 1.02)

@@ -9,21 +9,10 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from kvbench.report.plots.canvas import (
-    Marks,
-    heat_map,
-    label_axes,
-    label_ends,
-    n_of,
-    panels,
-    save,
-    stamped,
-    styled,
-    ticks,
-    titles,
-)
+from kvbench.report.plots import canvas
 from kvbench.report.tables.probe import Mean, columns_of, means_of
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
 _MOST_NUMBERS = 150  # squares of a heat-map up to which each shows its number
 _CELL = ("policy", "score", "budget")
@@ -46,26 +35,18 @@ def draw_probed(
     ]
     if not records:
         raise UserError("there are no numbers to draw")
-    with styled():
+    with canvas.styled():
         figure = _heat_maps(records, note) if "head" in by and "layer" in by else _curves(records, note)
-        save(stamped(figure, stamp) if stamp else figure, out)
-
-
-def _grouped(records: Sequence[_Record], names: Sequence[str]) -> dict[tuple[Any, ...], list[_Record]]:
-    """The records of every panel, by its values of these columns."""
-    groups: dict[tuple[Any, ...], list[_Record]] = {}
-    for mean, keys in records:
-        groups.setdefault(tuple(keys[name] for name in names), []).append((mean, keys))
-    return groups
+        canvas.save(canvas.stamped(figure, stamp) if stamp else figure, out)
 
 
 def _heat_maps(records: Sequence[_Record], note: str) -> Figure:
     """Layers from top to bottom, heads from left to right, each panel with its own scale."""
     names = ("model", "task", "context_length", "policy", "score", "budget", "quantity")
-    grids = _grouped(records, names)
-    common, panel_titles = titles([dict(zip(names, key, strict=True)) for key in grids])
+    grids = grouped(records, lambda record: tuple(record[1][name] for name in names))
+    common, panel_titles = canvas.titles([dict(zip(names, key, strict=True)) for key in grids])
     layers, heads = (sorted({keys[name] for _, keys in records}) for name in ("layer", "head"))
-    figure, axes = panels(
+    figure, axes = canvas.panels(
         panel_titles,
         f"{records[0][1]['probe']}, {common}\n{_samples(records)}" + f"\n{note}" * bool(note),
         width=1.3 + max(0.3 * len(heads), 1.2),
@@ -76,10 +57,10 @@ def _heat_maps(records: Sequence[_Record], note: str) -> Figure:
         grid = np.full((len(layers), len(heads)), np.nan)
         for mean, keys in members:
             grid[layers.index(keys["layer"]), heads.index(keys["head"])] = mean.mean
-        image = heat_map(axis, grid, _MOST_NUMBERS)
-        axis.set_xticks(*ticks(heads, 12))
-        axis.set_yticks(*ticks(layers, 12))
-        label_axes(axis, "KV head", "layer")
+        image = canvas.heat_map(axis, grid, _MOST_NUMBERS)
+        axis.set_xticks(*canvas.ticks(heads, 12))
+        axis.set_yticks(*canvas.ticks(layers, 12))
+        canvas.label_axes(axis, "KV head", "layer")
         figure.colorbar(image, ax=axis, shrink=0.9)
     return figure
 
@@ -90,16 +71,22 @@ def _curves(records: Sequence[_Record], note: str) -> Figure:
     x = next((name for name in ("window", "layer") if name in first), None)
     if x is None:
         raise UserError("a picture needs --by window, --by layer or --by layer,head")
+
+    def cell_of(record: _Record) -> tuple[Any, ...]:
+        return tuple(record[1][name] for name in _CELL)
+
     names = [name for name in ("model", "task", "context_length", "quantity", "recent", "head") if name in first]
-    groups = _grouped(records, names)
-    common, panel_titles = titles([dict(zip(names, key, strict=True)) for key in groups])
-    cells = list(_grouped(records, _CELL))
-    common_of_cells, _ = titles([dict(zip(_CELL, cell, strict=True)) for cell in cells])
-    rests = zip(*(titles([{name: cell[i]} for cell in cells])[1] for i, name in enumerate(_CELL) if i), strict=True)
-    labels = [(str(cell[0]), " ".join(filter(None, rest))) for cell, rest in zip(cells, rests, strict=True)]
-    marks = Marks.over(labels)
+    groups = grouped(records, lambda record: tuple(record[1][name] for name in names))
+    common, panel_titles = canvas.titles([dict(zip(names, key, strict=True)) for key in groups])
+    cells = list(dict.fromkeys(map(cell_of, records)))
+    common_of_cells, _ = canvas.titles([dict(zip(_CELL, cell, strict=True)) for cell in cells])
+    scores, budgets = (canvas.titles([{name: cell[i]} for cell in cells])[1] for i, name in enumerate(_CELL) if i)
+    labels = {
+        cell: (str(cell[0]), " ".join(filter(None, rest))) for cell, *rest in zip(cells, scores, budgets, strict=True)
+    }
+    marks = canvas.Marks.over(labels.values())
     bars = ", bars are 95 % intervals" * any(mean.low is not None for mean, _ in records)
-    figure, axes = panels(
+    figure, axes = canvas.panels(
         panel_titles,
         f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(records)}{bars}"
         + f"\n{note}" * bool(note),
@@ -107,25 +94,25 @@ def _curves(records: Sequence[_Record], note: str) -> Figure:
         sharey=len({keys["quantity"] for _, keys in records}) == 1,
     )
     for axis, members in zip(axes, groups.values(), strict=True):
-        for cell, points in _grouped(members, _CELL).items():
+        for cell, points in grouped(members, cell_of).items():
             points.sort(key=lambda point: point[1][x])
             means = np.array([mean.mean for mean, _ in points], dtype=float)
             ends = np.array([(mean.low, mean.high) for mean, _ in points], dtype=float).T  # NaN without an interval
-            reach = np.nan_to_num(np.abs(ends - means))
-            style = marks.of(labels[cells.index(cell)])
+            style = marks.of(labels[cell])
             label = style.pop("label") if len(cells) > 1 else "_"
-            xs = [keys[x] for _, keys in points]
-            drawn, *_ = axis.errorbar(xs, means, yerr=reach, capsize=2, elinewidth=0.6, **style)
-            drawn.set_label(label)
+            xs, reach = [keys[x] for _, keys in points], np.nan_to_num(np.abs(ends - means))
+            line, *_ = axis.errorbar(xs, means, yerr=reach, capsize=2, elinewidth=0.6, **style)
+            line.set_label(label)
         if x == "window":
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
-        label_axes(axis, "queries in the window" if x == "window" else "layer", str(members[0][1]["quantity"]))
-    label_ends(figure, axes)
+        quantity = str(members[0][1]["quantity"])
+        canvas.label_axes(axis, "queries in the window" if x == "window" else "layer", quantity)
+    canvas.label_ends(figure, axes)
     return figure
 
 
 def _samples(records: Sequence[_Record]) -> str:
     counts = {mean.n for mean, _ in records}
-    return "means of " * (max(counts) > 1) + n_of(counts)
+    return "means of " * (max(counts) > 1) + canvas.n_of(counts)

@@ -1,14 +1,17 @@
-"""A request for a plot: the folder of the rows, which of them, and the settings of the kind."""
+"""A request for a plot, the selected cells, and the words of a figure about them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvbench.report.plots.canvas import Marks, n_of
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.tables.pivot import COLUMNS, LINES, Block, arrange
+from kvbench.report.stats.paired import higher_is_better
+from kvbench.report.tables.pivot import COLUMNS, LINES, Block, Line, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.windows import windows
+from kvbench.support.text import printable
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,38 @@ class Request:
         """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has."""
         text = windows(cells, describer(self.results))
         return f"\n{text}" if text else ""
+
+
+def cells_of(blocks: Sequence[Block]) -> list[Summary]:
+    """All cells, with references, once per block."""
+    return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
+
+
+def scaled(cell: Summary, value: float | None) -> float:
+    """A mean in the unit of the figure: rates in %."""
+    assert value is not None
+    return 100 * value if cell.rate else value
+
+
+def metric_of(cells: Sequence[Summary]) -> str:
+    """The metrics on the axis of means, with their units."""
+    return printable(", ".join(dict.fromkeys(f"{cell.metric or 'value'}{' (%)' * cell.rate}" for cell in cells)))
+
+
+def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
+    """How many samples the means are over, and what the bands are, if there are any."""
+    lower = "" if all(higher_is_better(cell.metric) for cell in cells) else "; lower is better"
+    failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
+    words = f"means of {n_of({cell.n for cell in cells})}" + ", 95 % intervals" * intervals + lower
+    return words + (f"; {failed} failed rows are left out" if failed else "")
+
+
+def label_of(line: Line) -> tuple[str, str]:
+    """The first label of a line, its policy, and the others, as text."""
+    policy, *others = ("" if label is None else printable(str(label)) for label in line.labels)
+    return policy, " ".join(filter(None, others))
+
+
+def marks_of(blocks: Sequence[Block], alone: bool = False) -> Marks:
+    """Marks for the lines of all blocks, in the order in which they appear."""
+    return Marks.over([label_of(line) for block in blocks for line in block.lines if not line.reference], alone)

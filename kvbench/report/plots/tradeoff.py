@@ -12,25 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from kvbench.report.plots.canvas import (
-    REFERENCE,
-    Marks,
-    Point,
-    label_axes,
-    label_ends,
-    marks_of,
-    n_of,
-    panels,
-    plot_band,
-    split,
-    titles,
-)
-from kvbench.report.plots.request import Request
-from kvbench.report.stats.metric import higher_is_better
-from kvbench.report.tables.pivot import COLUMNS, LINES, Block, Line
+from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, label_ends, panels, plot_band, titles
+from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
 from kvbench.support.quantity import size
-from kvbench.support.text import printable
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes", "question"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
@@ -50,29 +36,27 @@ def draw(request: Request) -> Figure:
     x = request.settings.get("x", "fraction")
     blocks = request.blocks((*LINES, *COLUMNS), ("question_number",)) if x == "question" else request.blocks()
     crowded = max(len(block.lines) for block in blocks) > MOST_LINES
-    marks = marks_of(blocks, crowded)
-    shown = [(block, policy) for block in blocks for policy in (marks_of([block]).policies if crowded else [None])]
+    marks, cells = marks_of(blocks, crowded), cells_of(blocks)
+    shown: list[tuple[Block, str | None]] = [(block, None) for block in blocks]
+    if crowded:
+        shown = [(block, policy) for block in blocks for policy in marks_of([block]).policies]
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
     grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
-    drawn = cells_of(blocks)
     figure, axes = panels(
         panel_titles,
-        f"{common}\n{measured_of(drawn, intervals)}{grey}{request.windows(cell.cell for cell in drawn)}",
+        f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(cell.cell for cell in cells)}",
         labels=[*marks.names, str(REFERENCE["label"])],
         sharey=True,
         sharex=True,
     )
-    xs = [
-        at
-        for axis, (block, policy) in zip(axes, shown, strict=True)
-        for at in _panel(axis, block, policy, marks, x, intervals)
-    ]
+    xs: list[float] = []
+    for axis, (block, policy) in zip(axes, shown, strict=True):
+        xs += _panel(axis, block, policy, marks, x, intervals)
+        label_axes(axis, _AXES[x][0], metric_of(cells))
     _scale(axes[0], x, xs)
-    if all(cell.rate for cell in cells_of(blocks)):
+    if all(cell.rate for cell in cells):
         axes[0].set_ylim(PERCENT)
-    for axis in axes:
-        label_axes(axis, _AXES[x][0], metric_of(cells_of(blocks)))
     label_ends(figure, axes)
     return figure
 
@@ -91,7 +75,7 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
             for cell in cells:
                 axis.axhline(scaled(cell, cell.mean), zorder=1, **REFERENCE)
             continue
-        is_behind = policy is not None and split(line)[0] != policy
+        is_behind = policy is not None and label_of(line)[0] != policy
         points: list[Point] = []
         for cell in cells:
             if (value := measure(cell)) is not None:
@@ -101,7 +85,7 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
         drawn_xs += [x for x, *_ in points]
         style: dict[str, Any] = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1}
         if not is_behind:
-            style = {"zorder": 3, **marks.of(split(line))}
+            style = {"zorder": 3, **marks.of(label_of(line))}
         plot_band(axis, points, **style)
     return drawn_xs
 
@@ -130,32 +114,3 @@ def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
         "bytes": lambda value, _: size([value]),
     }
     axis.xaxis.set_major_formatter(FuncFormatter(words[x]))
-
-
-def scaled(cell: Summary, value: float | None) -> float:
-    """A mean in the unit of the figure: rates in %."""
-    assert value is not None
-    return 100 * value if cell.rate else value
-
-
-def cells_of(blocks: Sequence[Block]) -> list[Summary]:
-    """All cells, with references, once per block."""
-    return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
-
-
-def metric_of(cells: Sequence[Summary]) -> str:
-    """The metrics on the axis of means, with their units."""
-    return printable(", ".join(dict.fromkeys(f"{cell.metric or 'value'}{' (%)' * cell.rate}" for cell in cells)))
-
-
-def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
-    """How many samples the means are over, and what the bands are, if there are any."""
-    lower = "" if all(higher_is_better(cell.metric) for cell in cells) else "; lower is better"
-    failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
-    words = f"means of {n_of({cell.n for cell in cells})}" + ", 95 % intervals" * intervals + lower
-    return words + (f"; {failed} failed rows are left out" if failed else "")
-
-
-def reference_of(block: Block) -> Line | None:
-    """The line of the full cache."""
-    return next((line for line in block.lines if line.reference), None)

@@ -11,20 +11,14 @@ from math import comb
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.selection import Describe
+from kvbench.report.selection import Describe, task_settings
 from kvbench.support.errors import UserError
-
-
-def task_of(description: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The task in the description of a cell, if one was kept."""
-    task = (description or {}).get("task")
-    return task if isinstance(task, Mapping) else {}
 
 
 def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
     """How answers were drawn, in a sentence for the header of a table: empty if none was."""
     texts: dict[str, None] = {}
-    for task in map(task_of, descriptions):
+    for task in map(task_settings, descriptions):
         if temperature := task.get("temperature"):
             number, top_p = task.get("samples_per_prompt", 1), task.get("top_p", 1.0)
             nucleus = f", top_p {top_p:g}" if top_p < 1 else ""
@@ -45,7 +39,7 @@ def pass_at(rows: Sequence[Row], k: int, describe: Describe) -> list[Row]:
         raise UserError(f"pass@{k}: k is a whole number above 0")
     answers: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        drawn = task_of(describe(row.cell)).get("samples_per_prompt", 1)
+        drawn = task_settings(describe(row.cell)).get("samples_per_prompt", 1)
         if drawn < k:
             raise UserError(
                 f"pass@{k} of {row.policy} {row.budget} ({row.task}): its answers per prompt are {drawn}; run it with "

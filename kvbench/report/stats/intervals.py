@@ -27,6 +27,7 @@ from kvbench.report.stats.paired import Paired
 
 FEW = 10
 RESAMPLES = 9_999
+NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
 _BLOCK = 131_072  # weights made at a time: they stay in the processor's cache
 
 
@@ -75,9 +76,8 @@ def with_pseudo_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarra
 
 def student_of_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Student's interval for the ratio of sums to sizes, clusters as the unit, linearised."""
-    clusters = len(sizes)
     centre = sums.sum(-1) / sizes.sum()
-    half = float(stdtrit(clusters - 1, 0.975)) * standard_error(sums, sizes)
+    half = student_quantile(len(sizes) - 1) * standard_error(sums, sizes)
     return centre - half, centre + half
 
 
@@ -110,9 +110,6 @@ def resampled_means(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: i
         weights = np.bincount(drawn.ravel(), minlength=count * clusters).reshape(count, clusters).astype(float)
         means.append((sums @ weights.T) / (weights @ sizes))
     return np.concatenate(means, axis=-1)
-
-
-NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
 
 
 def mean_interval(
@@ -159,12 +156,17 @@ def wilson(hits: float, n: float) -> tuple[float, float]:
     return low, high
 
 
-def student(values: Sequence[float]) -> tuple[float, float]:
-    """Student's 95 % interval for the mean behind two or more values."""
-    n = len(values)
-    mean = math.fsum(values) / n
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = student_quantile(n - 1) * math.sqrt(variance / n)
+def student(values: Sequence[float], weights: Sequence[float] = ()) -> tuple[float, float]:
+    """Student's 95 % interval for the mean behind two or more values, or for their weighted mean.
+
+    The same for values in any order. The weighted mean is the ratio estimator of Cochran, "Sampling Techniques", 3rd
+    edition (1977), section 6.4, with values as the units.
+    """
+    n, weights = len(values), weights or [1.0] * len(values)
+    total = math.fsum(weights)
+    mean = math.fsum(w * x for w, x in zip(weights, values, strict=True)) / total
+    squares = math.fsum((w * (x - mean)) ** 2 for w, x in zip(weights, values, strict=True))
+    half = student_quantile(n - 1) * math.sqrt(n / (n - 1) * squares) / total
     return mean - half, mean + half
 
 
@@ -204,24 +206,16 @@ def _score(gained: int, lost: int, n: int, difference: float) -> float:
 
 
 def perplexity(nll: Sequence[float], tokens: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """(perplexity, low, high): exp of the mean over all tokens of all samples, and its 95 % interval.
+    """(perplexity, low, high): exp of the mean over all tokens of all samples, and its 95 % interval by Student.
 
     ``nll``: nats per token, one number per sample. ``tokens``: how many tokens each is over; if one is unknown (NaN),
-    every sample weighs the same. The interval is Student's for the weighted mean with samples as the units, the ratio
-    estimator of Cochran, "Sampling Techniques", 3rd edition (1977), section 6.4.
+    every sample weighs the same.
     """
-    n = len(nll)
-    weights = [1.0] * n if any(not count > 0 for count in tokens) else list(tokens)
-    total = math.fsum(weights)
-    mean = math.fsum(w * x for w, x in zip(weights, nll, strict=True)) / total
-    if n == 1:
+    weights = [1.0] * len(nll) if any(not count > 0 for count in tokens) else list(tokens)
+    mean = math.fsum(w * x for w, x in zip(weights, nll, strict=True)) / math.fsum(weights)
+    if len(nll) == 1:
         return _exp(mean), None, None
-    if len(set(weights)) == 1:
-        low, high = student(nll)
-    else:
-        squares = math.fsum((w * (x - mean)) ** 2 for w, x in zip(weights, nll, strict=True))
-        half = student_quantile(n - 1) * math.sqrt(n / (n - 1) * squares) / total
-        low, high = mean - half, mean + half
+    low, high = student(nll, weights)
     return _exp(mean), _exp(low), _exp(high)
 
 

@@ -1,4 +1,8 @@
-"""Paired values as arrays: two values per question, and which questions share a context."""
+"""What values of a metric are, and paired values as arrays: two per question, and which questions share a context.
+
+Every metric is a rate in 0..1 (printed x100) with high values better, but for the names below. ``nll``, the mean
+negative log-likelihood of a sample's tokens in nats, is shown as perplexity.
+"""
 
 import hashlib
 from collections.abc import Hashable, Sequence
@@ -7,10 +11,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvbench.records import Row
-from kvbench.report.stats.metric import higher_is_better, is_rate
+from kvbench.records.row import RATE
 from kvbench.support.errors import UserError
 
+LOWER_IS_BETTER = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
 NO_CONTEXT = hashlib.sha256(b"").hexdigest()
+
+
+def is_rate(metric: str | None, values: Sequence[float] | np.ndarray) -> bool:
+    """Whether values of this metric are shares in 0..1: of a plugin's metric they are, unless one is outside."""
+    if RATE.fullmatch(metric or ""):
+        return True
+    numbers = np.asarray(values, float)
+    return metric not in LOWER_IS_BETTER and bool(np.all((numbers >= 0.0) & (numbers <= 1.0)))
+
+
+def higher_is_better(metric: str | None) -> bool:
+    """Whether the larger of two values of this metric is the better one."""
+    return metric not in LOWER_IS_BETTER
+
+
+def shown(metric: str | None) -> str | None:
+    """The name under which means of this metric are reported."""
+    return "perplexity" if metric == "nll" else metric
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tests of paired differences: sign flips, McNemar, and the smallest difference that they detect.
+"""Tests of paired differences: sign flips, McNemar, the smallest difference that they detect, and many tests at once.
 
 Fisher, The Design of Experiments (1935), chapter 21: if A and B are equally good, the sign of a difference may be
 flipped; p is the share of all sign patterns whose sum is at least as extreme as the observed one. Whole clusters are
@@ -8,8 +8,24 @@ zero. Otherwise it is Monte Carlo, with the observed pattern counted among the d
 "Permutation P-values should never be zero", Statistical Applications in Genetics and Molecular Biology 9 (2010) 39.
 Drawing continues until the count is settled or the cap is reached: Besag and Clifford, "Sequential Monte Carlo
 p-values", Biometrika 78 (1991) 301-304.
+
+Many tests: Holm, Tarone and Holm, and one family of a pooled test and a test per cell.
+
+A sign-flip test of m differences that are not zero has no p below 2^-m, so a cell in which three answers changed cannot
+be refused at 0.01 and does not need its share of alpha: Tarone, "A modified Bonferroni method for discrete data",
+Biometrics 46 (1990) 515-522. After each refusal the remaining tests are considered anew: Goeman and Solari, "The
+sequential rejection principle of familywise error control", Annals of Statistics 38 (2010) 3782-3810.
+
+`regressions` asks whether anything became worse. Half of alpha goes to a pooled test of all rates, which detects a
+loss too small for any single cell, half to the cells by the correction of Tarone and Holm; a test that refuses passes
+its half on to the other: Bretz, Maurer, Brannath and Posch, "A graphical approach to sequentially rejective multiple
+test procedures", Statistics in Medicine 28 (2009) 586-604. A run in which nothing is worse fails with a probability of
+at most alpha, whatever the cells have in common: both tests are exact, and a cluster of the pooled test is a question,
+however many cells answered it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +40,8 @@ BATCH = 20_000
 SETTLED = 200
 _DENOMINATORS = (1, 12, 120, 2520)  # tried up to each in turn; 2520 is the least common multiple of 1..10
 _CLOSE = 1e-9
+POWER = 0.8
+ALPHA = 0.005
 
 
 class SignFlip(NamedTuple):
@@ -118,9 +136,6 @@ def mcnemar(only_a: int, only_b: int) -> float:
     return min(1.0, 2.0 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))
 
 
-POWER = 0.8
-
-
 def detectable(paired: Paired, alpha: float) -> float | None:
     """The smallest true difference found with probability POWER at this n and this much disagreement; None below two.
 
@@ -144,3 +159,71 @@ def detectable(paired: Paired, alpha: float) -> float | None:
 def can_refuse(clusters: int, alpha: float) -> bool:
     """Whether any outcome of so many clusters gives a two-sided sign-flip p of at most alpha."""
     return 2.0 ** (1 - clusters) <= alpha
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """One-sided p and decision of every cell, and of all of them together (None if there is no pooled test).
+
+    ``threshold pooled_threshold``: what p was compared with; for the cells, at the last step.
+    """
+
+    cells: tuple[float, ...]
+    worse: tuple[bool, ...]
+    threshold: float
+    pooled: float | None
+    pooled_worse: bool
+    pooled_threshold: float
+
+
+def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = ALPHA) -> Regressions:
+    """Test each cell, and all of them pooled, for a loss from a (baseline) to b (current)."""
+    sums = [paired.gain().sums()[0] for paired in cells]
+    p = tuple(sign_flip(each, "less", alpha / 2 / len(sums)).p for each in sums)
+    least = [2.0 ** -int((each != 0).sum()) for each in sums]
+    if pooled is None:
+        worse, threshold = tarone_holm(p, least, alpha)
+        return Regressions(p, worse, threshold, None, False, alpha)
+    together: np.ndarray = pooled.gain().sums()[0]
+    p_pooled = sign_flip(together, "less", alpha / 2).p
+    first = p_pooled <= alpha / 2
+    worse, threshold = tarone_holm(p, least, alpha if first else alpha / 2)
+    level = alpha if all(worse) else alpha / 2
+    return Regressions(p, worse, threshold, p_pooled, p_pooled <= level, level)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Adjusted p values, in the order given; they are compared with alpha each. Needs no independence.
+
+    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979) 65-70.
+    """
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(p), 0, -1) * np.asarray(p, float)[order]))
+    return adjusted.tolist()
+
+
+def tarone_holm(p: Sequence[float], least: Sequence[float], alpha: float) -> tuple[tuple[bool, ...], float]:
+    """Which nulls are refused, and the last threshold.
+
+    ``p``: of every test. ``least``: the smallest p that each could give. With ``least`` all 0 it is Holm's procedure.
+    """
+    remaining = list(range(len(p)))
+    refused = [False] * len(p)
+    while remaining:
+        limit = threshold([least[i] for i in remaining], alpha)
+        smallest = min(remaining, key=lambda i: p[i])
+        if p[smallest] > limit:
+            return tuple(refused), limit
+        refused[smallest] = True
+        remaining.remove(smallest)
+    return tuple(refused), alpha
+
+
+def threshold(least: Sequence[float], alpha: float) -> float:
+    """Tarone's alpha / K."""
+    ordered = np.sort(np.asarray(least, dtype=float))
+    for k in range(1, len(ordered) + 1):
+        if np.searchsorted(ordered, alpha / k, side="right") <= k:
+            return alpha / k
+    return alpha / max(1, len(ordered))

@@ -6,22 +6,21 @@ the result is rounded.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from statistics import fmean
+from typing import Any
 
 from kvbench.report.stats.intervals import NORMAL_QUANTILE
-from kvbench.report.tables.summary import Summary, sort_key
+from kvbench.report.tables.summary import MEANS, Summary, sort_key
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.tasks.longbench_averages import average, check, weights
 
 FAMILY = "longbench/"
 SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule", "seed")
 """Columns that the cells of an average have in common."""
-_MEANS = (
-    *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
-    *("decode_seconds", "new_tokens", "prompt_tokens"),
-)
 
 
 def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
@@ -34,21 +33,17 @@ def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
     or have no number: an average of some tasks or some samples is another number.
     """
     check(name)
-    settings: dict[tuple, dict[str, list[Summary]]] = {}
-    for line in lines:
-        if line.task.startswith(FAMILY):
-            tasks = settings.setdefault(tuple(getattr(line, key) for key in SETTING), {})
-            tasks.setdefault(line.task.removeprefix(FAMILY), []).append(line)
+    settings = grouped((line for line in lines if line.task.startswith(FAMILY)), attrgetter(*SETTING))
     if not settings:
         raise UserError(f"--average {name} is over tasks of LongBench, and no selected row is of one")
-    return sorted((_averaged(tasks, name) for tasks in settings.values()), key=sort_key)
+    return sorted((_averaged(members, name) for members in settings.values()), key=sort_key)
 
 
-def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
-    first = next(iter(tasks.values()))[0]
+def _averaged(lines: Sequence[Summary], name: str) -> Summary:
+    first, weight = lines[0], weights(name)
     where = " ".join(part for part in (first.model, first.policy, first.score, first.budget) if part)
-    weight = weights(name)
-    cells = {task: lines[0] for task, lines in tasks.items() if task in weight}
+    tasks = grouped(lines, lambda line: line.task.removeprefix(FAMILY))
+    cells = {task: members[0] for task, members in tasks.items() if task in weight}
     if twice := [task for task in cells if len(tasks[task]) > 1]:
         raise UserError(
             f"--average {name} of {where}: several cells of {', '.join(twice)}; select those of one setting, such as "
@@ -68,13 +63,14 @@ def _averaged(tasks: Mapping[str, Sequence[Summary]], name: str) -> Summary:
         parts = [weight[task] ** 2 * (cell.variance or 0) / cell.n for task, cell in cells.items()]
         half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
         low, high = max(0.0, mean - half), min(1.0, mean + half)
-    values = {
-        name: [number for cell in cells.values() if (number := getattr(cell, name)) is not None] for name in _MEANS
-    }
+    means: dict[str, Any] = {}
+    for column in MEANS:
+        numbers = [number for cell in cells.values() if (number := getattr(cell, column)) is not None]
+        means[column] = fmean(numbers) if numbers else None
     versions = {cell.task_version for cell in cells.values()}
     return replace(
         first,
-        **{name: fmean(numbers) if numbers else None for name, numbers in values.items()},  # type: ignore[arg-type]
+        **means,
         task=f"{FAMILY.removesuffix('/')}, average {name} of {len(cells)} tasks",
         context_length=None,
         task_version=first.task_version if len(versions) == 1 else None,

@@ -8,19 +8,22 @@ batch, but not for warm-up repetitions.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from kvbench.records import read_processes
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
-from kvbench.report.selection import Where
-from kvbench.report.tables.grid import Grid, plain_console, write_csv, write_json
+from kvbench.report.selection import Where, task_settings
+from kvbench.report.tables.grid import Grid, write_items, write_json
+from kvbench.support.grouped import grouped
 from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
+_GROUP = ("model", "task", "context_length")
 _COLUMNS = (
-    *("model", "task", "context_length", "prompt_tokens", "prompt_sha256", "context_sha256", "new_tokens"),
+    *(*_GROUP, "prompt_tokens", "prompt_sha256", "context_sha256", "new_tokens"),
     *("prefill_seconds", "evict_seconds", "decode_seconds", "error"),
 )
 
@@ -50,23 +53,16 @@ class Cost:
 def costs(results: Path, warn: Warn, where: Where | None = None) -> list[Cost]:
     """One cost per model, task and context length, in the order of their first rows. Raises as `load_table`."""
     describe = describer(results)
-    batches: dict[str, int] = {}
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in load_table(results, _COLUMNS, warn, where).to_pylist():
-        cell = row["cell"]
-        if cell not in batches:
-            task: Mapping[str, Any] = (describe(cell) or {}).get("task", {})
-            batches[cell] = task.get("batch") or 1
-        row["batch"] = batches[cell]
-        groups.setdefault((row["model"], row["task"], row["context_length"]), []).append(row)
-    return [_cost(key, rows) for key, rows in groups.items()]
+    batch_of = cache(lambda cell: task_settings(describe(cell)).get("batch") or 1)
+    rows = [row | {"batch": batch_of(row["cell"])} for row in load_table(results, _COLUMNS, warn, where).to_pylist()]
+    groups = grouped(rows, lambda row: tuple(row[name] for name in _GROUP))
+    return [_cost(key, members) for key, members in groups.items()]
 
 
 def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
-    shared: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for row in rows:
-        if row["prefill_seconds"] is not None:
-            shared.setdefault((row["context_sha256"], row["prefill_seconds"]), row)
+    timed = [row for row in rows if row["prefill_seconds"] is not None]
+    shared = grouped(timed, lambda row: (row["context_sha256"], row["prefill_seconds"]))
+    prefills = [members[0] for members in shared.values()]
 
     def total(rows: Iterable[Mapping[str, Any]], column: str) -> Any:
         return sum(row["batch"] * (row[column] or 0) for row in rows)
@@ -75,10 +71,10 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
         *key,
         rows=len(rows),
         failed=sum(row["error"] is not None for row in rows),
-        prefills=sum(row["batch"] for row in shared.values()),
-        prefill_tokens=total(shared.values(), "prompt_tokens"),
+        prefills=sum(row["batch"] for row in prefills),
+        prefill_tokens=total(prefills, "prompt_tokens"),
         new_tokens=total(rows, "new_tokens"),
-        prefill_seconds=float(total(shared.values(), "prefill_seconds")),
+        prefill_seconds=float(total(prefills, "prefill_seconds")),
         evict_seconds=float(total(rows, "evict_seconds")),
         decode_seconds=float(total(rows, "decode_seconds")),
     )
@@ -89,20 +85,21 @@ def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where:
     check_format(format, FORMATS)
     lines, processes = costs(folder, warn, where), read_processes(folder) if folder.is_dir() else []
     joules = [process.joules for process in processes if process.joules is not None]
-    device_seconds = sum(process.seconds * process.devices for process in processes)
-    held = {"processes": len(processes), "device_seconds": device_seconds, "joules": sum(joules) if joules else None}
+    seconds = sum(process.seconds * process.devices for process in processes)
+    held = {"processes": len(processes), "device_seconds": seconds, "joules": sum(joules) if joules else None}
     items = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
     with text_to(out) as stream:
         if format == "csv":
-            write_csv(list(items[0]), items, stream)
+            write_items(items, format, stream)
         elif format == "json":
             write_json({"costs": items, "held": held}, stream)
-        elif format == "markdown":
-            stream.write("\n".join([*_grid(lines).markdown(), "", _footer(held)]) + "\n")
         else:
-            console = plain_console(stream)
-            _grid(lines).print(console)
-            console.print(f"\n{_footer(held)}")
+            _grid(lines).write(format, stream)
+            energy = "energy unknown" if not joules else f"{sum(joules):.4g} J as the devices report it"
+            stream.write(
+                f"\nheld: {_seconds(seconds)} of devices by {len(processes)} processes, loading and waiting included; "
+                f"if cells share a ranking, each counts its time in evict; {energy}\n"
+            )
 
 
 def _grid(lines: Sequence[Cost]) -> Grid:
@@ -117,15 +114,6 @@ def _grid(lines: Sequence[Cost]) -> Grid:
         length = "" if cost.context_length is None else str(cost.context_length)
         texts.append([printable(cost.model), printable(cost.task), length, *map(str, counts), *seconds])
     return Grid(heads, texts, "ll" + "r" * (len(heads) - 2))
-
-
-def _footer(held: Mapping[str, Any]) -> str:
-    """What all processes of the folder occupied."""
-    energy = "energy unknown" if held["joules"] is None else f"{held['joules']:.4g} J as the devices report it"
-    return (
-        f"held: {_seconds(held['device_seconds'])} of devices by {held['processes']} processes, loading and waiting "
-        f"included; if cells share a ranking, each counts its time in evict; {energy}"
-    )
 
 
 def _seconds(seconds: float) -> str:

@@ -11,9 +11,8 @@ packs numbers of 2 or 4 bits and keeps a scale and a shift in the model's precis
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from rich.text import Text
@@ -21,11 +20,12 @@ from rich.text import Text
 from kvbench.records import ResultsFolder, Timing, read_sidecar
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
-from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv, write_json
+from kvbench.report.selection import NothingSelected, Where, task_settings
+from kvbench.report.tables.grid import Grid, escaped, plain_console, write_items
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import MissingFile
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 from kvbench.support.text import printable
 
@@ -50,8 +50,7 @@ BITS = (4, 2)
 BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """The median of ``n`` numbers and their quartiles."""
 
     median: float
@@ -106,27 +105,23 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     Raises FileNotFoundError if there are no rows or none was timed, NothingSelected if none is selected, ValueError
     naming file and line for a broken one.
     """
-    table = load_table(results, (*COLUMNS, "metric"), warn, where)
-    timings: dict[str, dict[int, Timing]] = {}
-    for timing in read_sidecar(results, Timing, warn):
-        timings.setdefault(timing.cell, {})[timing.sample] = timing
-    rows = [row for row in table.to_pylist() if row["metric"] == "seconds_per_token"]
+    rows = load_table(results, (*COLUMNS, "metric"), warn, where).to_pylist()
+    rows = [row for row in rows if row["metric"] == "seconds_per_token"]
     if not rows:
         if not any((results / Timing.folder).glob("*.jsonl")):
             raise MissingFile(
                 f"{str(results)!r} has no {Timing.folder}/*.jsonl: only kvbench run task=efficiency writes them"
             )
         raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
+    latest = {(timing.cell, timing.sample): timing for timing in read_sidecar(results, Timing, warn)}
+    timings = grouped(latest.values(), lambda timing: timing.cell)
     describe = describer(results)
-    errors = {row["cell"]: row["error"] for row in rows if row["error"]}
     cells = []
-    for cell, row in {row["cell"]: row for row in rows}.items():
-        task: Mapping[str, Any] = (describe(cell) or {}).get("task", {})
-        repeats = list(timings.get(cell, {}).values())
-        columns = {name: row[name] for name in COLUMNS}
-        error = errors.get(cell) if not repeats else None
-        shape = task.get("batch", 1), task.get("new_tokens", 0)
-        cells.append(Timed(cell, columns, *shape, _quantities(repeats), error))
+    for cell, members in grouped(rows, lambda row: row["cell"]).items():
+        task, repeats = task_settings(describe(cell)), timings.get(cell, [])
+        error = next((row["error"] for row in reversed(members) if row["error"]), None) if not repeats else None
+        columns = {name: members[-1][name] for name in COLUMNS}
+        cells.append(Timed(cell, columns, task.get("batch", 1), task.get("new_tokens", 0), _spreads(repeats), error))
 
     def order(timed: Timed) -> tuple[Any, ...]:
         columns = timed.columns
@@ -137,7 +132,8 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
     return sorted(cells, key=order)
 
 
-def _quantities(repeats: Sequence[Timing]) -> dict[str, Spread]:
+def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
+    """Median and quartiles of each quantity over the repetitions of a cell."""
     numbers: dict[str, list[float]] = {}
     for timing in repeats:
         for name, number in timing.quantities.items():
@@ -146,7 +142,7 @@ def _quantities(repeats: Sequence[Timing]) -> dict[str, Spread]:
         numbers[STEP] = steps
     spreads = {}
     for name, values in numbers.items():
-        low, middle, high = (float(quartile) for quartile in np.percentile(values, (25, 50, 75)))
+        low, middle, high = np.percentile(values, (25, 50, 75)).tolist()
         spreads[name] = Spread(middle, low, high, len(values))
     return spreads
 
@@ -158,11 +154,8 @@ def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, 
     check_format(format, FORMATS)
     cells = timed_cells(folder, warn, where)
     with text_to(out) as stream:
-        if format == "json":
-            write_json([_flat(cell) for cell in cells], stream)
-        elif format == "csv":
-            lines = [_flat(cell) for cell in cells]
-            write_csv(list(dict.fromkeys(name for line in lines for name in line)), lines, stream)
+        if format in ("csv", "json"):
+            write_items([_flat(cell) for cell in cells], format, stream)
         else:
             _print_blocks(cells, format, stream)
             shared = windows((cell.cell for cell in cells), describer(folder))
@@ -182,33 +175,29 @@ def _flat(cell: Timed) -> dict[str, Any]:
 
 
 def _print_blocks(cells: Sequence[Timed], format: str, out: TextIO) -> None:
-    def key(cell: Timed) -> tuple[Any, ...]:
-        return cell.columns["model"], cell.batch, cell.columns["context_length"]
-
-    console = plain_console(out)
-    for number, ((model, batch, tokens), group) in enumerate(groupby(cells, key)):
-        block = list(group)
+    blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
+    for number, ((model, batch, tokens), block) in enumerate(blocks.items()):
         title = f"model {printable(model)}, {tokens} tokens, batch {batch}, {block[0].new_tokens} new tokens"
         gap = "\n" if number else ""
         if format == "markdown":
-            out.write(gap + "\n".join([f"**{escaped(title)}**", "", *_grid(block).markdown()]) + "\n")
+            out.write(f"{gap}**{escaped(title)}**\n\n")
         else:
-            console.print(Text(gap + title, style="bold"))
-            _grid(block).print(console)
-        for error in dict.fromkeys(cell.error for cell in block if cell.error):
-            failed = (cell for cell in block if cell.error == error)
-            names = ", ".join(" ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in failed)
+            plain_console(out).print(Text(gap + title, style="bold"))
+        _grid(block).write(format, out)
+        failed = grouped((cell for cell in block if cell.error), lambda cell: cell.error or "")
+        for error, members in failed.items():
+            names = ", ".join(" ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in members)
             out.write(f"\n{printable(names)}: {escaped(error) if format == 'markdown' else printable(error)}\n")
 
 
 def _grid(block: Sequence[Timed]) -> Grid:
     """Labels and figures of the cells of a block, without the columns that are empty or, for a label, always equal."""
     names = [name for name in LABELS if name in LABELS[:3] or len({cell.columns[name] for cell in block}) > 1]
-    heads = [*names, *FIGURES]
-    lines = [[*_labels(cell, names), *(show(cell) for show in FIGURES.values())] for cell in block]
-    used = [i for i in range(len(heads)) if i < len(names) or any(line[i] for line in lines)]
-    align = "l" * len(names) + "r" * (len(used) - len(names))
-    return Grid([heads[i] for i in used], [[line[i] for i in used] for line in lines], align)
+    figures = [_figures(cell) for cell in block]
+    heads = [head for head in figures[0] if any(figure[head] for figure in figures)]
+    texts = [[figure[head] for head in heads] for figure in figures]
+    lines = [[*_labels(cell, names), *line] for cell, line in zip(block, texts, strict=True)]
+    return Grid([*names, *heads], lines, "l" * len(names) + "r" * len(heads))
 
 
 def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
@@ -217,86 +206,71 @@ def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
     return ["" if value is None else printable(str(value)) for value in values]
 
 
-def _median(name: str, words: Callable[[float], str]) -> Callable[[Timed], str]:
-    return lambda cell: "" if (median := cell.median(name)) is None else words(median)
+def _figures(cell: Timed) -> dict[str, str]:
+    """The columns of the table: their heads, and what they show of a cell ("" for what was not measured)."""
 
+    def median(name: str, words: Callable[[float], str]) -> str:
+        number = cell.median(name)
+        return "" if number is None else words(number)
 
-def _seconds(name: str) -> Callable[[Timed], str]:
-    return _median(name, lambda median: duration([median]) if median else "")
+    def seconds(name: str) -> str:
+        return median(name, lambda number: duration([number]) if number else "")
 
-
-def _spread(name: str) -> Callable[[Timed], str]:
-    """Median and quartiles in one unit: "4.1 [4.0, 4.6] ms"."""
-
-    def show(cell: Timed) -> str:
-        spread = cell.quantities.get(name)
-        if spread is None or not spread.median:
+    def spread(name: str) -> str:
+        """Median and quartiles in one unit: "4.1 [4.0, 4.6] ms"."""
+        quartiles = cell.quantities.get(name)
+        if quartiles is None or not quartiles.median:
             return ""
-        factor, unit = (1e3, "ms") if spread.high < 0.9995 else (1.0, "s")
-        median, low, high = (f"{factor * number:.3g}" for number in (spread.median, spread.low, spread.high))
-        return f"{median} [{low}, {high}] {unit}"
+        factor, unit = (1e3, "ms") if quartiles.high < 0.9995 else (1.0, "s")
+        middle, low, high = (f"{factor * number:.3g}" for number in quartiles[:3])
+        return f"{middle} [{low}, {high}] {unit}"
 
-    return show
-
-
-def _bytes(name: str) -> Callable[[Timed], str]:
-    return _median(name, lambda median: size([median]))
-
-
-def _roof(phase: str) -> Callable[[Timed], str]:
-    def show(cell: Timed) -> str:
+    def roof(phase: str) -> str:
         roofline = cell.roofline(phase)
         return "" if roofline is None else f"{100 * roofline[0]:.2g} % {roofline[1]}"
 
-    return show
-
-
-FIGURES: Mapping[str, Callable[[Timed], str]] = {
-    "prefill": _seconds("prefill_seconds"),
-    "scoring": _seconds("score_seconds"),
-    "evict": _seconds("cut_seconds"),
-    "first token": _spread("first_token_seconds"),
-    "step": _spread(STEP),
-    "tokens/s": lambda cell: "" if cell.tokens_per_second is None else f"{cell.tokens_per_second:.4g}",
-    "held": _bytes("held_bytes"),
-    "decoding in": _bytes("decode_bytes"),
-    "peak reading": _bytes("prefill_peak_bytes"),
-    "peak decoding": _bytes("decode_peak_bytes"),
-    "prefill at": _roof("prefill"),
-    "scoring at": _roof("score"),
-    "step at": _roof("step"),
-    "joules": _median("joules", "{:.3g}".format),
-}
-"""Columns of the table: their heads, and what they show of a cell."""
+    return {
+        "prefill": seconds("prefill_seconds"),
+        "scoring": seconds("score_seconds"),
+        "evict": seconds("cut_seconds"),
+        "first token": spread("first_token_seconds"),
+        "step": spread(STEP),
+        "tokens/s": "" if cell.tokens_per_second is None else f"{cell.tokens_per_second:.4g}",
+        "held": median("held_bytes", lambda count: size([count])),
+        "decoding in": median("decode_bytes", lambda count: size([count])),
+        "peak reading": median("prefill_peak_bytes", lambda count: size([count])),
+        "peak decoding": median("decode_peak_bytes", lambda count: size([count])),
+        "prefill at": roof("prefill"),
+        "scoring at": roof("score"),
+        "step at": roof("step"),
+        "joules": median("joules", "{:.3g}".format),
+    }
 
 
 def _environment(folder: Path, cells: Sequence[Timed]) -> str:
     """The devices, their measured speeds, how busy the machine was, and a quantised cache of equal bytes."""
-    environments = load_table(folder, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
+    table = load_table(folder, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
     names: dict[str, None] = {}
     dtypes: dict[Any, None] = {}
-    for environment in environments["environment"].unique().to_pylist():
-        description = (environment and ResultsFolder(folder).read_environment(environment)) or {}
-        device = description.get("device")
+    for environment in table["environment"].unique().to_pylist():
+        device = ((environment and ResultsFolder(folder).read_environment(environment)) or {}).get("device")
         dtype = device.get("dtype") if isinstance(device, Mapping) else None
         dtypes[dtype] = None
         names[f"{device.get('name')}, {dtype}" if isinstance(device, Mapping) else str(device)] = None
-    copies, products, loads = (
-        [median for cell in cells if (median := cell.median(name)) is not None]
-        for name in ("device_copy_bytes_per_second", "device_flops_per_second", "load")
-    )
-    line = "; ".join(names)
+
+    def measured(name: str, unit: float) -> str:
+        """The smallest and the largest median of the cells."""
+        medians = [number / unit for cell in cells if (number := cell.median(name)) is not None]
+        return "-".join(dict.fromkeys(f"{number:.3g}" for number in (min(medians), max(medians)))) if medians else ""
+
+    copies, products = measured("device_copy_bytes_per_second", 1e9), measured("device_flops_per_second", 1e12)
+    line, load = "; ".join(names), measured("load", 1)
     if copies and products:
-        line += f": copies {_range(copies, 1e9)} GB/s, multiplies {_range(products, 1e12)} TFLOP/s"
-    if loads:
-        line += f"; load of the machine {_range(loads, 1)}"
+        line += f": copies {copies} GB/s, multiplies {products} TFLOP/s"
+    if load:
+        line += f"; load of the machine {load}"
     notes = filter(None, map(quantized_note, dtypes))
     return "".join(f"{printable(text)}\n" for text in (line, *notes))
-
-
-def _range(numbers: Sequence[float], unit: float) -> str:
-    low, high = (f"{number / unit:.3g}" for number in (min(numbers), max(numbers)))
-    return low if low == high else f"{low}-{high}"
 
 
 def share_of_full(bits: int, bytes_each: int, group: int = GROUP) -> float:

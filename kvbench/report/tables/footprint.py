@@ -10,7 +10,6 @@ that keep everything while others evict from the answer count as if they grew no
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
@@ -20,9 +19,10 @@ import numpy as np
 from kvbench.report.output import check_format, text_to
 from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.stats.metric import is_rate
-from kvbench.report.tables.grid import Grid, plain_console, write_csv, write_json
+from kvbench.report.stats.paired import is_rate
+from kvbench.report.tables.grid import Grid, write_items
 from kvbench.report.tables.summary import budget_key
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import size
 from kvbench.support.text import printable, wrapped
 
@@ -103,24 +103,13 @@ def footprints(results: Path, warn: Warn, where: Where | None = None, least: flo
     """
     rows = [row for row in load_table(results, _COLUMNS, warn, where).to_pylist() if _counts(row)]
     lines: list[Footprint] = []
-
-    def setting(row: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[name] or 0 if name == "context_length" else row[name] for name in _SETTING)
-
-    def method(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(row[name] or "" for name in _METHOD)
-
-    for _, members in groupby(sorted(rows, key=setting), setting):
-        task = list(members)
+    for task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).values():
         full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
         others = [row for row in task if row["policy"].split()[0] != "full" and _question(row) in full]
-        for _, group in groupby(sorted(others, key=method), method):
-            by_budget: dict[str, list[Mapping[str, Any]]] = {}
-            for row in group:
-                by_budget.setdefault(row["budget"], []).append(row)
-            measured = [_measured(each, full, least) for each in by_budget.values()]
+        for _, method in sorted(grouped(others, lambda row: tuple(row[name] or "" for name in _METHOD)).items()):
+            measured = [_measured(cell, full, least) for cell in grouped(method, lambda row: row["budget"]).values()]
             enough = [line for line in measured if line.enough]
-            smallest = min(enough, key=lambda line: (line.footprint, *budget_key(line.budget))) if enough else None
+            smallest = min(enough, key=lambda line: (line.footprint, *budget_key(line.budget)), default=None)
             lines.append(smallest or max(measured, key=lambda line: (line.mean, -line.footprint)))
     if not lines:
         raise NothingSelected("no selected task has rows with rates of policy=full and of another policy")
@@ -183,19 +172,14 @@ def print_footprints(
     lines = footprints(folder, warn, where, least)
     with text_to(out) as stream:
         if format in ("csv", "json"):
-            items = [asdict(line) for line in lines]
-            write_csv(list(items[0]), items, stream) if format == "csv" else write_json(items, stream)
+            write_items([asdict(line) for line in lines], format, stream)
             return
-        for key, members in groupby(lines, lambda line: (line.model, line.task, line.context_length)):
-            model, task, tokens = key
+        tasks = grouped(lines, lambda line: (line.model, line.task, line.context_length))
+        for (model, task, tokens), members in tasks.items():
             length = "" if tokens is None else f", {tokens} tokens"
             stream.write(f"model {printable(model)}, task {printable(task)}{length}: at least {least:.0%} of full\n\n")
-            grid = _grid(list(members))
-            if format == "markdown":
-                stream.write("\n".join(grid.markdown()) + "\n\n")
-            else:
-                grid.print(plain_console(stream))
-                stream.write("\n")
+            _grid(members).write(format, stream)
+            stream.write("\n")
         stream.write("\n".join(wrapped(NOTE, 100)) + "\n")
 
 

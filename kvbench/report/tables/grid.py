@@ -8,6 +8,7 @@ formats are lossless.
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,7 +157,14 @@ class Grid:
 
     def markdown(self) -> list[str]:
         """The lines of a Markdown table."""
-        return markdown_table(*([list(map(escaped, line)) for line in (self.heads, *self.lines)]), align=self.align)
+        return markdown_table(*(list(map(escaped, line)) for line in (self.heads, *self.lines)), align=self.align)
+
+    def write(self, format: str, out: TextIO) -> None:
+        """Write a Markdown table, or aligned columns as ``text``."""
+        if format == "markdown":
+            out.write("\n".join(self.markdown()) + "\n")
+        else:
+            self.print(plain_console(out))
 
 
 def plain_console(out: TextIO) -> Console:
@@ -175,13 +183,20 @@ def escaped(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", printable(text))
 
 
-def write_csv(columns: Sequence[str], items: Iterable[Any], out: TextIO) -> None:
-    """One line per item: its attributes (the values of a mapping) named by ``columns``, numbers with all digits."""
+def write_items(
+    items: Sequence[Mapping[str, Any]], format: str, out: TextIO, columns: Sequence[str] | None = None
+) -> None:
+    """Write items as CSV with these columns, by default all names; or as JSON, where NaN and infinity are null."""
+    if format == "csv":
+        names = columns or list(dict.fromkeys(name for item in items for name in item))
+        write_csv([names, *([item.get(name) for name in names] for item in items)], out)
+    else:
+        finite = [{name: None if _is_not_finite(value) else value for name, value in item.items()} for item in items]
+        write_json(finite, out)
 
-    def value(item: Any, name: str) -> Any:
-        return item.get(name) if isinstance(item, Mapping) else getattr(item, name)
 
-    write_lines([columns, *([value(item, name) for name in columns] for item in items)], out)
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def write_json(value: Any, out: TextIO) -> None:
@@ -190,8 +205,8 @@ def write_json(value: Any, out: TextIO) -> None:
     out.write("\n")
 
 
-def write_lines(lines: Iterable[Iterable[Any]], out: TextIO) -> None:
-    """Lines of values as CSV; none of their texts is a formula."""
+def write_csv(lines: Iterable[Iterable[Any]], out: TextIO) -> None:
+    """Lines of values, numbers with all digits; none of their texts is a formula."""
     for line in lines:
         out.write(",".join(map(_field, line)) + "\n")
 

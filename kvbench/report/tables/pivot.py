@@ -1,13 +1,14 @@
 """Summaries laid out in blocks: the line and the column of every cell, in which table."""
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvbench.report.selection import Describe, differences, flat
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
 BLOCK = ("model", "task", "context_length")
 LINES = ("policy", "score")
@@ -39,14 +40,17 @@ class Block:
     columns: list[Key]
     lines: list[Line]
 
+    def title_of(self, column: Key) -> dict[str, Any]:
+        """What the cells of a column have in common."""
+        return self.title | dict(zip(self.column_keys, column, strict=True))
+
     def cells(self, reference: bool) -> list[Summary]:
         """The cells of the reference lines, or of all other lines, each once."""
         cells = [cell for line in self.lines if line.reference == reference for cell in line.cells.values()]
         return list({(cell.cell, cell.question_number): cell for cell in cells}.values())
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     line: Key
     column: Key
     cell: Summary
@@ -59,8 +63,7 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
             raise UserError(f"{name}= has no key; allowed, one or more: {' '.join(KEYS)}")
         for key in keys:
             if key not in KEYS and "." not in key:
-                near = get_close_matches(key, KEYS, n=1)
-                meant = f"did you mean {near[0]}? " if near else ""
+                meant = "".join(f"did you mean {near}? " for near in get_close_matches(key, KEYS, n=1))
                 keys_text = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells, such as policy.window"
                 raise UserError(f"{name}={','.join(keys)}: there is no key {key!r}; {keys_text}")
             if (*rows, *cols).count(key) > 1:
@@ -110,10 +113,9 @@ def arrange(
     for key in sorted(places, key=_order(block_keys, scored)):
         line_keys, entries = _tell_apart(tuple(rows), places[key], describe)
         lines: dict[tuple[bool, Key], Line] = {}
-        for entry in entries:
-            reference = _is_reference(entry.cell)
-            line = lines.setdefault((reference, entry.line), Line(entry.line, reference))
-            line.cells[entry.column] = entry.cell
+        for labels, column, cell in entries:
+            line = lines.setdefault((_is_reference(cell), labels), Line(labels, _is_reference(cell)))
+            line.cells[column] = cell
         order = _order(line_keys, scored)  # a reference that no policy label puts in its place comes first
         ordered = sorted(
             lines.values(), key=lambda line: ("policy" in line_keys or not line.reference, order(line.labels))
@@ -166,36 +168,33 @@ def _tell_apart(
     rows: tuple[str, ...], entries: list[_Entry], describe: Describe
 ) -> tuple[tuple[str, ...], list[_Entry]]:
     """Longer labels, until no two cells share a place."""
+
+    def split(key: str, label: Callable[[_Entry], Any]) -> None:
+        nonlocal rows, entries
+        rows = (*rows, key)
+        entries = [entry._replace(line=(*entry.line, label(entry))) for entry in entries]
+
     for key in EXTRA:
         if any(len({getattr(entry.cell, key) for entry in group}) > 1 for group in _collisions(entries)):
-            rows, entries = (*rows, key), [_split(entry, getattr(entry.cell, key)) for entry in entries]
+            split(key, lambda entry, key=key: getattr(entry.cell, key))
     names: dict[Key, set[str]] = {}
     for group in _collisions(entries):
         names.setdefault(group[0].line, set()).update(differences([describe(entry.cell.cell) for entry in group]))
     if any(names.values()):
-        rows = (*rows, "setting")
 
         def setting(entry: _Entry) -> str | None:
-            leaves = flat(describe(entry.cell.cell))
-            differing = sorted(names.get(entry.line, ()))
+            leaves, differing = flat(describe(entry.cell.cell)), sorted(names.get(entry.line, ()))
             return " ".join(f"{name}={str(leaves[name])[:12]}" for name in differing if name in leaves) or None
 
-        entries = [_split(entry, setting(entry)) for entry in entries]
+        split("setting", setting)
     if hashed := {entry.line for group in _collisions(entries) for entry in group}:
-        rows = (*rows, "cell")
-        entries = [_split(entry, entry.cell.cell if entry.line in hashed else None) for entry in entries]
+        split("cell", lambda entry: entry.cell.cell if entry.line in hashed else None)
     return rows, entries
 
 
 def _collisions(entries: list[_Entry]) -> list[list[_Entry]]:
-    places: dict[tuple[bool, Key, Key], list[_Entry]] = {}
-    for entry in entries:
-        places.setdefault((_is_reference(entry.cell), entry.line, entry.column), []).append(entry)
+    places = grouped(entries, lambda entry: (_is_reference(entry.cell), entry.line, entry.column))
     return [group for group in places.values() if len(group) > 1]
-
-
-def _split(entry: _Entry, label: Any) -> _Entry:
-    return replace(entry, line=(*entry.line, label))
 
 
 def _order(keys: Sequence[str], scored: Set[str]) -> Callable[[Key], tuple]:

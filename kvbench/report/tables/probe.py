@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from kvbench.report.output import check_format, text_to
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
-from kvbench.report.tables.grid import Grid, escaped, plain_console, write_csv, write_json
+from kvbench.report.tables.grid import Grid, escaped, plain_console, write_items
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.text import printable
 
 FORMATS = ("text", "markdown", "csv", "json")
@@ -69,23 +70,17 @@ def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> lis
     keys = ["cell", *columns_of(by)]
     complete = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
     complete = complete.append_column("place", pa.array(range(len(complete)), pa.int64()))
-    grouped = complete.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
-    samples_in_order = grouped.aggregate([("value", "mean"), ("place", "min")]).sort_by("place_min")
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for sample in samples_in_order.to_pylist():
-        groups.setdefault(tuple(sample[key] for key in keys), []).append(sample)
+    by_sample = complete.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
+    samples_in_order = by_sample.aggregate([("value", "mean"), ("place", "min")]).sort_by("place_min").to_pylist()
     means = []
-    for (cell, *rest), samples in groups.items():
+    for (cell, *values), samples in grouped(samples_in_order, lambda row: tuple(row[key] for key in keys)).items():
         defined = [sample for sample in samples if sample["value_mean"] is not None]
-        values = [(sample["context_sha256"], sample["value_mean"]) for sample in defined]
         quantity = samples[0]["quantity"]
-        interval = _interval(values, quantity)
+        interval = _interval([(sample["context_sha256"], sample["value_mean"]) for sample in defined], quantity)
         if percent and quantity in _SHARES:
             interval = tuple(None if number is None else 100 * number for number in interval)
-            rest = [
-                f"{quantity} (%)" if key == "quantity" else value for key, value in zip(keys[1:], rest, strict=True)
-            ]
-        means.append(Mean(tuple(rest), cell, len(defined), len(samples) - len(defined), *interval))
+            values[keys.index("quantity") - 1] = f"{quantity} (%)"
+        means.append(Mean(tuple(values), cell, len(defined), len(samples) - len(defined), *interval))
     return means
 
 
@@ -93,11 +88,9 @@ def _interval(values: Sequence[tuple[str, float]], quantity: str) -> tuple[float
     """Mean and limits of (cluster, value)."""
     if not values:
         return None, None, None
-    clusters: dict[str, list[float]] = {}
-    for cluster, value in values:
-        clusters.setdefault(cluster, []).append(value)
-    sums = np.array([math.fsum(members) for members in clusters.values()])
-    sizes = np.array([len(members) for members in clusters.values()], dtype=float)
+    clusters = grouped(values, lambda pair: pair[0]).values()
+    sums = np.array([math.fsum(value for _, value in members) for members in clusters])
+    sizes = np.array([len(members) for members in clusters], dtype=float)
     mean = math.fsum(sums) / len(values)
     if len(sums) < 2:
         return mean, None, None
@@ -123,11 +116,8 @@ def print_probed(
     with text_to(out) as stream:
         if format in ("csv", "json"):
             columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
-            items = [vars(mean) | dict(zip(names, mean.keys, strict=True)) for mean in means]
-            if format == "csv":
-                write_csv(columns, items, stream)
-            else:
-                write_json([{name: item[name] for name in columns} for item in items], stream)
+            lines = [vars(mean) | dict(zip(names, mean.keys, strict=True)) for mean in means]
+            write_items([{name: line[name] for name in columns} for line in lines], format, stream, columns)
             return
         if means:
             _print_grid(means, names, across, format, stream, note)
@@ -158,19 +148,20 @@ def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format
         ],
         "l" * len(labels) + "r" * len(heads),
     )
-    named = [(name, records[0][name]) for name in common if records[0][name]]
-    words = (str(key) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {key}" for name, key in named)
-    title = ", ".join(words)
+    shared = [(name, records[0][name]) for name in common if records[0][name]]
+    title = ", ".join(
+        str(value) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {value}" for name, value in shared
+    )
     counts = {mean.n for mean in means}
     several = f" to {max(counts)}" if len(counts) > 1 else ""
     caption = f"mean [95 % interval] over n = {min(counts)}{several} samples" + (f"; {note}" if note else "")
     if format == "markdown":
-        out.write("\n".join([f"**{escaped(title)}**", "", caption, "", *grid.markdown()]) + "\n")
+        out.write(f"**{escaped(title)}**\n\n{caption}\n\n")
+        grid.write(format, out)
         return
     console = plain_console(out)
     console.print(printable(title), style="bold")
-    console.print(caption)
-    console.print()
+    console.print(f"{caption}\n")
     grid.print(console, len(labels), console.width if console.is_terminal else WIDTH)
 
 

@@ -4,14 +4,16 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from kvbench.report.compare.compare import Mark
 from kvbench.report.selection import Describe
-from kvbench.report.stats.metric import higher_is_better
+from kvbench.report.stats.paired import higher_is_better
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
 from kvbench.report.tables.windows import windows
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, numbered, percent, size
 
 BETTER, WORSE = "▲", "▼"
@@ -34,7 +36,7 @@ class Figure:
 
     def __str__(self) -> str:
         interval = f"[{self.low}, {self.high}]" if self.low else ""
-        return " ".join(part for part in (self.mean, interval, self.note) if part)
+        return " ".join(filter(None, (self.mean, interval, self.note)))
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,8 @@ def sheet(
     """
     marks = marks or {}
     cells = [cell for line in block.lines for cell in line.cells.values()]
-    decimals = _decimals(cells)
-    best, second = _ranked(block)
-    labels = {
-        label: i for i, label in enumerate(block.line_keys) if any(line.labels[i] is not None for line in block.lines)
-    }
+    decimals, (best, second) = _decimals(cells), _ranked(block)
+    used = [i for i in range(len(block.line_keys)) if any(line.labels[i] is not None for line in block.lines)]
     lines = []
     for line in block.lines:
         tally = Counter(cell.n for cell in line.cells.values())
@@ -89,17 +88,15 @@ def sheet(
             cell, place = line.cells.get(column), (id(line), column)
             figure = _figure(cell, common, decimals, marks.get(cell.cell) if cell else None)
             figures.append(replace(figure, best=place in best, second=place in second))
-        texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in labels.values())
-        evict = [] if line.reference else [cell.evict_seconds for cell in line.cells.values()]
-        seconds = [each for each in evict if each is not None]
-        evict_time = duration([sum(seconds) / len(seconds)]) if seconds else ""
-        lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), evict_time))
+        texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in used)
+        seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
+        evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
+        lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), evict))
+    described = windows((cell.cell for cell in cells), describe)
     return Sheet(
         title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
-        caption="; ".join(
-            filter(None, (_caption(cells, bool(best), against), windows((cell.cell for cell in cells), describe)))
-        ),
-        labels=(*labels, "n"),
+        caption="; ".join(filter(None, (_caption(cells, bool(best), against), described))),
+        labels=(*(block.line_keys[i] for i in used), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
         notes=tuple(_notes(block)),
@@ -145,15 +142,13 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
 
     None is best if all are equal or samples are missing; none is second if several are best or only two compete.
     """
-    rivals: dict[tuple, list[tuple[Summary, tuple[int, Key]]]] = {}
-    for line in block.lines:
-        for column, cell in line.cells.items():
-            if not line.reference:
-                key = (column, cell.model, cell.task, cell.context_length, cell.metric)
-                rivals.setdefault(key, []).append((cell, (id(line), column)))
+    places = [
+        (cell, (id(line), column)) for line in block.lines for column, cell in line.cells.items() if not line.reference
+    ]
+    same = attrgetter("model", "task", "context_length", "metric")
     best: set[tuple[int, Key]] = set()
     second: set[tuple[int, Key]] = set()
-    for (*_, metric), group in rivals.items():
+    for (_, (*_, metric)), group in grouped(places, lambda place: (place[1][1], same(place[0]))).items():
         means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=higher_is_better(metric))
         if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
             winners = {place for cell, place in group if cell.mean == means[0]}
@@ -164,9 +159,8 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
 
 
 def _head(block: Block, column: Key) -> tuple[str, ...]:
-    names = ", ".join(
-        _named(key, value) for key, value in zip(block.column_keys, column, strict=True) if value is not None
-    )
+    keyed = zip(block.column_keys, column, strict=True)
+    names = ", ".join(_named(key, value) for key, value in keyed if value is not None)
     cells = [line.cells[column] for line in block.lines if column in line.cells and not line.reference]
     kept = percent(cell.kept_fraction for cell in cells if cell.kept_fraction is not None)
     held = size(cell.cache_bytes for cell in cells if cell.cache_bytes is not None)

@@ -14,8 +14,8 @@ import pyarrow as pa
 from kvbench.records import Row
 from kvbench.report.rows import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
-from kvbench.report.stats.metric import is_rate, shown
-from kvbench.report.stats.paired import NO_CONTEXT
+from kvbench.report.stats.paired import NO_CONTEXT, is_rate, shown
+from kvbench.support.grouped import grouped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Summary:
 
     Means are over the ``n`` samples that have a value; missing is None.
 
-    ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.metric`),
+    ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.paired`),
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
     per sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts failed samples, ``blanks`` those that have
     neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.
@@ -65,21 +65,18 @@ class Summary:
     question_number: int | None = None  # not a column
 
 
-COLUMNS: tuple[str, ...] = tuple(
-    field.name
-    for field in fields(Summary)
-    if field.name not in ("rate", "variance", "failures", "blank_samples", "question_number")
-)
+_NO_COLUMNS = ("rate", "variance", "failures", "blank_samples", "question_number")
+COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in _NO_COLUMNS)
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
     *("task_version", "cell"),
 )
-_MEANS = (
+MEANS = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
     *("decode_seconds", "new_tokens", "prompt_tokens"),
 )
 _CONTEXT = ("context_sha256", "prompt_sha256")
-NEEDED: tuple[str, ...] = (*_FIRST, *_MEANS, *_CONTEXT, "question_number", "sample", "metric", "value", "error")
+NEEDED: tuple[str, ...] = (*_FIRST, *MEANS, *_CONTEXT, "question_number", "sample", "metric", "value", "error")
 """Columns of rows that a summary is made from."""
 
 
@@ -103,7 +100,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
     metrics = table["metric"].combine_chunks().dictionary_encode(null_encoding="encode")
     names, metric = metrics.dictionary.to_pylist(), metrics.indices.to_numpy()[order]
     samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
-    measured = {name: table[name].to_numpy()[order].astype(float) for name in _MEANS}
+    measured = {name: table[name].to_numpy()[order].astype(float) for name in MEANS}
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
@@ -111,38 +108,30 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
         members = slice(start, stop)
-        metrics_present = (names[code] for code in np.unique(metric[members]) if names[code] is not None)
-        name = next(metrics_present, None)
-        failures: dict[str, list[int]] = {}
-        for place in range(start, stop) if failed[members].any() else ():
-            if failed[place]:
-                failures.setdefault(messages[place], []).append(int(samples[place]))
-        blank = samples[members][~good[members] & ~failed[members]]
-        means = {column: _average(numbers[members][good[members]]) for column, numbers in measured.items()}
-        scores = values[members][good[members]]
-        tokens = measured["new_tokens"][members][good[members]]
+        valued, is_failed = good[members], failed[members]
+        name = next((names[code] for code in np.unique(metric[members]) if names[code] is not None), None)
+        errors = grouped((np.flatnonzero(is_failed) + start).tolist(), messages.__getitem__)
+        blank = samples[members][~valued & ~is_failed]
+        scores = values[members][valued]
         mean = low = high = None
-        if len(scores):
-            is_nll = name == "nll"
-            cluster = np.unique(context[members][good[members]], return_inverse=True)[1]
-            mean, low, high = (
-                perplexity(scores.tolist(), tokens.tolist())
-                if is_nll
-                else mean_interval(scores.tolist(), rates[name], cluster)
-            )
+        if len(scores) and name == "nll":
+            mean, low, high = perplexity(scores.tolist(), measured["new_tokens"][members][valued].tolist())
+        elif len(scores):
+            cluster = np.unique(context[members][valued], return_inverse=True)[1]
+            mean, low, high = mean_interval(scores.tolist(), rates[name], cluster)
         return Summary(
             **labels,  # type: ignore[arg-type]
-            **means,  # type: ignore[arg-type]
+            **{column: _average(numbers[members][valued]) for column, numbers in measured.items()},  # type: ignore[arg-type]
             n=len(scores),
             mean=mean,
             low=low,
             high=high,
-            errors=int(failed[members].sum()),
+            errors=int(is_failed.sum()),
             blanks=len(blank),
             metric=shown(name),
             rate=rates[name],
             variance=float(np.var(scores, ddof=1)) if len(scores) > 1 else None,
-            failures={text: tuple(numbers) for text, numbers in failures.items()},
+            failures={text: tuple(samples[places].tolist()) for text, places in errors.items()},
             blank_samples=tuple(blank.tolist()),
         )
 

@@ -6,7 +6,6 @@ line per cell with all columns of `kvbench.report.tables.summary.Summary`; ``dec
 timed, as others share their steps.
 """
 
-import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -29,8 +28,7 @@ from kvbench.report.tables.grid import (
     plain_console,
     print_lines,
     text_grid,
-    write_csv,
-    write_json,
+    write_items,
 )
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
@@ -137,10 +135,7 @@ def print_table(
         return
     if format in LONG:
         with text_to(out) as stream:
-            if format == "csv":
-                write_csv(SUMMARY_COLUMNS, cells, stream)
-            else:
-                write_json([_json_object(cell) for cell in cells], stream)
+            write_items([_item(cell) for cell in cells], format, stream, SUMMARY_COLUMNS)
         return
     marks = {} if view.against is None else _marks(folder, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
@@ -182,11 +177,10 @@ def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) ->
         raise UserError(f"against={against}: {error}") from error
 
 
-def _json_object(cell: Summary) -> dict[str, object]:
-    """All columns, and failed samples by message; an infinite number is missing."""
+def _item(cell: Summary) -> dict[str, object]:
+    """All columns, and failed samples by message."""
     columns = {name: getattr(cell, name) for name in SUMMARY_COLUMNS}
-    finite = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in columns.items()}
-    return finite | {"failures": cell.failures, "blank_samples": cell.blank_samples}
+    return columns | {"failures": cell.failures, "blank_samples": cell.blank_samples}
 
 
 def _write_sheets(

@@ -32,11 +32,11 @@ def windows(cells: Iterable[str], describe: Describe) -> str:
     policies = [part for each in descriptions if isinstance(part := (each or {}).get("policy"), Mapping)]
     shared, differing = [], []
     for setting, write in SETTINGS.items():
-        names: dict[str, dict[str, None]] = {}
+        names: dict[str, set[str]] = {}
         for policy in policies:
             text = write(policy.get(setting)) if "budget" in policy.get("takes", ()) else None
             if text is not None:
-                names.setdefault(text, {})[str(policy.get("name"))] = None
+                names.setdefault(text, set()).add(str(policy.get("name")))
         if len(names) > 1:
             parts = (f"{text} ({', '.join(sorted(names[text]))})" for text in sorted(names, key=lambda t: (len(t), t)))
             differing.append(f"{setting} {', '.join(parts)}")

@@ -1,4 +1,6 @@
-"""Weights & Biases: one run per cell, named by the cell's hash, so that a cell is the same run wherever it is made.
+"""Where rows are mirrored to besides the results folder, which stays the record: nothing is read back from there.
+
+Weights & Biases: one run per cell, named by the cell's hash, so that a cell is the same run wherever it is made.
 
 A run holds the cell's description as its config, value and new tokens by sample, a table of samples, and as its summary
 the means of the table; runs of one command are a group, with one more run for the table and the trade-off of the whole
@@ -14,12 +16,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.lines import read_json
 from kvbench.report.output import text_to
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
 if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to mirror
     from kvbench.report.tables.summary import Summary
@@ -28,6 +31,37 @@ Mode = Literal["offline", "online", "disabled"]
 MIRRORED = "wandb/mirrored.json"
 """A hash of the mirrored rows, by run."""
 SAMPLE = ("sample", "value", "prediction", "error", "new_tokens", "kept_fraction", "cache_bytes", "prompt_sha256")
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Receives the rows of a command when all of them are there."""
+
+    @property
+    def name(self) -> str:
+        """The name in configs."""
+        ...
+
+    def check(self) -> None:
+        """Raise ValueError, with the command that fixes it, if it cannot work here; called before anything runs."""
+        ...
+
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
+        """Mirror the rows of a sweep; rows that were mirrored before are not mirrored twice."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoLogger:
+    """Mirrors nothing."""
+
+    name: str = "none"
+
+    def check(self) -> None:
+        """It always works."""
+
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
+        """Nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +100,7 @@ class Wandb:
             return
         from kvbench.report.tables.summary import summaries
 
-        by_cell: dict[str, list[Row]] = {}
-        for row in sorted(rows, key=lambda row: row.sample):
-            by_cell.setdefault(row.cell, []).append(row)
+        by_cell = grouped(sorted(rows, key=lambda row: row.sample), lambda row: row.cell)
         done = _read(results)
         group = hashlib.sha256("".join(sorted(by_cell)).encode()).hexdigest()[:16]
         lines = {line.cell: line for line in summaries(rows)}
