@@ -29,7 +29,8 @@ def test_a_tie_is_won_by_neither_and_a_task_of_one_alone_does_not_count():
         "d": {at("mine"): 9.0, at("other"): 1.0},
         "e": {at("mine", "96"): 9.0, at("theirs"): 1.0},
     }
-    assert count_wins(PAIR, numbers) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
+    means = [(task, place, mean) for task, places in numbers.items() for place, mean in places.items()]
+    assert count_wins(PAIR, means) == {at("mine"): (1, 3), at("theirs"): (1, 3)}
 
 
 def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
