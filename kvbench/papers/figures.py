@@ -12,15 +12,7 @@ from kvbench.papers.item import line_labels, names_of, printed_name
 from kvbench.papers.numbers import AVERAGE, At, Measured
 from kvbench.papers.page import Page
 from kvbench.report.colours import looks
-from kvbench.report.plots.canvas import (
-    REFERENCE,
-    Marks,
-    Point,
-    label_axes,
-    label_ends,
-    panels,
-    plot_band,
-)
+from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, label_ends, panels, plot_band
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import budget_key
 
@@ -93,14 +85,11 @@ def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
 
 def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
     """The style of each line: that of its policy or score in all figures, and grey for the full cache."""
-    names = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
-    marks = Marks.over([*names.values()])
+    parts = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
+    marks = Marks.over(parts.values())
+    grey = {**REFERENCE, "marker": "."}
     return {
-        name: {
-            **(marks.of(names[name]) if name in names else {**REFERENCE, "marker": "."}),
-            "label": label,
-        }
-        for name, label in labels.items()
+        name: {**(marks.of(parts[name]) if name in parts else grey), "label": label} for name, label in labels.items()
     }
 
 

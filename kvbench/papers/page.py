@@ -5,7 +5,7 @@ A difference is shown only for the paper's model and protocol, if every sample h
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -143,16 +143,16 @@ def _spread(item: Item, numbers: Mapping[Place, T]) -> dict[Place, T]:
     columns = list(dict.fromkeys(at[rows:] for at, mean in numbers if not mean and FULL not in at))
     spread: dict[Place, T] = {}
     for (at, mean), number in numbers.items():
-        alike = [
-            column
-            for column in columns
-            if all(key in ARMS or a == b for key, a, b in zip(cols, at[rows:], column, strict=True))
-        ]
-        if FULL in at and not mean and alike:
-            spread |= {((*at[:rows], *column), mean): number for column in alike}
-        else:
-            spread[at, mean] = number
+        alike = _alike(cols, at[rows:], columns, ARMS) if FULL in at and not mean else []
+        spread |= {((*at[:rows], *column), mean): number for column in alike or [at[rows:]]}
     return spread
+
+
+def _alike(keys: Sequence[str], column: At, columns: Iterable[At], free: Collection[str]) -> list[At]:
+    """The columns that differ from a column in the keys that are `free` alone."""
+    return [
+        other for other in columns if all(key in free or a == b for key, a, b in zip(keys, column, other, strict=True))
+    ]
 
 
 def _difference(ours: Measured | None, theirs: Published | None) -> float | None:
@@ -348,11 +348,9 @@ class _Sheets:
         columns = dict.fromkeys(at[rows:] for at, mean in figures if not mean and FULL not in at)
         moved: dict[Place, Figure] = {}
         for (at, mean), figure in figures.items():
-            fixed = [i for i, key in enumerate(self._cols, rows) if key not in ("budget", *ARMS)]
-            candidates = [(*at[:rows], *column) for column in columns]
-            same = [candidate for candidate in candidates if all(candidate[i] == at[i] for i in fixed)]
-            is_moved = FULL in at and not mean and bool(same) and at[rows:] not in columns
-            moved |= {(copy, mean): figure for copy in same} if is_moved else {(at, mean): figure}
+            is_moved = FULL in at and not mean and at[rows:] not in columns
+            alike = _alike(self._cols, at[rows:], columns, ("budget", *ARMS)) if is_moved else []
+            moved |= {((*at[:rows], *column), mean): figure for column in alike or [at[rows:]]}
         return moved
 
     def _labels(self, lines: Sequence[At]) -> list[list[str]]:
@@ -371,9 +369,8 @@ class _Sheets:
 
     def _heads(self, columns: Sequence[Place]) -> tuple[list[list[str]], int]:
         """The head of each column, and how many of its levels stand over several columns."""
-        tasks = (
-            [column[self._cols.index("task")] for column, mean in columns if not mean] if "task" in self._cols else []
-        )
+        place = self._cols.index("task") if "task" in self._cols else None
+        tasks = [column[place] for column, mean in columns if not mean] if place is not None else []
         kinds = {f"longbench/{task}": kind for kind, members in CATEGORIES.items() for task in members}
         is_grouped = len(self._cols) == 1 and len(tasks) > 2 and all(task in kinds for task in tasks)
         heads = []

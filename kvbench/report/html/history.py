@@ -134,11 +134,7 @@ def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def write_history(
-    sources: Sequence[str],
-    out: Path,
-    warn: Callable[[str], None],
-    json: Path | None = None,
-    junit: Path | None = None,
+    sources: Sequence[str], out: Path, warn: Callable[[str], None], json: Path | None = None, junit: Path | None = None
 ) -> None:
     """Write the page, and what machines read of it. Raises ValueError for a file that is no .html."""
     check_page(out)

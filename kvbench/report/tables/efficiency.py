@@ -273,9 +273,9 @@ def _environment(folder: Path, cells: Sequence[Timed]) -> str:
     return "".join(f"{printable(text)}\n" for text in (line, *notes))
 
 
-def share_of_full(bits: int, bytes_each: int, group: int = GROUP) -> float:
+def share_of_full(bits: int, bytes_each: int) -> float:
     """Bytes of a quantised number, with its part of scale and shift, over those of an unquantised one."""
-    return (bits / 8 + 2 * bytes_each / group) / bytes_each
+    return (bits / 8 + 2 * bytes_each / GROUP) / bytes_each
 
 
 def quantized_note(dtype: str | None) -> str:

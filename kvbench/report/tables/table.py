@@ -19,17 +19,8 @@ from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
 from kvbench.report.selection import Describe, NothingSelected, Where, conditions
 from kvbench.report.stats.drawn import pass_at
+from kvbench.report.tables import grid
 from kvbench.report.tables.average import averaged
-from kvbench.report.tables.grid import (
-    Column,
-    Span,
-    escaped,
-    markdown_table,
-    plain_console,
-    print_lines,
-    text_grid,
-    write_items,
-)
 from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.sheet import Figure, Sheet, sheet
@@ -135,7 +126,7 @@ def print_table(
         return
     if format in LONG:
         with text_to(out) as stream:
-            write_items([_item(cell) for cell in cells], format, stream, SUMMARY_COLUMNS)
+            grid.write_items([_item(cell) for cell in cells], format, stream, SUMMARY_COLUMNS)
         return
     marks = {} if view.against is None else _marks(folder, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
@@ -200,49 +191,49 @@ def _write_sheets(
 
 def print_sheets(sheets: Sequence[Sheet], out: TextIO, width: int | None = None, without: int = WIDTH) -> None:
     """Print sheets as text of ``width`` columns; by default those of the terminal, ``without`` one that many."""
-    console = plain_console(out)
+    console = grid.plain_console(out)
     width = width or (console.width if console.is_terminal else without)
     for number, part in enumerate(sheets):
-        print_lines([*([[("", "")]] if number else []), *text_lines(part, width)], console)
+        grid.print_lines([*([[("", "")]] if number else []), *text_lines(part, width)], console)
 
 
 def markdown_lines(sheet: Sheet) -> list[str]:
     """Title, caption, table, notes and errors of one sheet; best values in bold, column heads on several lines."""
     timed = any(line.evict for line in sheet.lines)
-    heads = ["<br>".join(escaped(text) for text in head if text) for head in sheet.heads]
-    table = markdown_table(
-        [*map(escaped, sheet.labels), *heads, *(["evict"] if timed else [])],
+    heads = ["<br>".join(grid.escaped(text) for text in head if text) for head in sheet.heads]
+    table = grid.markdown_table(
+        [*map(grid.escaped, sheet.labels), *heads, *(["evict"] if timed else [])],
         *(
-            [*map(escaped, line.labels), *map(_markdown_figure, line.figures), *([line.evict] if timed else [])]
+            [*map(grid.escaped, line.labels), *map(_markdown_figure, line.figures), *([line.evict] if timed else [])]
             for line in sheet.lines
         ),
         align="l" * len(sheet.labels) + "r" * (len(heads) + timed),
     )
-    caption = escaped(sheet.caption.replace("* best", "bold is best"))
-    out = [f"**{escaped(sheet.title)}**", "", *([caption, ""] if caption else []), *table]
+    caption = grid.escaped(sheet.caption.replace("* best", "bold is best"))
+    out = [f"**{grid.escaped(sheet.title)}**", "", *([caption, ""] if caption else []), *table]
     if sheet.notes:
-        out += ["", escaped(" ".join(sheet.notes))]
+        out += ["", grid.escaped(" ".join(sheet.notes))]
     if sheet.errors:
-        out += ["", escaped(sheet.errors[0]), "", *(f"- {escaped(error)}" for error in sheet.errors[1:])]
+        out += ["", grid.escaped(sheet.errors[0]), "", *(f"- {grid.escaped(error)}" for error in sheet.errors[1:])]
     return out
 
 
 def _markdown_figure(figure: Figure) -> str:
-    text = escaped(str(figure))
+    text = grid.escaped(str(figure))
     return f"**{figure.mean}**{text[len(figure.mean) :]}" if figure.best else text
 
 
-def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
+def text_lines(sheet: Sheet, width: int) -> list[list[grid.Span]]:
     """The lines of one sheet, none longer than ``width`` unless a single column is; spans of text with their style."""
 
-    def folded(text: str, style: str, first: str = "", others: str = "") -> list[list[Span]]:
+    def folded(text: str, style: str, first: str = "", others: str = "") -> list[list[grid.Span]]:
         return [[(line, style)] for line in wrapped(first + printable(text), width, others)]
 
     columns = [_figures(sheet, i) for i in range(len(sheet.heads))]
     evict = [line.evict for line in sheet.lines]
-    columns += [Column(("evict", "", ""), evict, ">", ["dim"] * len(evict))] if any(evict) else []
+    columns += [grid.Column(("evict", "", ""), evict, ">", ["dim"] * len(evict))] if any(evict) else []
     out = [*folded(sheet.title, "bold"), *folded(sheet.caption, ""), [("", "")]]
-    out += text_grid([_labels(sheet)], columns, width, sheet.groups, (0, *sheet.rules))
+    out += grid.text_grid([_labels(sheet)], columns, width, sheet.groups, (0, *sheet.rules))
     if sheet.notes or sheet.errors:
         out.append([("", "")])
     out += [line for note in sheet.notes for line in folded(note, "dim")]
@@ -251,17 +242,17 @@ def text_lines(sheet: Sheet, width: int) -> list[list[Span]]:
     return out
 
 
-def _labels(sheet: Sheet) -> Column:
+def _labels(sheet: Sheet) -> grid.Column:
     """All labels in one column. A label with nothing to its right may run over its neighbours' place."""
     table = [[*map(printable, labels)] for labels in (sheet.labels, *(line.labels for line in sheet.lines))]
     widths = [
         max((len(labels[i]) for labels in table if any(labels[i + 1 :])), default=0) for i in range(len(sheet.labels))
     ]
     head, *body = ["  ".join(f"{label:{widths[i]}}" for i, label in enumerate(labels)).rstrip() for labels in table]
-    return Column((head, "", ""), body)
+    return grid.Column((head, "", ""), body)
 
 
-def _figures(sheet: Sheet, index: int) -> Column:
+def _figures(sheet: Sheet, index: int) -> grid.Column:
     """Means, stars, intervals and notes each aligned among themselves, as a whole to the right."""
     figures = [line.figures[index] for line in sheet.lines]
     star = any(figure.best for line in sheet.lines for figure in line.figures)
@@ -282,4 +273,4 @@ def _figures(sheet: Sheet, index: int) -> Column:
         "dim" if line.reference else "bold green" if figure.best else "red" if figure.note and not figure.mean else ""
         for line, figure in zip(sheet.lines, figures, strict=True)
     ]
-    return Column([*map(printable, sheet.heads[index])], [f"{text:{inner}}" for text in body], ">", styles)
+    return grid.Column([*map(printable, sheet.heads[index])], [f"{text:{inner}}" for text in body], ">", styles)
