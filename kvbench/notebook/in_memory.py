@@ -92,10 +92,10 @@ def evict(
     cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
     prompt = _prompt(ids, None, tokenizer)
     with _attached(model, tokenizer, len(cells)) as loaded:
-        made = {
+        evicted = {
             cell: _evicted(cache) for _, caches in _compressed(loaded, prompt, cells) for cell, cache in caches.items()
         }
-    return [made[cell] for cell in cells] if several else made[cells[0]]
+    return [evicted[cell] for cell in cells] if several else evicted[cells[0]]
 
 
 def generate(

@@ -270,9 +270,9 @@ class _ItemSweep(_PrintedNumbers):
             for entry in entries:
                 prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
                 read[prompt] = max(read.get(prompt, 0), entry.cell.task.samples)
-            made = sum(entry.cell.task.num_answers for entry in entries)
-            prompts, rows = prompts + sum(read.values()), rows + made
-            yield f"{line}: {_counts(len(entries), sum(read.values()), made)}"
+            answers = sum(entry.cell.task.num_answers for entry in entries)
+            prompts, rows = prompts + sum(read.values()), rows + answers
+            yield f"{line}: {_counts(len(entries), sum(read.values()), answers)}"
         yield from self.cells.hints()
         yield from (f"another task is used instead: {hint}" for hint in self.cells.replaced)
         yield f"\n{_counts(len(self.cells.entries), prompts, rows)}"

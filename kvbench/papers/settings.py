@@ -200,7 +200,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
         unused_here: set[str] = set()
         try:
             results, run_cells = cells_of(
-                [each for each in settings.overrides if not each.key.startswith(PREFIX)], unused_here
+                [override for override in settings.overrides if not override.key.startswith(PREFIX)], unused_here
             )
         except MissingFile as error:  # a table of heads
             cells.missing[str(error).partition(":")[0]] = error

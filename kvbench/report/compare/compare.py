@@ -305,8 +305,8 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
     if len(same) > 1:
         name, *names = (
-            " ".join(map(shown, (each.policy, each.score, each.budget)))
-            for each in (row, *(firsts[cell] for cell in sorted(same)))
+            " ".join(map(shown, (first.policy, first.score, first.budget)))
+            for first in (row, *(firsts[cell] for cell in sorted(same)))
         )
         raise UserError(
             f"cell {row.cell} ({row.task} {name}) has {len(same)} baselines: {' and '.join(names)}; name one of "

@@ -179,8 +179,8 @@ class Regressions:
 def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = ALPHA) -> Regressions:
     """Test each cell, and all of them pooled, for a loss from a (baseline) to b (current)."""
     sums = [paired.gain().sums()[0] for paired in cells]
-    p = tuple(sign_flip(each, "less", alpha / 2 / len(sums)).p for each in sums)
-    least = [2.0 ** -int((each != 0).sum()) for each in sums]
+    p = tuple(sign_flip(differences, "less", alpha / 2 / len(sums)).p for differences in sums)
+    least = [2.0 ** -int((differences != 0).sum()) for differences in sums]
     if pooled is None:
         worse, threshold = tarone_holm(p, least, alpha)
         return Regressions(p, worse, threshold, None, False, alpha)

@@ -29,7 +29,8 @@ def windows(cells: Iterable[str], describe: Describe) -> str:
     cells: their hashes. Empty where no description is kept or no policy has any of the three; drawn answers are named.
     """
     descriptions = [describe(cell) for cell in dict.fromkeys(cells)]
-    policies = [part for each in descriptions if isinstance(part := (each or {}).get("policy"), Mapping)]
+    recorded = [(description or {}).get("policy") for description in descriptions]
+    policies = [policy for policy in recorded if isinstance(policy, Mapping)]
     shared, differing = [], []
     for setting, write in SETTINGS.items():
         names: dict[str, set[str]] = {}
