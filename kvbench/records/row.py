@@ -1,7 +1,8 @@
-"""A row: one cell on one sample, in columns that were asked, measured, and where. Names and order are fixed.
+"""A row: one cell on one sample. Its columns say what was requested, what was measured, and where.
 
-Missing is `None` (JSON null), never 0. A failed sample is a row with `error` and no `value`. A line has `schema`, the
-version of its columns. Versions so far only added columns, so an older row is read with blanks in the new ones.
+Names and order of columns are fixed. Missing is `None` (JSON null), never 0. A failed sample is a row with `error` and
+no `value`. A line has `schema`, the version of its columns. Versions so far only added columns, so an older row is read
+with blanks in the new ones.
 
 A line ends with its checksum, the CRC-32 of the bytes before in hex: `{"schema": 5, ..., "checksum": "0f1e2d3c"}`. It
 finds every change of one bit and of up to 32 neighbouring bits, and all but one of 2**32 other damages.
@@ -49,7 +50,7 @@ class Row:
     0..1.
     """
 
-    # asked
+    # requested
     cell: str
     sample: int
     model: str

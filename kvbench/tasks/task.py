@@ -55,21 +55,15 @@ class Sample:
     drawn: int = 0
 
     @property
-    def asked(self) -> str:
-        """Earlier questions, right answers to them, and the question, as a model without a chat template reads them."""
-        return (
-            "".join(turn.question + turn.answer_prefix + (turn.answer or "") for turn in self.earlier) + self.question
-        )
-
-    @property
     def own_tokens(self) -> int:
         """The most tokens that the model generates: its answer, and those of earlier turns that are its own."""
         return self.max_new_tokens + sum(turn.max_new_tokens for turn in self.earlier if turn.answer is None)
 
     @property
     def prompt(self) -> str:
-        """Everything before the answer, as a model without a chat template reads it."""
-        return self.context + self.asked + self.answer_prefix
+        """All before the answer, right answers to earlier questions too, as a model without a chat template reads it."""
+        earlier = "".join(turn.question + turn.answer_prefix + (turn.answer or "") for turn in self.earlier)
+        return self.context + earlier + self.question + self.answer_prefix
 
 
 @dataclass(frozen=True)

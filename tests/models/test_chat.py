@@ -124,7 +124,7 @@ def test_what_follows_a_context_in_a_conversation_is_that_of_the_template(system
     assert text.replace("<|bot|>", "<|assistant|>", 2) == render(tokenizer, system, "Q: Green?", before)
     earlier = Turn("\n\nQ: Blue? ", "\nyes", 5), Turn("\n\nQ: Red?", None, 5)
     sample = Sample(0, "sky", "A sky.", "\n\nQ: Green?", "", ("no",), 5, earlier=earlier)
-    assert sample.asked == "\n\nQ: Blue? \nyes\n\nQ: Red?\n\nQ: Green?" and sample.own_tokens == 10
+    assert sample.prompt == "A sky.\n\nQ: Blue? \nyes\n\nQ: Red?\n\nQ: Green?" and sample.own_tokens == 10
 
 
 def test_a_template_that_forgets_earlier_turns_cannot_go_on() -> None:

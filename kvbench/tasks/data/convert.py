@@ -19,6 +19,8 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
 
+INVALID = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+"""What the libraries raise for a file that is not of its kind."""
 LARGEST_RATIO = 100
 """Maximum bytes of an archive's members per byte of it: texts shrink to a fifth, a zip bomb to a thousandth."""
 
@@ -45,15 +47,7 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
                 for row in rows[download.kind](fetched):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
         yield output, made
-    except (
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        ValueError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except INVALID as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 
 

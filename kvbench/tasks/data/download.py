@@ -18,10 +18,11 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from kvbench.support.errors import MissingFile
@@ -83,18 +84,6 @@ class Response:
     start: int
     total: int | None
     info: HostInfo
-
-    def check(self, url: str) -> None:
-        """Raise Unobtained for what is not the file itself: a page, or a compressed form that was not requested."""
-        coding = self.body.headers.get("Content-Encoding", "identity").strip().lower()
-        if coding != "identity":
-            self._refuse(f"{url}: the host sends it compressed ({coding}), which was not requested")
-        if self.body.headers.get_content_type() in PAGES:
-            self._refuse(f"{url}: the host sends a web page, perhaps of a login or an error, in place of the file")
-
-    def _refuse(self, text: str) -> NoReturn:
-        self.body.close()
-        raise Unobtained(text)
 
 
 def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
@@ -183,9 +172,9 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
     response = _request(url, headers, start, etag)
     if response is None:
         return HostInfo()
-    if not download.is_pinned:
-        response.check(url)
     with response.body:
+        if not download.is_pinned:
+            _check_is_file(url, response.body.headers)
         if response.total is not None and download.bytes is not None and response.total != download.bytes:
             raise Unobtained(
                 f"{url} has {response.total} bytes, the lock says {download.bytes}: the publisher replaced it"
@@ -239,6 +228,15 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
         body.close()
         return _request(url, headers, 0, "")
     return Response(body, start, int(sent[2]), info)
+
+
+def _check_is_file(url: str, headers: Message) -> None:
+    """Raise Unobtained for what is not the file itself: a page, or a compressed form that was not requested."""
+    coding = headers.get("Content-Encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise Unobtained(f"{url}: the host sends it compressed ({coding}), which was not requested")
+    if headers.get_content_type() in PAGES:
+        raise Unobtained(f"{url}: the host sends a web page, perhaps of a login or an error, in place of the file")
 
 
 def _copy(body: Any, file: IO[bytes], watcher: Watcher) -> int:

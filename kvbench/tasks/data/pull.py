@@ -264,9 +264,13 @@ def check_content(file: Path, name: str) -> None:
     match Path(name).suffix:
         case ".jsonl":
             with file.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        _check_row(number, line)
+                for number, content in enumerate(lines, start=1):
+                    if not content.strip():
+                        continue
+                    try:
+                        Line(number - 1, "", content).read()
+                    except UserError as error:
+                        raise UserError(f"line {number}: {error}") from None
         case ".json":
             try:
                 json.loads(file.read_text("utf-8"))
@@ -282,10 +286,3 @@ def check_content(file: Path, name: str) -> None:
                 pyarrow.parquet.read_metadata(file)
             except (pyarrow.ArrowException, OSError) as error:
                 raise UserError(str(error).splitlines()[0]) from None
-
-
-def _check_row(number: int, line: bytes) -> None:
-    try:
-        Line(number - 1, "", line).read()
-    except UserError as error:
-        raise UserError(f"line {number}: {error}") from None

@@ -19,6 +19,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 
 from kvbench.support.errors import UserError
@@ -60,11 +61,7 @@ class CommonWords(FromFiles, RulerTask):
         random.Random(self.seed).shuffle(pool)
         room = self.context_length - self.max_new_tokens - reserved
 
-        def draw(size: int) -> Prompt:
-            return self._draw(rng, pool, size)
-
-        def tokens(size: int) -> int:
-            return count_tokens(draw(size).text)
+        draw = partial(self._draw, rng, pool)
 
         def tokens_with_answer(size: int, rng: random.Random) -> int:
             prompt = self._draw(rng, pool, size)
@@ -84,8 +81,8 @@ class CommonWords(FromFiles, RulerTask):
 
             size = stepped(probe, self._step, room, most=len(pool))
         else:
-            high = max(int(self.context_length // (tokens(PROBE) / PROBE)) * 2, 2 * self._step)
-            size = bisected(tokens, self._step, high, room)
+            high = max(int(self.context_length // (count_tokens(draw(PROBE).text) / PROBE)) * 2, 2 * self._step)
+            size = bisected(lambda size: count_tokens(draw(size).text), self._step, high, room)
         while True:
             yield fitting(draw, count_tokens, size, self._step, room)
 

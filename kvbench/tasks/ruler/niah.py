@@ -19,6 +19,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
@@ -124,8 +125,7 @@ class Niah(FromFiles, RulerTask):
             split = split_sentences(resolved(self.splitter))
             essay = Essays(joined_essays(self.root), split, wraps=self.era != "2024")
 
-        def draw(size: int) -> Prompt:
-            return self._draw(rng, essay, size)
+        draw = partial(self._draw, rng, essay)
 
         def tokens_with_answers(size: int) -> int:
             prompt = draw(size)

@@ -167,11 +167,8 @@ def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> i
 def bisected_by_rate(draw: Callable[[int], Prompt], count_tokens: CountTokens, step: int, limit: int, room: int) -> int:
     """2026: `bisected` up to three times the size that has `limit` tokens by the rate of a first probe."""
 
-    def tokens(size: int) -> int:
-        return count_tokens(draw(size).text)
-
-    high = max(int(limit / (tokens(step) / step) * 3), 2 * step)
-    return bisected(tokens, step, high, room)
+    high = max(int(limit / (count_tokens(draw(step).text) / step) * 3), 2 * step)
+    return bisected(lambda size: count_tokens(draw(size).text), step, high, room)
 
 
 def stepped(

@@ -23,6 +23,7 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -80,16 +81,10 @@ class VariableTracking(RulerTask):
         yield from (self._of_2024 if self.era == "2024" else self._of_2026)(count_tokens, draws, room)
 
     def _of_2026(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
-        def example(size: int) -> Prompt:
-            return self._draw(draws, size, letters=3, value=EXAMPLE_VALUE)
-
+        example, draw = partial(self._draw, draws, letters=3, value=EXAMPLE_VALUE), partial(self._draw, draws)
         size = bisected_by_rate(example, count_tokens, EXAMPLE_STEP, EXAMPLE_TOKENS, EXAMPLE_TOKENS)
         shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
         solved = f"{shown.text} {' '.join(shown.answers)}\n"
-
-        def draw(size: int) -> Prompt:
-            return self._draw(draws, size)
-
         size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room - count_tokens(solved))
 
         def with_example(size: int) -> Prompt:
@@ -108,8 +103,7 @@ class VariableTracking(RulerTask):
             question = prompt.question.replace("\n", " ").removesuffix(" above.")
             return Prompt(prompt.context.replace("\n\n", " ", 1), question, prompt.answer_prefix, prompt.answers)
 
-        def draw(size: int) -> Prompt:
-            return self._draw(draws, size)
+        draw = partial(self._draw, draws)
 
         def step_up(draw: Callable[[int], Prompt], step: int, room: int) -> int:
             def tokens(size: int) -> int:
