@@ -43,8 +43,14 @@ class NoData(MissingFile):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFiles(ABC):
-    """Base class of tasks that read files of `data.root`. A cell's name depends on their bytes, not on their folder."""
+    """Base class of tasks that read files of `data.root`. A cell's name depends on their bytes, not on their folder.
 
+    name, samples, seed: as in `Task`. root: the setting `data.root`.
+    """
+
+    name: str
+    samples: int = 50
+    seed: int = 42
     root: str | None = None
 
     @property

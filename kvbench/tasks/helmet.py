@@ -27,6 +27,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -266,7 +267,8 @@ class Rerank(WithExamples):
         return Parts(before, _numbered(passages, titled), after, self.begins, (_gold(passages),), labels)
 
     def score(self, prediction: str, sample: Sample) -> float:
-        relevance = {name: int(label) for name, label in (each.rsplit(" ", 1) for each in sample.choices)}
+        labels = (choice.rsplit(" ", 1) for choice in sample.choices)
+        relevance = {name: int(label) for name, label in labels}
         return ndcg(ranking(_answer(sample, prediction)), relevance)
 
 
@@ -368,9 +370,9 @@ def _balanced(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
             chosen += draw.sample(range(len(members)), min(len(rounds) - len(chosen), len(members)))
         for place, member in enumerate(chosen):
             rounds[place].append(members[member])
-    for each in rounds:
-        draw.shuffle(each)
-    return [row for each in rounds for row in each][:count]
+    for members in rounds:
+        draw.shuffle(members)
+    return [row for members in rounds for row in members][:count]
 
 
 def _digest(text: str) -> int:
@@ -428,26 +430,32 @@ def _pairs(row: Row) -> list[tuple[str, str]]:
 
 
 def _passages(row: Row) -> str:
-    return "\n\n".join(f"Document (Title: {each['title']}): {each['text']}" for each in _each(row, "title", "text"))
+    return "\n\n".join(
+        f"Document (Title: {passage['title']}): {passage['text']}" for passage in _passages_with(row, "title", "text")
+    )
 
 
 def _ranked(row: Row) -> Sequence[Row]:
-    return _each(row, "id", "text", "label")
+    return _passages_with(row, "id", "text", "label")
 
 
 def _numbered(passages: Sequence[Row], titled: bool) -> str:
-    heads = (f"[ID: {each['id']}] Document" + (f" (Title: {each['title']})" if titled else "") for each in passages)
-    return "\n\n".join(f"{head}: {each['text']}" for head, each in zip(heads, passages, strict=True))
+    titles = (f" (Title: {passage['title']})" if titled else "" for passage in passages)
+    return "\n\n".join(
+        f"[ID: {passage['id']}] Document{title}: {passage['text']}"
+        for passage, title in zip(passages, titles, strict=True)
+    )
 
 
 def _gold(passages: Sequence[Row]) -> str:
-    return " > ".join(each["id"] for each in sorted(passages, key=lambda each: each["label"], reverse=True))
+    ranked = sorted(passages, key=itemgetter("label"), reverse=True)
+    return " > ".join(passage["id"] for passage in ranked)
 
 
-def _each(row: Row, *names: str) -> Sequence[Row]:
-    """The passages of a row. Raises UserError if one of them lacks one of these fields."""
-    passages = jsonl.field(row, "ctxs")
-    if not isinstance(passages, list) or not all(isinstance(each, dict) and {*names} <= {*each} for each in passages):
+def _passages_with(question: Row, *names: str) -> Sequence[Row]:
+    """The passages of a question. Raises UserError if one of them lacks one of these fields."""
+    passages = jsonl.field(question, "ctxs")
+    if not isinstance(passages, list) or not all(isinstance(row, dict) and {*names} <= {*row} for row in passages):
         raise UserError(f"its ctxs are {str(passages)[:80]}: a list of passages with {', '.join(names)}")
     return passages
 

@@ -87,20 +87,12 @@ def kv_retrieval(prediction: str, references: Sequence[str]) -> float:
 
 
 def longdialogue(prediction: str, references: Sequence[str]) -> float:
-    """1 if the first label is one of the words in upper case, else 0; no label with a blank or small letter matches.
-
-    Punctuation becomes blanks as in kv_retrieval; the labels after the first are ignored.
-    """
+    """1 if the first label is one of the words in upper case, else 0; no label with a blank or small letter matches."""
     return float(first(references) in [word.upper() for word in _blanked(prediction, RETRIEVAL).split()])
 
 
 def choice(prediction: str, references: Sequence[str]) -> float:
-    """1 if the option that the answer names is the right one, else 0.
-
-    The first rule that applies decides: the first character is one of A to D; the whole answer is a label; the text
-    after "answer is:", "answer:", "answer is" or "option is" (the first of these that occurs) and one more character
-    begins with a label; the first word that is a substring of "ABCD" is a label ("AB" is a substring and no label).
-    """
+    """1 if the option that the answer names is the right one, else 0. "AB" is a substring of `LETTERS` and no label."""
     answer = prediction.strip()
     first(references)
     if answer[:1] and answer[0] in LETTERS:
@@ -116,10 +108,7 @@ def choice(prediction: str, references: Sequence[str]) -> float:
 
 def code_debug(prediction: str, references: Sequence[str]) -> float:
     """1 if the answer begins with the right letter and ``.`` or ``:``, or has letter or name after a phrase, else 0.
-
-    The phrases are "answer is:", "is:", "answer:" and "correct option is:"; the first of these that occurs decides.
-    A bare letter scores 0.
-    """
+    So a bare letter scores 0."""
     name, letter = _pair(references)
     answer = prediction.strip()
     if answer[:2] in (f"{letter}.", f"{letter}:"):

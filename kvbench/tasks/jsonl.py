@@ -128,9 +128,6 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
 class RowTask(FromFiles, Task):
     """Base class of tasks whose samples are rows of a file, the first of `files`. Sample i is row `row_numbers[i]`."""
 
-    name: str
-    samples: int = 50
-    seed: int = 42
     positive = ("samples", "max_new_tokens")  # settings that must be at least 1
 
     def __post_init__(self) -> None:

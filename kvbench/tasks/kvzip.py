@@ -118,14 +118,11 @@ def _question(line: jsonl.Line) -> tuple[str, Question | str]:
 class GSM8K(FromFiles, Task):
     """One sample per problem whose context is long enough."""
 
-    name: str
     instruction: str
     ask: str
     max_new_tokens: int = 512
     least_tokens: int = 72
     split: str = "test"
-    samples: int = 50
-    seed: int = 42
     version = "gsm8k-kvzip.1"  # names the protocol; `data_sha256` names the rows
     metric = "kvzip_solution"
     context_length = None  # problems have their own lengths

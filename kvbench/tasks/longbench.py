@@ -75,9 +75,8 @@ def qa_f1(prediction: str, reference: str) -> float:
 
 
 def qa_f1_zh(prediction: str, reference: str) -> float:
-    """`qa_f1_zh_score`: F1 of jieba's words, lower case, without white space, ASCII and Chinese punctuation.
+    """`qa_f1_zh_score`: F1 of jieba's words, which lose case and punctuation after the text is split.
 
-    The text is split into words as it is; each word loses its punctuation afterwards, and empty words are dropped.
     InfiniteBench's qa_chinese counts characters.
     """
     return f1(_chinese_words(prediction), _chinese_words(reference))
@@ -88,12 +87,11 @@ def rouge(prediction: str, reference: str) -> float:
 
     P and R are the words in the union of the longest common subsequences of all pairs of sentences, over the distinct
     words of prediction and of reference. Sentences end at every "." (also in 3.5), words at white space; case counts,
-    nothing is stemmed. 0 for a text without sentences (empty, or only dots) and if the recursion is too deep: about
-    980 words of both texts together skipped in one pair of sentences.
+    nothing is stemmed. 0 for a text without sentences (empty, or only dots).
 
     That package finds a longest common subsequence by recursion, with one call for each skipped word; if Python's
-    limit ends it, the official scorer gives 0. The limit includes the caller's own depth, so the score is computed in
-    a thread of its own at the depth of the official script: it does not depend on the caller.
+    limit ends it (about 980 words), the official scorer gives 0. The limit includes the caller's depth, so the score is
+    computed in a thread of its own at the depth of the official script.
 
     Namesakes that differ: rouge-score (InfiniteBench, the needle heat-map) lowers case, can stem, drops punctuation,
     and counts words as often as they occur.
@@ -120,9 +118,8 @@ def rouge_package() -> Any:
 def classification(prediction: str, reference: str, classes: Sequence[str]) -> float:
     """`classification_score`: `1 / n` if the reference is one of the n classes that the answer names, else 0.
 
-    An answer names a class if it contains it, case-sensitively. Of the named classes, one that is a proper part of the
-    reference is removed, but after each removal the next class is skipped. So for the reference "abc" the answer
-    "a ab abc" loses "a", keeps "ab" and scores 1/2, as officially. longctx_bench falls back to the most similar class.
+    Of the named classes, one that is a proper part of the reference is removed, but after each removal the next class
+    is skipped, as officially: for the reference "abc" the answer "a ab abc" loses "a", keeps "ab" and scores 1/2.
     """
     named = [name for name in classes if name in prediction]
     place = 0
@@ -134,10 +131,7 @@ def classification(prediction: str, reference: str, classes: Sequence[str]) -> f
 
 
 def retrieval(prediction: str, reference: str) -> float:
-    """`retrieval_score`: `count` of the number in a reference such as "Paragraph 15".
-
-    Raises UserError if the reference names no paragraph.
-    """
+    """`retrieval_score`: `count` of the number in a reference such as "Paragraph 15", else UserError is raised."""
     return count(prediction, _paragraph(r"Paragraph (\d+)", reference))
 
 
@@ -147,10 +141,7 @@ def retrieval_zh(prediction: str, reference: str) -> float:
 
 
 def count(prediction: str, reference: str) -> float:
-    """`count_score`: share of the answer's whole numbers that equal the reference, as texts; 0 without any.
-
-    "8.0" holds 8 and 0.
-    """
+    """`count_score`: share of the answer's whole numbers that equal the reference, as texts; 8.0 holds 8 and 0."""
     numbers = re.findall(r"\d+", prediction)
     return numbers.count(reference) / len(numbers) if numbers else 0.0
 
@@ -158,9 +149,8 @@ def count(prediction: str, reference: str) -> float:
 def code_sim(prediction: str, reference: str) -> float:
     """`code_sim_score`: `fuzz.ratio / 100` of one line of the answer and the reference: `2 M / T`, whole percents.
 
-    M is what the blocks of difflib.SequenceMatcher match, T the letters of both. The line is the first one, after
-    leading line breaks, without backtick, "#" and "//"; an empty line counts, so that "//x", an empty line and code
-    score 0.
+    M is what the blocks of difflib.SequenceMatcher match, T the letters of both. The line may be empty: "//x", an empty
+    line and code score 0.
 
     Namesakes that differ: fuzzywuzzy with python-Levenshtein matches other blocks and is refused; rapidfuzz does not
     round; lm-evaluation-harness skips empty lines.

@@ -38,12 +38,9 @@ def grade(response: str, answer: str, prefix: str) -> float:
 class MRCR(FromFiles, Task):
     """The rows of one number of `needles`. max_chars: only those with at most so many characters; null: all 800."""
 
-    name: str
     needles: Literal[2, 4, 8]
     max_new_tokens: int
     max_chars: int | None = None
-    samples: int = 50
-    seed: int = 42
     version = "mrcr.1"  # names the protocol; `data_sha256` names the rows
     metric = "mrcr_ratio"
     context_length = None  # conversations have their own lengths

@@ -88,14 +88,12 @@ class Needle(FromFiles, Task):
     ends only at `stop` and the tokenizer's end of sequence, as in both scripts.
     """
 
-    name: str
     style: Literal["official", "book"]
     scorer: Literal["words", "words_without_dots", "rouge1"]
     context_length: int = 1000
     depth: float = 50.0
     buffer: int = 200
     samples: int = 1
-    seed: int = 42
     max_new_tokens: int = 30
     stop_replaces: bool = False
 

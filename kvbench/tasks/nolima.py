@@ -53,12 +53,9 @@ class Test:
 class NoLiMa(FromFiles, Task):
     """All tests at all depths of all books. kind: only questions of one kind (onehop, twohop); null: all."""
 
-    name: str
     context_length: int
     kind: str | None = None
     depths: int = 26
-    samples: int = 50
-    seed: int = 42
     max_new_tokens: int = 192
     version = "nolima.1"  # names the protocol; `data_sha256` names the texts
     metric = "nolima_contains"

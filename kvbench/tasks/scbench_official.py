@@ -161,8 +161,8 @@ class OfficialSCBench(SCBench):
             if language not in FUNCTIONS:
                 raise UserError(f"its lang is {language!r}: one of {', '.join(FUNCTIONS)}")
             needles, name = _needles(self.root, self.files[0]).get(repository, ()), jsonl.text(turn, "name")
-            needles = [(each, function) for each, function, place in needles if place < self.max_turns]
-            same = tuple(function for each, function in needles if each == name)
+            needles = [(needle, function) for needle, function, place in needles if place < self.max_turns]
+            same = tuple(function for needle, function in needles if needle == name)
             return Question(text, same, kind, (language, *(function for _, function in needles)), str(answer))
         if kind == "choice_eng":
             options = jsonl.texts(turn, "options")

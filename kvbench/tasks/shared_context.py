@@ -60,14 +60,11 @@ class SharedContext(FromFiles, Task):
     answers or with the model's own.
     """
 
-    name: str
     instruction: str
     max_new_tokens: int
     ask: str = "Q: {question}"
     contexts: int | None = None
     turns: Turns = "none"
-    samples: int = 50
-    seed: int = 42
     context_length = None  # contexts have their own lengths
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ class Sample:
 
     @property
     def prompt(self) -> str:
-        """All before the answer, right answers to earlier questions too, as a model without a chat template reads it."""
+        """All before the answer, with right answers to earlier questions, as models without a chat template read it."""
         earlier = "".join(turn.question + turn.answer_prefix + (turn.answer or "") for turn in self.earlier)
         return self.context + earlier + self.question + self.answer_prefix
 

@@ -34,6 +34,7 @@ ELSEWHERE = (
 class Books(FromFiles):
     """A task over two books."""
 
+    name: str = "books"
     names: tuple[str, ...] = ("pg19/a.txt", "pg19/b.txt")
 
     @property

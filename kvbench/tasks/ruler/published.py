@@ -31,12 +31,9 @@ LENGTHS = (4096, 8192, 16384)
 class PublishedRuler(FromFiles, Task):
     """The rows of one RULER task, `member`. `context_length` is the data set's label."""
 
-    name: str
     member: str
     max_new_tokens: int
     context_length: int = 4096
-    samples: int = 50
-    seed: int = 42
     version = "ruler-simonjegou.1"  # names the protocol; `data_sha256` names the rows
 
     def __post_init__(self) -> None:
