@@ -1,6 +1,6 @@
 """A sweep against kvpress 0.5.5 and transformers, as ratios of one run on one machine with one model and its prompts.
 
-    python benchmarks/sweep_ratios.py [--tokens 1024 4096] [--new 32] [--repeat 3] [--write FOLDER]
+    python benchmarks/sweep_ratios.py [--tokens 1024 4096] [--new 32] [--repeat 3] [--turns 2] [--write FOLDER]
     python benchmarks/sweep_ratios.py --folder MODEL --dtype bfloat16 --device cuda --tokens 8192 32768 --write FOLDER
 
 (a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell; (c) the full cache against
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "ratios"))
-from setup import LLAMA, Request, grid, ids, write  # pyright: ignore
+from setup import KEEP, LLAMA, Request, grid, ids, write  # pyright: ignore
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--new", type=int, default=32)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2, help="processes of each side")
+    parser.add_argument("--budgets", type=int, default=len(KEEP), help="of each policy")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
@@ -68,10 +70,11 @@ def main() -> None:
     for tokens in options.tokens:
         request = Request(
             folder, options.dtype, options.device, options.threads, ids(tokens, vocabulary, 1),
-            ids(QUESTION, vocabulary, 2), options.new, grid(tokens),
+            ids(QUESTION, vocabulary, 2), options.new, grid(tokens, options.budgets),
         )  # fmt: skip
         parts = measured["lengths"][str(tokens)] = {}
-        for agreed in length(request, max(1, options.repeat * 1024 // max(1024, tokens)), theirs, parts):
+        repeat = max(1, options.repeat * 1024 // max(1024, tokens))
+        for agreed in length(request, repeat, options.turns, theirs, parts):
             same = same and agreed
             save()
     print(table(measured))
@@ -79,10 +82,11 @@ def main() -> None:
         sys.exit("answers differ where they must not: no result")
 
 
-def length(request: Request, repeat: int, theirs: Path | None, measured: dict[str, Any]) -> Iterator[bool]:
+def length(request: Request, repeat: int, turns: int, theirs: Path | None, measured: dict[str, Any]) -> Iterator[bool]:
     """Add all ratios at one length, one after the other; whether the answers of each agree where they must.
 
-    Sides take turns, twice each but for kvpress' sweep; `repeat` times in a process, after one that warms up.
+    Sides alternate, with `turns` processes each but for kvpress' sweep, `repeat` times in a process, after one that
+    warms up.
     """
     many, one, full = (BUILD / "bench" / f"{len(request.context)}_{name}.json" for name in ("many", "one", "full"))
     write(request, many)
@@ -94,14 +98,14 @@ def length(request: Request, repeat: int, theirs: Path | None, measured: dict[st
         return side(sys.executable, SIDES / "kvbench_side.py", path, *again, *more)
 
     mine, plain = [], []
-    for _ in range(2):
+    for _ in range(turns):
         mine.append(ours(full, "--prompt"))
         plain.append(side(sys.executable, SIDES / "generate_side.py", full, *again))
     measured["full"] = compare(joined(mine), joined(plain))
     yield mine[0]["answers"] == plain[0]["answers"]
     if theirs is not None:
         mine, their = [], []
-        for _ in range(2):
+        for _ in range(turns):
             mine.append(ours(one))
             their.append(side(str(theirs), SIDES / "kvpress_side.py", one, *again))
         measured["one"] = compare(joined(mine), joined(their))
@@ -113,8 +117,9 @@ def length(request: Request, repeat: int, theirs: Path | None, measured: dict[st
     if theirs is not None:
         other = side(str(theirs), SIDES / "kvpress_side.py", many)
         pairs = zip(request.cells, first["answers"], other["answers"], strict=True)
-        alike = {f"{policy} {pairs}": mine == their for (policy, pairs), mine, their in pairs}
-        measured["sweep"] = compare(joined([first, ours(many)]), other) | {"same_answers": alike}
+        alike = {f"{policy} {kept}": mine == their for (policy, kept), mine, their in pairs}
+        mine = joined([first, *(ours(many) for _ in range(turns - 1))])
+        measured["sweep"] = compare(mine, other) | {"same_answers": alike}
         exact = [same for cell, same in alike.items() if cell.split()[0] in EXACT]
         yield sum(exact) >= 0.9 * len(exact)  # float32: a near tie may end otherwise
 

@@ -31,6 +31,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from kvbench.cache.kernels import triton as kernels
+from kvbench.cache.kernels import triton_refine as refining_kernels
+from kvbench.cache.kernels import triton_rows as row_kernels
 from kvbench.cache.kernels import triton_slots as slot_kernels
 from kvbench.cache.kernels import triton_tail as tail_kernels
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
@@ -42,6 +44,11 @@ SPILLS = 600
 """Bytes that a thread may keep in memory for lack of registers. Ten sums at once in half precision with head_dim 256,
 which only `make gpu-check` asks for, take 576 on sm_90; what a single score asks for stays below 400.
 """
+WITHOUT_PRODUCTS = (
+    *("_merge", "_append", "_evict", "_reorder", "_turned", "_row_sums"),
+    *("_value_norms", "_caote", "_key_diff", "_newest_alike", "_redundancy"),
+)
+"""Kernels that multiply no matrices of half precision."""
 DTYPES = ("bfloat16", "float16", "float32")
 HEAD_DIMS = (64, 80, 96, 128, 256)
 VARIANCE_AND_OUTPUTS: tuple[Term, ...] = ("attn_variance", "obcache_joint")
@@ -95,7 +102,7 @@ class Program:
             yield f"{where}: {self.shared} B of shared memory, sm_{arch} has {SHARED[arch]}"
         if self.spilled > SPILLS:
             yield f"{where}: {self.spilled} B spilled, allowed: {SPILLS}"
-        multiplies = not any(name in self.name for name in ("_merge", "_append", "_evict", "float32"))
+        multiplies = not any(name in self.name for name in ("float32", *WITHOUT_PRODUCTS))
         if multiplies and not self.tensor_cores:
             yield f"{where}: multiplies half precision without tensor cores"
 
@@ -107,6 +114,9 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _decode(dtype, head_dim, 4)
         yield _tail(dtype, head_dim, 4, softcap=30.0, sinks=torch.zeros(4))
         yield _slots(dtype, head_dim, accumulated=True, pooled=True)
+        yield _in_order(dtype, head_dim, planes=2, pooled=True)
+        yield _rows(dtype, head_dim, 4, softcap=30.0)
+        yield _refined(dtype, head_dim, squared=False, fast=False)
         return
     for terms in TERM_SETS:
         for softcap in (None, 30.0):
@@ -126,6 +136,12 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
             yield _tail(dtype, head_dim, rows, softcap=softcap, sinks=sinks)
     for accumulated, pooled in product((False, True), repeat=2):
         yield _slots(dtype, head_dim, accumulated, pooled)
+        yield _in_order(dtype, head_dim, 1 + accumulated, pooled)
+    for group, softcap in product((1, 4, 8), (None, 30.0)):
+        yield _rows(dtype, head_dim, group, softcap=softcap)
+    yield _rows(dtype, head_dim, 4, state=(torch.zeros(2, 256), torch.ones(2, dtype=torch.int32)))
+    for squared, fast in product((False, True), repeat=2):
+        yield _refined(dtype, head_dim, squared, fast)
 
 
 def _sums(
@@ -166,8 +182,46 @@ def _slots(dtype: torch.dtype, head_dim: int, accumulated: bool, pooled: bool) -
     sizes, newest = torch.tensor([249, 120], dtype=torch.int32), torch.zeros(2, 1, 1, dtype=torch.long)
     state, ranking = scores.clone() if accumulated else None, (scores.clone(), positions.clone()) if pooled else None
     pairs = torch.zeros(2, 512, head_dim, dtype=dtype)
-    arrays = (pairs, positions, state, scores, ranking, segments, sizes, sizes, 4, newest)
+    arrays = (pairs, positions, state, scores, ranking, segments, sizes, sizes, sizes, newest)
     return f"slots accumulated={accumulated} pooled={pooled}", partial(slot_kernels.evict, *arrays)
+
+
+def _in_order(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool) -> Launch:
+    """Evicting the worst pair of each segment, moving all pairs, and re-rotating keys."""
+    numbers, scores = torch.zeros(planes, 2, 256, dtype=torch.int32), torch.zeros(2, 256)
+    segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
+    sizes, pairs = torch.tensor([249, 120], dtype=torch.int32), torch.zeros(2, 512, head_dim, dtype=dtype)
+
+    def launch() -> None:
+        ties = scores.clone() if pooled else None
+        slot_kernels.evict_in_order(pairs, numbers, scores, ties, segments, sizes, sizes, sizes)
+        slot_kernels.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes)
+        slot_kernels.turned(pairs[0], scores, segments, torch.ones(head_dim // 2), interleaved=pooled)
+
+    return f"in order planes={planes} pooled={pooled}", launch
+
+
+def _rows(dtype: torch.dtype, head_dim: int, group: int, **options: Any) -> Launch:
+    """The sums of one new token."""
+    queries, pairs = torch.zeros(2, group, head_dim, dtype=dtype), torch.zeros(512, head_dim, dtype=dtype)
+    segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
+    codes, lse = torch.zeros(2, dtype=torch.int32), torch.zeros(2, group)
+    arrays = (queries, pairs, pairs, queries.float(), lse, segments, codes, codes, 0.1)
+    return f"group={group} {options or ''}", partial(row_kernels.row_sums, *arrays, **options)
+
+
+def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> Launch:
+    """The last steps of scores."""
+    pairs, host = torch.zeros(512, head_dim, dtype=dtype), torch.zeros(2, 256)
+    segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
+
+    def launch() -> None:
+        refining_kernels.value_norms(pairs, segments, 1 + squared, 3 if fast else None)
+        refining_kernels.caote(host, pairs, segments, squared, fast, 1e-12)
+        refining_kernels.key_diff(pairs, segments)
+        refining_kernels.redundancy(pairs, segments, 0.5, fast)
+
+    return f"refined squared={squared} fast={fast}", launch
 
 
 def compiled(arch: int, dtype: str, head_dim: int, choice: bool) -> tuple[list[Program], list[str]]:

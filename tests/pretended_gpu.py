@@ -50,7 +50,9 @@ COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
 KERNELS = {
     "triton": ("_column_sums", "_over_splits", "_merge"),
     "triton_tail": ("_append", "_with_tail"),
-    "triton_slots": ("_evict",),
+    "triton_slots": ("_evict", "_evict_in_order", "_reorder", "_turned"),
+    "triton_rows": ("_row_sums",),
+    "triton_refine": ("_value_norms", "_caote", "_key_diff", "_newest_alike", "_redundancy"),
 }
 """Our kernels by module."""
 

@@ -40,9 +40,9 @@ class Request:
     cells: list[tuple[str, int | None]]
 
 
-def grid(tokens: int) -> list[tuple[str, int | None]]:
-    """Six policies at four budgets, rounded as kvpress does."""
-    return [(policy, int(tokens * keep)) for policy in POLICIES for keep in KEEP]
+def grid(tokens: int, budgets: int = len(KEEP)) -> list[tuple[str, int | None]]:
+    """Six policies at the first of four budgets, rounded as kvpress does."""
+    return [(policy, int(tokens * keep)) for policy in POLICIES for keep in KEEP[:budgets]]
 
 
 def write(request: Request, path: Path) -> None:

@@ -150,8 +150,7 @@ class LayerCache:
         """Numbers of the pairs, a row per cache head; with `segments` any numbers follow those of a shorter head."""
         if self.segments is None:
             return numbers.view(self.cache_heads, -1)
-        columns = torch.arange(self.segments.longest, device=numbers.device)
-        return numbers[(self.segments.starts[:, None] + columns).clamp_max(len(numbers) - 1)]
+        return numbers[self.segments.columns.clamp_max(len(numbers) - 1)]
 
     @cached_property
     def finite(self) -> tuple[Bool[Tensor, ""], Bool[Tensor, ""]]:

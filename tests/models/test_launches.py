@@ -17,10 +17,14 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.keys import KeyNorm
+from kvbench.eviction.scores.caote import Caote
+from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava, Vatp
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.engine import Engine, Prefilled
@@ -34,7 +38,7 @@ ACCUMULATING = replace(UNIFORM, pool=None, state="accumulate")
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
 MODEL = 37
 """Operations of the model itself, beside its cache, per layer and step."""
-SCORES = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint())
+SCORES = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint(), ExactRemoval(), ExactZeroed())
 
 
 def evicted(prefilled: Prefilled, policy: Policy, budget: int, score: Score | None = None) -> KVCache:
@@ -82,13 +86,25 @@ CASES = {
     "caches that still grow": ([(ACCUMULATING, Attention())], 1, 8, 60),
     "streaming": ([(STREAMING, Recency())], 1, 60, 60),
     "key_norm": ([(STREAMING, KeyNorm())], 1, 60, 60),
-    "four scores": ([(ACCUMULATING, score) for score in SCORES], 1, 60, 76),
-    "four scores, pooled": ([(RAGGED, score) for score in SCORES], 1, 60, 80),
+    "six scores": ([(ACCUMULATING, score) for score in SCORES], 1, 60, 60),
+    "six scores, pooled": ([(RAGGED, score) for score in SCORES], 1, 60, 60),
     "every 8": ([(ACCUMULATING, Attention())], 8, 60, 60),
     "every 8, obcache_joint": ([(RAGGED, OBCacheJoint())], 8, 60, 60),
-    "shared heads": ([(replace(ACCUMULATING, heads=SharedHeads()), Attention())], 1, 60, 90),
-    "positions by cache": ([(replace(STREAMING, positions="cache"), Recency())], 1, 60, 116),
-    "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 103),
+    "shared heads": ([(replace(ACCUMULATING, heads=SharedHeads()), Attention())], 1, 60, 60),
+    "positions by cache": ([(replace(STREAMING, positions="cache"), Recency())], 1, 60, 60),
+    "sums, running sums, positions": (
+        [(ACCUMULATING, Attention()), (replace(UNIFORM, pool=None), Attention()), (STREAMING, Recency())],
+        1,
+        60,
+        60,
+    ),
+    "caote": ([(ACCUMULATING, Caote())], 1, 60, 60),
+    "caote, pooled": ([(UNIFORM, Caote())], 1, 60, 60),
+    "lava, pooled": ([(UNIFORM, Lava())], 1, 60, 60),
+    "vatp, pooled": ([(UNIFORM, Vatp())], 1, 60, 60),
+    "rkv, pooled": ([(UNIFORM, RKV())], 1, 60, 60),
+    "key_diff": ([(STREAMING, KeyDiff())], 1, 60, 60),
+    "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 60),
 }
 """Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""
 

@@ -141,14 +141,39 @@ KERNELS = [
     (BY_SCORE, Cake()),
     (STREAMING, Recency()),
     (replace(RENUMBERED, recent=5), Recency()),
+    (SHARED, OBCacheKey()),
+    (replace(H2O, positions="cache"), Attention(diagonal=False)),
+    (H2O, ExactZeroed()),
+    (TOVA, Attention(power=2)),
+    (BY_SCORE, OBCacheJoint()),
+    (APART, ExactRemoval()),
+    (replace(H2O, sink=2), ExactRemoval()),
+    (STREAMING, KeyNorm()),
 ]
+FINISHED: list[tuple[Policy, Score]] = [
+    (H2O, Caote()),
+    (POOLED, FastCaote()),
+    (AVERAGED, Caote(host=OBCacheValue())),
+    (APART, Caote(squared=True)),
+    (TOVA, Caote(host=Lava())),
+    (TOVA, Lava()),
+    (replace(POOLED, state="accumulate"), Lava(norm=2)),
+    (POOLED, Vatp()),
+    (AVERAGED, Vatp(weight="before_pool")),
+    (TOVA, RKV()),
+    (POOLED, RKV(unlike="none", threshold=0.1)),
+    (H2O, RKV()),
+    (STREAMING, KeyDiff()),
+    (RENUMBERED, KeyDiff()),
+]
+"""Scores whose last steps are kernels, and a host of each kind."""
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_kernels_evict_the_same_pairs(every: int) -> None:
+@pytest.mark.parametrize(("every", "pairs"), [(1, KERNELS), (1, FINISHED), (3, KERNELS)])
+def test_kernels_evict_the_same_pairs(every: int, pairs: Sequence[tuple[Policy, Score]]) -> None:
     """Heads of different lengths, with and without a pool, running scores and protected tokens."""
     pytest.importorskip("triton")
-    evictions = steppings(KERNELS)
+    evictions = steppings(pairs)
     arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
     found = together([cache_of(stepping, every, "triton") for stepping in evictions], arrays, RULES["plain"])
     check_alone(evictions, every, arrays, RULES["plain"], found, 1e-3)

@@ -101,6 +101,16 @@ def tail_kernels_of(kernels: Kernels) -> Any:
     return import_module("kvbench.cache.kernels.triton_tail") if kernels == "triton" else None
 
 
+def row_sums_of(kernels: Kernels) -> Any:
+    """The module with `row_sums`, the sums of a single row over segments of several scores; None: plain PyTorch."""
+    return import_module("kvbench.cache.kernels.triton_rows") if kernels == "triton" else None
+
+
+def refining_kernels_of(kernels: Kernels) -> Any:
+    """The module with the last steps of scores over segments; None: plain PyTorch."""
+    return import_module("kvbench.cache.kernels.triton_refine") if kernels == "triton" else None
+
+
 def slot_kernels_of(kernels: Kernels) -> Any:
-    """The module with `evict` for caches that evict after every token; None: plain PyTorch."""
+    """The module that evicts from slots: `evict`, `evict_in_order`, `reorder` and `turned`; None: plain PyTorch."""
     return import_module("kvbench.cache.kernels.triton_slots") if kernels == "triton" else None

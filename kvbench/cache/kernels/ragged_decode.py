@@ -5,6 +5,7 @@ other packages for sequences of different lengths; a kernel of our own is in `tr
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 
 import torch
@@ -26,6 +27,11 @@ class Segments:
     starts: PerSegment
     lengths: PerSegment
     longest: int
+
+    @cached_property
+    def columns(self) -> Int[Tensor, "segments columns"]:
+        """The pair of every column; those of other heads follow the pairs of a shorter one."""
+        return self.starts[:, None] + torch.arange(self.longest, device=self.starts.device)
 
 
 def ragged_decode(

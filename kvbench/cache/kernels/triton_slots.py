@@ -1,6 +1,8 @@
-"""A Triton kernel that evicts from segments: the newest pair of a full one takes the slot of its worst pair."""
+"""Triton kernels that evict from segments. `evict`: the newest pair of a full one takes the slot of its worst pair.
+`evict_in_order`: the pairs behind the worst one move up by a slot. `reorder`: all pairs move. `turned` re-rotates keys.
+"""
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 import torch
 import triton
 import triton.language as tl
@@ -11,6 +13,8 @@ from kvbench.cache.kernels.ragged_decode import Segments
 
 BLOCK = 1024
 """Slots that a program looks at at a time."""
+MOVED = 32
+"""Pairs that a program moves at a time."""
 
 Numbers = Float[Tensor, "segments slots"]
 PerSlot = Int[Tensor, "segments slots"]
@@ -26,7 +30,7 @@ def evict(
     segments: Segments,
     capacities: PerSegment,
     recent: PerSegment,
-    sinks: int,
+    sinks: PerSegment,
     newest: Int[Tensor, "_ 1 1"],
 ) -> Bool[Tensor, "segments"]:
     """Evict from every segment that holds more than its capacity; which ones have a score that is NaN or inf.
@@ -56,13 +60,13 @@ def _evict(
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
-    row, length = segment * room, tl.load(lengths + segment)
+    row, length, first = segment * room, tl.load(lengths + segment), tl.load(sinks + segment)
     last = tl.load(newest).to(tl.int32) - tl.load(recent + segment).to(tl.int32)
     infinity = float("inf")
     lowest, second, wrong = infinity, infinity, 0
     for begin in range(0, length, BLOCK):
         slot, candidate, score, rank = _slots(
-            begin, row, length, sinks, last, positions, scores, ranked, order, POOLED, BLOCK
+            begin, row, length, first, last, positions, scores, ranked, order, POOLED, BLOCK
         )
         wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
         lowest = tl.minimum(lowest, tl.min(tl.where(candidate, rank, infinity), 0))
@@ -71,13 +75,13 @@ def _evict(
         if POOLED:
             for begin in range(0, length, BLOCK):
                 slot, candidate, score, rank = _slots(
-                    begin, row, length, sinks, last, positions, scores, ranked, order, POOLED, BLOCK
+                    begin, row, length, first, last, positions, scores, ranked, order, POOLED, BLOCK
                 )
                 second = tl.minimum(second, tl.min(tl.where(candidate & (rank == lowest), score, infinity), 0))
         best = tl.full([], -1, tl.int64)  # the position in the upper half, the slot in the lower one
         for begin in range(0, length, BLOCK):
             slot, candidate, score, rank = _slots(
-                begin, row, length, sinks, last, positions, scores, ranked, order, POOLED, BLOCK
+                begin, row, length, first, last, positions, scores, ranked, order, POOLED, BLOCK
             )
             worst = candidate & (rank == lowest)
             if POOLED:
@@ -100,7 +104,7 @@ def _evict(
 
 @triton.jit
 def _slots(
-    begin, row, length, sinks, last, positions, scores, ranked, order, POOLED: tl.constexpr, BLOCK: tl.constexpr
+    begin, row, length, first, last, positions, scores, ranked, order, POOLED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """A block of slots: their numbers, which may be evicted, and their scores, unpooled and pooled."""
     column = begin + tl.arange(0, BLOCK)
@@ -113,4 +117,204 @@ def _slots(
     if POOLED:
         rank = tl.load(ranked + row + column, mask=inside, other=0.0)
     position = tl.load(positions + row + slot, mask=inside, other=0)
-    return slot, inside & (slot >= sinks) & (position <= last), score, rank
+    return slot, inside & (slot >= first) & (position <= last), score, rank
+
+
+def evict_in_order(
+    pairs: Float[Tensor, "2 pairs head_dim"],
+    numbers: Int[Tensor, "planes segments slots"],
+    scores: Numbers,
+    unpooled: Numbers | None,
+    segments: Segments,
+    capacities: PerSegment,
+    sinks: PerSegment,
+    recent: PerSegment,
+) -> Bool[Tensor, "segments"]:
+    """Evict the worst pair of every segment that holds one more than its capacity; which ones have a score that is NaN
+    or inf.
+
+    The worst pair has the lowest score, then the lowest unpooled score, then the last slot. The first `sinks` and the
+    last `recent` slots are kept. numbers: positions and state, which move with the pairs.
+    """
+    planes, count, room = numbers.shape
+    head_dim, broken = pairs.shape[2], torch.empty(count, dtype=torch.bool, device=pairs.device)
+    with torch.cuda.device_of(pairs):
+        _evict_in_order[(count,)](
+            pairs, numbers, scores, scores if unpooled is None else unpooled, segments.starts, segments.lengths,
+            capacities, sinks, recent, broken, room, pairs.stride(0), numbers.stride(0), PLANES=planes,
+            POOLED=unpooled is not None, HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
+            MOVED=MOVED,
+        )  # fmt: skip
+    return broken
+
+
+@triton.jit
+def _evict_in_order(
+    pairs, numbers, scores, unpooled, starts, lengths, capacities, sinks, recent, broken, room, value, plane,
+    PLANES: tl.constexpr, POOLED: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr,
+    MOVED: tl.constexpr
+):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    row, length = segment * room, tl.load(lengths + segment)
+    first, last = tl.load(sinks + segment), length - tl.load(recent + segment)
+    infinity = float("inf")
+    lowest, second, wrong = infinity, infinity, 0
+    for begin in range(0, length, BLOCK):
+        slot = begin + tl.arange(0, BLOCK)
+        candidate = (slot >= first) & (slot < last)
+        score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+        wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
+        lowest = tl.minimum(lowest, tl.min(tl.where(candidate, score, infinity), 0))
+    tl.store(broken + segment, wrong != 0)
+    if length > tl.load(capacities + segment):
+        if POOLED:
+            for begin in range(0, length, BLOCK):
+                slot = begin + tl.arange(0, BLOCK)
+                candidate = (slot >= first) & (slot < last)
+                score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+                tied = candidate & (score == lowest)
+                plain = tl.load(unpooled + row + slot, mask=tied, other=0.0)
+                second = tl.minimum(second, tl.min(tl.where(tied, plain, infinity), 0))
+        worst = tl.full([], -1, tl.int32)
+        for begin in range(0, length, BLOCK):
+            slot = begin + tl.arange(0, BLOCK)
+            candidate = (slot >= first) & (slot < last)
+            score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+            tied = candidate & (score == lowest)
+            if POOLED:
+                tied = tied & (tl.load(unpooled + row + slot, mask=tied, other=0.0) == second)
+            worst = tl.maximum(worst, tl.max(tl.where(tied, slot, -1), 0))
+        worst = tl.where(worst < 0, length - 1, worst)
+        tl.debug_barrier()  # the scores may be the state, which moves
+        dims = tl.arange(0, PADDED_DIM)
+        start = tl.load(starts + segment)
+        for begin in range(worst, length - 1, MOVED):
+            slot = begin + tl.arange(0, MOVED)
+            moves = slot < length - 1
+            inside = moves[:, None] & (dims[None, :] < HEAD_DIM)
+            target = pairs + (start + slot[:, None]) * HEAD_DIM + dims[None, :]
+            key = tl.load(target + HEAD_DIM, mask=inside)
+            content = tl.load(target + value + HEAD_DIM, mask=inside)
+            tl.debug_barrier()  # before another thread stores there
+            tl.store(target, key, mask=inside)
+            tl.store(target + value, content, mask=inside)
+            for number in tl.static_range(PLANES):
+                place = numbers + number * plane + row + slot
+                later = tl.load(place + 1, mask=moves)
+                tl.debug_barrier()
+                tl.store(place, later, mask=moves)
+
+
+def reorder(
+    pairs: Float[Tensor, "2 pairs head_dim"],
+    numbers: Int[Tensor, "planes segments slots"],
+    scores: Numbers,
+    order: PerSlot,
+    segments: Segments,
+    kept: PerSegment,
+    sinks: PerSegment,
+    recent: PerSegment,
+) -> tuple[Float[Tensor, "2 pairs head_dim"], Int[Tensor, "planes segments slots"], Bool[Tensor, "segments"]]:
+    """Pairs and numbers of the `kept` first slots of each segment in `order`; which ones have a score that is NaN or
+    inf.
+
+    order: slots from best to worst, of which protected ones are the best, oldest first. The first `sinks` slots stay in
+    front, the last `recent` ones go behind all others.
+    """
+    planes, count, room = numbers.shape
+    head_dim, broken = pairs.shape[2], torch.empty(count, dtype=torch.bool, device=pairs.device)
+    moved = torch.empty_like(pairs), torch.empty_like(numbers)
+    with torch.cuda.device_of(pairs):
+        _reorder[(count, triton.cdiv(room, MOVED))](
+            pairs, numbers, *moved, scores, order, segments.starts, segments.lengths, kept, sinks, recent, broken, room,
+            pairs.stride(0), numbers.stride(0), order.stride(0), PLANES=planes, HEAD_DIM=head_dim,
+            PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK, MOVED=MOVED,
+        )  # fmt: skip
+    return *moved, broken
+
+
+@triton.jit
+def _reorder(
+    pairs, numbers, moved_pairs, moved_numbers, scores, order, starts, lengths, kept, sinks, recent, broken, room,
+    value, plane, order_row, PLANES: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    BLOCK: tl.constexpr, MOVED: tl.constexpr
+):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    row, length, keeps = segment * room, tl.load(lengths + segment), tl.load(kept + segment)
+    newest = tl.minimum(tl.load(recent + segment), length)
+    first = tl.minimum(tl.load(sinks + segment), length - newest)
+    if tl.program_id(1) == 0:
+        wrong, infinity = 0, float("inf")
+        for begin in range(0, length, BLOCK):
+            slot = begin + tl.arange(0, BLOCK)
+            candidate = (slot >= first) & (slot < length - newest)
+            score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+            wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
+        tl.store(broken + segment, wrong != 0)
+    slot = tl.program_id(1) * MOVED + tl.arange(0, MOVED)
+    moves = slot < keeps
+    rank = tl.where(slot < first, slot, tl.where(slot < keeps - newest, slot + newest, slot - keeps + newest + first))
+    source = tl.load(order + segment * order_row + rank, mask=moves, other=0)
+    dims = tl.arange(0, PADDED_DIM)
+    inside = moves[:, None] & (dims[None, :] < HEAD_DIM)
+    start = tl.load(starts + segment)
+    old = (start + source[:, None]) * HEAD_DIM + dims[None, :]
+    new = (start + slot[:, None]) * HEAD_DIM + dims[None, :]
+    tl.store(moved_pairs + new, tl.load(pairs + old, mask=inside), mask=inside)
+    tl.store(moved_pairs + value + new, tl.load(pairs + value + old, mask=inside), mask=inside)
+    for number in tl.static_range(PLANES):
+        base = number * plane + row
+        tl.store(moved_numbers + base + slot, tl.load(numbers + base + source, mask=moves), mask=moves)
+
+
+def turned(
+    keys: Float[Tensor, "pairs head_dim"],
+    rotated: Numbers,
+    segments: Segments,
+    frequencies: Float[Tensor, "half"],
+    interleaved: bool,
+) -> Float[Tensor, "pairs head_dim"]:
+    """Keys that were rotated by the positions `rotated`, as if rotated by their slots, as `KeyRotation.turn` does."""
+    (count, room), half, head_dim = rotated.shape, len(frequencies), keys.shape[1]
+    shown = torch.empty_like(keys)
+    with torch.cuda.device_of(keys):
+        _turned[(count, triton.cdiv(room, MOVED))](
+            keys, shown, rotated, frequencies, segments.starts, segments.lengths, room, half,
+            FIRST=2 if interleaved else 1, SECOND=1 if interleaved else half,
+            HEAD_DIM=head_dim, PADDED_HALF=triton.next_power_of_2(max(half, head_dim - 2 * half)), MOVED=MOVED,
+        )  # fmt: skip
+    return shown
+
+
+@triton.jit
+def _turned(
+    keys, shown, rotated, frequencies, starts, lengths, room, half, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED_HALF: tl.constexpr, MOVED: tl.constexpr
+):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    slot = tl.program_id(1) * MOVED + tl.arange(0, MOVED)
+    held = slot < tl.load(lengths + segment)
+    place = (tl.load(starts + segment) + slot[:, None]) * HEAD_DIM
+    number = tl.arange(0, PADDED_HALF)
+    inside = held[:, None] & (number[None, :] < half)
+    left, right = place + number[None, :] * FIRST, place + number[None, :] * FIRST + SECOND
+    stored = tl.load(keys + left, mask=inside, other=0.0)
+    real, imaginary = stored.to(tl.float32), tl.load(keys + right, mask=inside, other=0.0).to(tl.float32)
+    frequency = tl.load(frequencies + number, mask=number < half, other=0.0).to(tl.float32)
+    before = tl.load(rotated + segment * room + slot, mask=held, other=0.0)
+    after = slot.to(tl.float32)
+    old, new = before[:, None] * frequency[None, :], after[:, None] * frequency[None, :]
+    # cosines are rounded to the type of the keys, as the model does
+    old_real, old_imaginary = tl.cos(old).to(stored.dtype).to(tl.float32), tl.sin(old).to(stored.dtype).to(tl.float32)
+    new_real, new_imaginary = tl.cos(new).to(stored.dtype).to(tl.float32), tl.sin(new).to(stored.dtype).to(tl.float32)
+    size = old_real * old_real + old_imaginary * old_imaginary
+    ratio_real = (new_real * old_real + new_imaginary * old_imaginary) / size
+    ratio_imaginary = (new_imaginary * old_real - new_real * old_imaginary) / size
+    same = (before == after)[:, None]
+    ratio_real, ratio_imaginary = tl.where(same, 1.0, ratio_real), tl.where(same, 0.0, ratio_imaginary)
+    tl.store(shown + left, (real * ratio_real - imaginary * ratio_imaginary).to(stored.dtype), mask=inside)
+    tl.store(shown + right, (real * ratio_imaginary + imaginary * ratio_real).to(stored.dtype), mask=inside)
+    if 2 * half < HEAD_DIM:  # the numbers that are not rotated
+        rest = 2 * half + number
+        beyond = held[:, None] & (rest[None, :] < HEAD_DIM)
+        tl.store(shown + place + rest[None, :], tl.load(keys + place + rest[None, :], mask=beyond), mask=beyond)

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule
@@ -122,13 +123,14 @@ class EvictingBatch(DecodeBatch):
         self._slots: dict[tuple[int, int], SlotLayer] = {}
         self._local: dict[int, LocalLayer] = {}
         self._fresh: dict[torch.device, Tensor] = {}
+        self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """A cell that cannot evict is closed; `failures` says why."""
         if queries.shape[2] != self._new:
             self.settle()
             self._new = queries.shape[2]
-            self._groups = self._alike()
+            self._groups, self._rows = self._alike(), {}
             self._pending = [self.caches[group[0]].pending for group in self._groups]
         rule = rule.within(self.caches[0].max_length)
         if rule.sliding_window is not None:
@@ -137,9 +139,20 @@ class EvictingBatch(DecodeBatch):
             return self._attend_together(0, layer, queries, keys, values, rule)
         outputs = torch.zeros_like(queries)
         for number, group in enumerate(self._groups):
-            rows = slice(group[0], group[-1] + 1) if group[-1] - group[0] == len(group) - 1 else group
-            outputs[rows] = self._attend_together(number, layer, queries[rows], keys[rows], values[rows], rule)
+            if group[-1] - group[0] == len(group) - 1:
+                rows = slice(group[0], group[-1] + 1)
+                outputs[rows] = self._attend_together(number, layer, queries[rows], keys[rows], values[rows], rule)
+                continue
+            rows = self._rows_of(number, queries.device)
+            own, new_keys, new_values = (part.index_select(0, rows) for part in (queries, keys, values))
+            outputs.index_copy_(0, rows, self._attend_together(number, layer, own, new_keys, new_values, rule))
         return outputs
+
+    def _rows_of(self, group: int, device: torch.device) -> Int[Tensor, "cells"]:
+        """The rows of the cells of a group; the host does not wait for them."""
+        if (group, device) not in self._rows:
+            self._rows[group, device] = torch.tensor(self._groups[group]).to(device, non_blocking=True)
+        return self._rows[group, device]
 
     def _alike(self) -> list[list[int]]:
         """The cells of each key; their layers are taken one by one, as tokens reach them."""
@@ -268,8 +281,11 @@ class EvictingBatch(DecodeBatch):
 def _key(cache: EvictingCache, new: int) -> Hashable:
     """What caches must have in common to lie in one store and to be evicted from together."""
     policy, stepping = cache.stepping.policy, cache.stepping
-    key = cache.evicts_in_place(new), policy.layout, stepping.accumulates
-    if key[0]:
+    in_place = cache.evicts_in_place(new)
+    if in_place and cache.kernels == "triton":
+        return in_place, policy.layout, policy.pool
+    key = in_place, policy.layout, stepping.accumulates
+    if in_place:
         return *key, policy.sinks, policy.pool
     reads = stepping.score.inputs.window
     return *key, cache.every, cache.pending, policy.slot_order, policy.positions, reads

@@ -15,11 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, fused, log_sum_exp
-from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
+from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, row_sums_of, slot_kernels_of
 from kvbench.cache.kernels.ragged_decode import SegmentRows, Segments
+from kvbench.cache.kernels.row_sums import RowTerm
 from kvbench.cache.kv_cache import POSITION, ROTATED, DensePairs, LayerCache, Window
 from kvbench.cache.shapes import Rows
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
+from kvbench.eviction.scores.by_kernels import merge_of, row_term
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
 from kvbench.models.rope import KeyReRotation
 
@@ -79,6 +81,8 @@ class SlotLayer(ABC):
         self.cache_heads, self.query_heads = first.cache_heads, first.query_heads
         self.device, self.reading, self.steppings = like.device, reading, steppings
         self.decode = ragged_decode_of("triton") if reading.kernels == "triton" and reading.new == 1 else None
+        self._kernels = None if self.decode is None else slot_kernels_of(reading.kernels)
+        self._row_sums = None if self.decode is None or reading.every != 1 else row_sums_of(reading.kernels)
         scorings = [self._scoring(stepping, cell) for cell, stepping in enumerate(steppings)]
         segments = []
         for cell, (layer, stepping) in enumerate(zip(layers, steppings, strict=True)):
@@ -106,28 +110,56 @@ class SlotLayer(ABC):
             alike = list(runs)
             self.blocks.append(replace(alike[0], stop=alike[-1].stop))
         self.pairs = like.new_zeros(2, self.starts[-1], like.shape[1])
-        accumulates, rotated = steppings[0].accumulates, reading.re_rotation is not None
+        accumulates = any(stepping.accumulates for stepping in steppings)
+        rotated = reading.re_rotation is not None
         # positions, and the running scores and the rotations of keys as the bits of float32
         self._numbers_of_slots = torch.zeros(
             1 + accumulates + rotated, len(order), self._longest, dtype=POSITION, device=self.device
         )
-        self.positions, *states = self._numbers_of_slots
+        self._names = [ACCUMULATED] * accumulates + [ROTATED] * rotated
+        self._name_numbers()
         self.positions.fill_(FREE)
-        names = [ACCUMULATED] * accumulates + [ROTATED] * rotated
-        self.states = {name: numbers.view(torch.float32) for name, numbers in zip(names, states, strict=True)}
         for segment, (cell, head) in enumerate(self.owners):
             layer, length = layers[cell], self.lengths[segment]
             held, slots = slice(layer.offsets[head], layer.offsets[head + 1]), slice(self.starts[segment], None)
             for store, pairs in zip(self.pairs, (layer.keys, layer.values), strict=True):
                 store[slots][:length] = pairs[held]
             self.positions[segment, :length] = layer.positions[held]
-            for name, numbers in self.states.items():
+            for name, numbers in self._states_of(cell).items():
                 numbers[segment, :length] = layer.state[name][held]
         self._bases = self._numbers(self.starts[:-1])
+        terms = [self._term(stepping) or "nothing" for stepping in steppings]
+        if set(terms) != {"nothing"}:
+            assert self._row_sums is not None
+            merges = [
+                "none" if term == "nothing" else merge_of(stepping.policy, stepping.score)
+                for term, stepping in zip(terms, steppings, strict=True)
+            ]
+            codes = self._row_sums.CODES
+            self._terms = self._numbers([codes[terms[cell]] for cell, _ in self.owners]).int()
+            self._merges = self._numbers([codes[merges[cell]] for cell, _ in self.owners]).int()
+        else:
+            self._terms = self._merges = None
+        self._adds = None
+        if accumulates and "logit" not in terms:  # logits are not added up
+            self._adds = self._numbers([int(steppings[cell].accumulates) for cell, _ in self.owners]).int()
+        if rotated and self._kernels is not None:
+            assert reading.re_rotation is not None
+            self._rotation = reading.re_rotation.by_layer[self.index]
+            self._frequencies = self._rotation.frequencies.float().to(self.device)
         self.broken: Tensor | None = None
         self.failures: dict[int, str] = {}
         self._views: dict[int, LayerCache] = {}
         self._see_lengths()
+
+    def _name_numbers(self) -> None:
+        self.positions, *states = self._numbers_of_slots
+        self.states = {name: numbers.view(torch.float32) for name, numbers in zip(self._names, states, strict=True)}
+
+    def _states_of(self, cell: int) -> dict[str, Float[Tensor, "segments slots"]]:
+        """The states that the pairs of a cell have, for all segments."""
+        accumulates = self.steppings[cell].accumulates
+        return {name: numbers for name, numbers in self.states.items() if accumulates or name != ACCUMULATED}
 
     @abstractmethod
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
@@ -160,6 +192,25 @@ class SlotLayer(ABC):
         places = [torch.arange(room) + segment * self._longest for segment, room in enumerate(self.rooms)]
         return torch.cat(places).to(self.device, non_blocking=True)
 
+    def _term(self, stepping: IncrementalEviction) -> RowTerm | None:
+        """The sum of a new token's row that a cell's scores are, if a kernel computes them for all cells at once."""
+        score, group = stepping.score, stepping.policy.group_of(stepping.score.group)
+        return row_term(score) if self._row_sums is not None and group != "layer_mean" else None
+
+    def _sums(self, window: Window | None) -> Float[Tensor, "segments slots"] | None:
+        """The sum of every slot, merged over the query heads of each segment, and added to the running scores if there
+        is `_adds`; None if no segment has a `_term`.
+        """
+        if self._terms is None:
+            return None
+        assert window is not None and self._row_sums is not None and self._merges is not None
+        segments, group = len(self.owners), self.query_heads // self.cache_heads
+        rows, outputs = (part.view(segments, group, -1) for part in (window.queries, window.outputs))
+        arrays = (rows, self._keys, self.pairs[1], outputs, window.lse.view(segments, group), self._segments)
+        codes = (self._terms, self._merges)
+        state = None if self._adds is None else (self.states[ACCUMULATED], self._adds)
+        return self._row_sums.row_sums(*arrays, *codes, window.scaling, window.softcap, state)
+
     def _numbers(self, numbers: Sequence[int]) -> Int[Tensor, "_"]:
         return torch.tensor(numbers).to(self.device, non_blocking=True)
 
@@ -172,11 +223,16 @@ class SlotLayer(ABC):
         self._free_slots = (self._bases[:, None] + columns).flatten()
         self._columns = columns.expand(len(self._numbers_of_slots), -1, -1)
         self._held = (lengths + new).int()
+        self._segments = Segments(self._bases, self._held, self._longest)
+        self._parts: dict[int, Segments] = {}
+        self._slots_of_new = self._columns[0].float() if ROTATED in self.states else None
         by_cell = [0] * self.cells
         for (cell, _), length in zip(self.owners, self.lengths, strict=True):
             by_cell[cell] += length
-        pair_bytes = 2 * self.pairs.shape[2] * self.pairs.itemsize + 4 * len(self._numbers_of_slots)
-        self.bytes_held = [pairs * pair_bytes for pairs in by_cell]
+        pair_bytes = 2 * self.pairs.shape[2] * self.pairs.itemsize
+        self.bytes_held = [
+            pairs * (pair_bytes + 4 * (1 + len(self._states_of(cell)))) for cell, pairs in enumerate(by_cell)
+        ]
 
     def attend(
         self, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, token: int, fresh: Fresh, due: bool
@@ -207,13 +263,16 @@ class SlotLayer(ABC):
     def _number(self, fresh: Fresh) -> None:
         """Give new pairs their positions and states."""
         self._numbers_of_slots.scatter_(2, self._columns, fresh[: len(self._columns)].expand(self._columns.shape))
-        if ROTATED in self.states:  # the model rotated them by their slots
-            self.states[ROTATED].scatter_(1, self._columns[0], self._columns[0].float())
+        if self._slots_of_new is not None:  # the model rotated them by their slots
+            self.states[ROTATED].scatter_(1, self._columns[0], self._slots_of_new)
 
     def _shown(self) -> Float[Tensor, "slots head_dim"]:
         """The keys as queries attend to them."""
         if self.reading.re_rotation is None:
             return self.pairs[0]
+        if self._kernels is not None:
+            turning = self._segments, self._frequencies, self._rotation.interleaved
+            return self._kernels.turned(self.pairs[0], self.states[ROTATED], *turning)
         rotated = self.states[ROTATED].flatten().index_select(0, self._places)
         return self.reading.re_rotation.by_layer[self.index].turn(
             self.pairs[0], rotated, (self._places % self._longest).float()
@@ -243,7 +302,10 @@ class SlotLayer(ABC):
             flat = self.positions.flatten()
             positions = self._bases[:1].expand(len(keys)) if reads else flat.index_select(0, self._places)
             offsets = self.starts[run.start : run.stop + 1]
-            segments = Segments(self._bases[run.segments], self._held[run.segments], self._longest)
+            if run.start not in self._parts:
+                part = self._bases[run.segments], self._held[run.segments]
+                self._parts[run.start] = Segments(*part, self._longest)
+            segments = self._parts[run.start]
         query_heads = heads * (self.query_heads // self.cache_heads)
         members = tuple(head for _, head in self.owners[run.segments])  # of several cells for a score `head_by_head`
         layer = LayerCache(
@@ -306,7 +368,7 @@ class SlotLayer(ABC):
             values,
             in_order(self.positions),
             (0, *accumulate(map(len, orders))),
-            state={name: in_order(numbers) for name, numbers in self.states.items()},
+            state={name: in_order(numbers) for name, numbers in self._states_of(cell).items()},
         )
 
     def rows_of(self, cell: int) -> Window | None:

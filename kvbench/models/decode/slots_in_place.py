@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kernels.choice import slot_kernels_of
-from kvbench.cache.kernels.ragged_decode import Segments
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
@@ -34,22 +32,27 @@ def evicts_in_place(stepping: IncrementalEviction) -> bool:
 
 
 class SlotsInPlace(SlotLayer):
-    """Cells that read a token at a time and evict after each, with the same protected first tokens and pool."""
+    """Cells that read a token at a time and evict after each, with the same pool; without kernels also with the same
+    protected first tokens and kind of `policy.state`.
+    """
 
     def __init__(
         self, layers: Sequence[LayerCache], steppings: Sequence[IncrementalEviction], reading: Reading
     ) -> None:
-        self._kernels, self._numbered = slot_kernels_of(reading.kernels), False
+        self._numbered = False
         policy = steppings[0].policy
         self._sinks, self._pool = policy.sinks, policy.pool
         super().__init__(layers, steppings, reading)
         lasts = [steppings[cell].policy.last for cell, _ in self.owners]
-        self._recent, self._most = (self._numbers(part).int() for part in (lasts, self.limits))
+        sinks = [steppings[cell].policy.sinks for cell, _ in self.owners]
+        self._recent, self._most, self._first = (self._numbers(part).int() for part in (lasts, self.limits, sinks))
         self._common = lasts[0] if len(set(lasts)) == 1 else self._recent[:, None]
 
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
         policy, score = stepping.policy, stepping.score
-        return score, policy.reduce, policy.group_of(score.group)
+        if self._term(stepping) is not None:
+            return "by one kernel"
+        return score, policy.reduce, policy.group_of(score.group), stepping.accumulates
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
         return self.decode is None
@@ -80,7 +83,7 @@ class SlotsInPlace(SlotLayer):
         """
         state = self.states.get(ACCUMULATED)
         if state is not None or any(self._evicting):
-            scores = self._scores(window) if state is None else state.add_(self._scores(window))
+            scores = self._scores(window)
             if any(self._evicting):
                 self._replace_worst(scores, new[:, :, 0], token, fresh)
             else:
@@ -91,16 +94,27 @@ class SlotsInPlace(SlotLayer):
             self._see_lengths()
 
     def _scores(self, window: Window | None) -> Slots:
-        """The scores of every slot of each segment, merged over its query heads."""
-        group, parts = self.query_heads // self.cache_heads, []
+        """The scores of every slot of each segment, merged over its query heads and added to the running ones."""
+        group, parts, state, sums = self.query_heads // self.cache_heads, [], self.states.get(ACCUMULATED), None
         for run in self.runs:
             policy, score = run.stepping.policy, run.stepping.score
+            if self._term(run.stepping) is not None:
+                sums = self._sums(window) if sums is None else sums
+                assert sums is not None
+                parts.append(sums if len(self.runs) == 1 else sums[run.segments])
+                continue
             span = run.start * group, run.stop * group
             rows = window.of_span(*span) if window is not None and score.inputs.window else None
             raw = score(self._layer(run), rows, policy.reduce)
             raw = reduce_group(raw, policy.group_of(score.group), run.stop - run.start)
             short = self._longest - raw.shape[1]
-            parts.append(torch.nn.functional.pad(raw, (0, short)) if short else raw)
+            raw = torch.nn.functional.pad(raw, (0, short)) if short else raw
+            if state is not None:
+                own = state[run.segments]
+                raw = own.add_(raw) if run.stepping.accumulates else own.copy_(raw)
+            parts.append(raw)
+        if state is not None:
+            return state
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _replace_worst(
@@ -114,10 +128,9 @@ class SlotsInPlace(SlotLayer):
             pooled = self._pool(pooled.gather(1, order))
         if self._kernels is not None:
             ranking = None if pooled is None else (pooled, order)
-            segments = Segments(self._bases, self._held, self._longest)
-            limits = self._most, self._recent, first, fresh
+            limits = self._most, self._recent, self._first, fresh
             state = self.states.get(ACCUMULATED)
-            self.broken = self._kernels.evict(self.pairs, positions, state, scores, ranking, segments, *limits)
+            self.broken = self._kernels.evict(self.pairs, positions, state, scores, ranking, self._segments, *limits)
             self._numbered = True
             return
         self.broken = not_finite(scores)

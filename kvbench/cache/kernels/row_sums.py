@@ -1,0 +1,72 @@
+"""Sums over the queries of one token and the pairs of many segments, each segment with the sum of its own score.
+
+`row_sums` is the reference; the kernel in `triton_rows.py` computes the segments of all scores in one launch.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, column_sums
+from kvbench.cache.kernels.ragged_decode import FlatPairs, SegmentLse, SegmentRows, Segments
+
+RowTerm = Literal[
+    "nothing",
+    "attn",
+    "attn_squares",
+    "attn_of_others",
+    "attn_squares_of_others",
+    "logit",
+    "obcache_value",
+    "obcache_key",
+    "obcache_joint",
+    "exact_removal",
+    "exact_zeroed",
+]
+"""As in `column_sums`, with a single row. `of_others`: the pair of the token itself counts 0. `logit`: the scaled
+logit. `nothing`: 0."""
+ROW_TERMS: tuple[RowTerm, ...] = get_args(RowTerm)
+Merge = Literal["sum", "mean", "max", "none"]
+MERGES: tuple[Merge, ...] = get_args(Merge)
+"""How the query heads of a segment are merged; `none`: a segment has one."""
+
+
+def row_sums(
+    queries: SegmentRows,
+    keys: FlatPairs,
+    values: FlatPairs,
+    outputs: SegmentRows,
+    lse: SegmentLse,
+    segments: Segments,
+    terms: Sequence[RowTerm],
+    merges: Sequence[Merge],
+    scaling: float,
+    softcap: float | None = None,
+) -> Float[Tensor, "segments slots"]:
+    """One number per pair of every segment, 0 behind its pairs, in float32 or wider.
+
+    The rows of a segment are the query heads of the newest token, whose pair is the last one.
+    """
+    wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    result = torch.zeros(len(queries), segments.longest, dtype=wide, device=queries.device)
+    bounds = zip(segments.starts.tolist(), segments.lengths.tolist(), terms, merges, strict=True)
+    for number, (start, length, term, merge) in enumerate(bounds):
+        if term == "nothing":
+            continue
+        rows, pairs = (queries[number, :, None], outputs[number, :, None]), slice(start, start + length)
+        if term == "logit":
+            scaled = rows[0][:, 0].to(wide) @ keys[pairs].to(wide).T * scaling
+            sums = scaled if softcap is None else (scaled / softcap).tanh() * softcap
+        else:
+            named = term.removesuffix("_of_others")
+            assert named in TERMS
+            sums = column_sums(
+                rows[0], keys[None, pairs], values[None, pairs], rows[1], lse[number, :, None], scaling, [named],
+                softcap, diagonal=named == term or named not in WITHOUT_DIAGONAL,
+            )[named]  # fmt: skip
+        merged = {"sum": sums.sum(0), "mean": sums.mean(0), "max": sums.amax(0), "none": sums[0]}
+        result[number, :length] = merged[merge]
+    return result

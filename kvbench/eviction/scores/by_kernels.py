@@ -1,0 +1,138 @@
+"""What kernels compute of scores while an answer is decoded, for heads of different lengths at once.
+
+`row_term` is the sum that a score is for the row of a single new token. `Ragged` finishes the scores that are more than
+a sum. Classes are compared exactly: a subclass may compute something else.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kvbench.cache.kernels.choice import refining_kernels_of
+from kvbench.cache.kernels.ragged_decode import Segments
+from kvbench.cache.kernels.row_sums import Merge, RowTerm
+from kvbench.cache.kv_cache import LayerCache
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention, AttentionMax
+from kvbench.eviction.scores.cake import Cake
+from kvbench.eviction.scores.caote import RESOLVED, Caote, FastCaote
+from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.keys import KeyDiff
+from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.rkv import RKV
+from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.weighted import Lava, Vatp
+
+Slots = Float[Tensor, "segments #slots"]
+Mask = Bool[Tensor, "segments slots"]
+SINGLE: dict[type[Score], RowTerm] = {
+    AttentionMax: "attn",
+    Cake: "attn",
+    OBCacheValue: "obcache_value",
+    OBCacheKey: "obcache_key",
+    OBCacheJoint: "obcache_joint",
+    ExactRemoval: "exact_removal",
+    ExactZeroed: "exact_zeroed",
+    Lava: "attn",
+    Vatp: "attn",
+    RKV: "logit",
+}
+RAGGED = (Caote, FastCaote, Lava, Vatp, RKV, KeyDiff)
+"""Scores that `Ragged` finishes."""
+
+
+def row_term(score: Score) -> RowTerm | None:
+    """The sum that the raw score is made of for a single row; None: none of them."""
+    if type(score) in (Caote, FastCaote):
+        assert isinstance(score, Caote)
+        return row_term(score.host)
+    if type(score) not in (Attention, AttentionMax):
+        return SINGLE.get(type(score))
+    assert isinstance(score, Attention | AttentionMax)
+    if type(score) is Attention and score.power == 2:
+        return "attn_squares" if score.diagonal else "attn_squares_of_others"
+    return "attn" if score.diagonal else "attn_of_others"
+
+
+def merge_of(policy: Policy, score: Score) -> Merge:
+    """How `row_term` is merged over the query heads of a KV head; not for `group=layer_mean`."""
+    group = policy.group_of(score.group)
+    assert group != "layer_mean"
+    return "max" if type(score) is RKV and group != "none" else group
+
+
+def finishes(score: Score) -> bool:
+    """Whether `Ragged` computes the score of a single new token."""
+    return type(score) is KeyDiff or (type(score) in RAGGED and row_term(score) is not None)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Heads of different lengths after a single new token, ranked by a score with `finishes`.
+
+    layer: their pairs, with `segments`. behind: slots without a pair. others: all but the tokens before the new one.
+    """
+
+    layer: LayerCache
+    score: Score
+    policy: Policy
+    behind: Mask
+    others: Mask
+    kernels: Any = field(default_factory=lambda: refining_kernels_of("triton"))
+
+    @property
+    def segments(self) -> Segments:
+        """Where the pairs of each head are."""
+        assert self.layer.segments is not None
+        return self.layer.segments
+
+    def raw(self, sums: Slots | None) -> Slots:
+        """The raw score, merged over query heads, from the sums of its `row_term`."""
+        if isinstance(self.score, KeyDiff):
+            return self.kernels.key_diff(self.layer.keys, self.segments)
+        assert sums is not None
+        if isinstance(self.score, RKV):
+            return sums.masked_fill(self.others, -torch.inf).softmax(dim=1)
+        return sums
+
+    def shaped(self, raw: Slots, pool: Pool | None, newest: Mask) -> Slots:
+        """The final score from the raw one. newest: slots that are not pooled with others."""
+        score, (weights, after) = self.score, self._weights
+        if weights is not None and not after:
+            raw = raw * weights
+        if pool is not None:
+            left_out = self.behind if score.whole else newest
+            raw = pool(raw.masked_fill(left_out, -torch.inf if pool.kind == "max" else 0))
+        if weights is not None and after:
+            raw = raw * weights
+        if isinstance(score, Caote):
+            form = score.squared, isinstance(score, FastCaote), RESOLVED
+            return self.kernels.caote(raw, self.layer.values, self.segments, *form)
+        if isinstance(score, RKV):
+            return torch.sub(score.importance * raw, self._repeats, alpha=1 - score.importance)
+        return raw
+
+    @cached_property
+    def _weights(self) -> tuple[Slots | None, bool]:
+        """The factors of the score, or of its host, and whether they follow pooling."""
+        weighed, recent = self.score, self.policy.last
+        if isinstance(weighed, Caote):
+            weighed, recent = weighed.host, 0
+        if type(weighed) is Lava:
+            last = 0 if weighed.over == "all" else recent
+            return self.kernels.value_norms(self.layer.values, self.segments, weighed.norm, last), True
+        if type(weighed) is Vatp:
+            norms = self.kernels.value_norms(self.layer.values, self.segments, weighed.norm)
+            return norms, weighed.weight == "after_pool"
+        return None, True
+
+    @cached_property
+    def _repeats(self) -> Slots:
+        assert isinstance(self.score, RKV)
+        like = self.score.threshold, self.score.unlike == "first"
+        return self.kernels.redundancy(self.layer.keys, self.segments, *like).softmax(dim=1)
