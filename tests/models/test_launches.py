@@ -16,15 +16,13 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.caote import Caote
-from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.attn import Attention, Lava, Vatp
+from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
-from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.weighted import Lava, Vatp
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.engine import Engine, Prefilled

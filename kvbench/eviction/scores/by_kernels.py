@@ -18,15 +18,12 @@ from kvbench.cache.kernels.row_sums import Merge, RowTerm
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention, AttentionMax
-from kvbench.eviction.scores.cake import Cake
-from kvbench.eviction.scores.caote import RESOLVED, Caote, FastCaote
-from kvbench.eviction.scores.exact import ExactRemoval, ExactZeroed
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
+from kvbench.eviction.scores.host import RESOLVED, Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyDiff
-from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.weighted import Lava, Vatp
 
 Slots = Float[Tensor, "segments #slots"]
 Mask = Bool[Tensor, "segments slots"]
