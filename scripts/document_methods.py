@@ -19,9 +19,8 @@ from typing import Any, get_args
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from kvbench.config.compose import options
+from kvbench.config.compose import options, under
 from kvbench.config.overrides import written as as_typed
-from kvbench.config.protocol import under
 from kvbench.config.settings import build
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation

@@ -6,6 +6,7 @@ Candidates come from declarations, names and keys of files. Nothing is composed:
 import argparse
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from kvbench.cli.errors import Exit
@@ -19,55 +20,8 @@ from kvbench.support.text import closest
 
 ASK = "--ask"
 """What the scripts call: the words after it, the last of them unfinished, are answered with one candidate per line."""
-BASH = r"""# kvbench completion for bash
-_kvbench() {
-    local line=${COMP_LINE:0:COMP_POINT} word candidate i IFS=$' \t\n'
-    local -a words
-    read -r -a words <<< "$line"
-    [[ $line == *[[:space:]] ]] && words+=("")
-    word=${words[${#words[@]}-1]}
-    local before=${word%"${word##*[=:]}"}  # readline replaces what comes after it
-    [[ $COMP_WORDBREAKS == *=* ]] || before=
-    COMPREPLY=()
-    while IFS= read -r candidate; do
-        COMPREPLY+=("${candidate#"$before"}")
-    done < <("${words[0]}" completion --ask "${words[@]:1}" 2> /dev/null)
-    for i in "${COMPREPLY[@]}"; do
-        [[ $i == *[=./] ]] && type compopt &> /dev/null && compopt -o nospace 2> /dev/null
-    done
-    return 0
-}
-complete -o default -F _kvbench kvbench
-"""
-ZSH = r"""#compdef kvbench
-# kvbench completion for zsh
-_kvbench() {
-    local -a found
-    found=("${(@f)$("${words[1]}" completion --ask "${(@)words[2,CURRENT]}" 2> /dev/null)}")
-    found=(${found:#})
-    if (( ! ${#found} )); then
-        _files
-        return
-    fi
-    local -a whole=(${found:#*[=./]}) open=(${(M)found:#*[=./]})
-    (( ${#open} )) && compadd -Q -S '' -- "${open[@]}"
-    (( ${#whole} )) && compadd -Q -- "${whole[@]}"
-}
-if [[ ${funcstack[1]} == _kvbench ]]; then _kvbench "$@"; else compdef _kvbench kvbench; fi
-"""
-FISH = r"""# kvbench completion for fish
-function __kvbench_complete
-    set -l words (commandline -opc) (commandline -ct)
-    set -l found ($words[1] completion --ask $words[2..-1] 2> /dev/null)
-    if test (count $found) -gt 0
-        printf '%s\n' $found
-    else
-        __fish_complete_path (commandline -ct)
-    end
-end
-complete -c kvbench -f -a '(__kvbench_complete)'
-"""
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+SHELLS = ("bash", "zsh", "fish")
+"""Each has a script beside this file."""
 ROW_GROUPS = ("policy", "score", "task", "model")
 """Columns of rows whose values are names of settings files."""
 
@@ -85,7 +39,7 @@ Put one of these lines into the file that your shell reads when it starts:
   kvbench run pol<TAB> -> policy=     kvbench run policy=sn<TAB> -> policy=snapkv     policy=h2o,sn<TAB> continues
 Names of plugins are completed like our own: the shell asks kvbench itself.
 """
-    parser.words = Words("|".join(SCRIPTS), names=lambda before: () if before else SCRIPTS)
+    parser.words = Words("|".join(SHELLS), names=lambda before: () if before else SHELLS)
     parser.add_argument(ASK, nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.bare_exit = Exit.USAGE
 
@@ -96,9 +50,9 @@ def main(flags: argparse.Namespace) -> int:
         print("".join(f"{word}\n" for word in candidates(flags.ask)), end="")
         return Exit.OK
     shell, *rest = flags.words
-    if shell not in SCRIPTS or rest:
-        raise UserError(f"no completion for {' '.join(flags.words)}: {closest(shell, SCRIPTS)}")
-    print(SCRIPTS[shell], end="")
+    if shell not in SHELLS or rest:
+        raise UserError(f"no completion for {' '.join(flags.words)}: {closest(shell, SHELLS)}")
+    print(Path(__file__).with_suffix(f".{shell}").read_text("utf-8"), end="")
     return Exit.OK
 
 

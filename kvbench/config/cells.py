@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.cache.quantized import Store, packing_of
-from kvbench.config.compose import ARGUMENTS, MISSING, Tree, file_of, host_of, resolved
+from kvbench.config.compose import ARGUMENTS, MISSING, Tree, as_common, file_of, host_of, resolved
 from kvbench.config.overrides import written
-from kvbench.config.protocol import as_common
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Tokens, parse_budget
 from kvbench.eviction.schedule import Schedule

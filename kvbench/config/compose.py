@@ -21,8 +21,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
-from kvbench.config.overrides import FIXED, GROUPS, Override, Value
-from kvbench.config.protocol import under
+from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.synonyms import here
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -53,6 +52,11 @@ NEEDED = {
     "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",
 }
 """What stands for the value of a setting without a default."""
+COMMON = {"window": 16, "recent": 16, "pool": {"kind": "max", "size": 7}}
+"""Window, newest tokens and pooling of all policies with `protocol=common`; with `paper` each has its own."""
+LACKING = {"window": (None, 1, "all", "question"), "recent": (None, 0, "question"), "pool": (None,)}
+"""Values that say that a policy has no window, protects no newest tokens or pools nothing, or that both are the
+question; these stay."""
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 ENTRY = re.compile(r"/?(?P<path>[\w./-]+)@_here_")
 INTERPOLATION = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
@@ -197,6 +201,20 @@ def host_of(name: str) -> Tree:
     if name not in options("score"):
         raise UserError(f"unknown {HOST}={name}: {closest(name, options('score'))}")
     return file_of("score", name)
+
+
+def under(tree: Tree, protocol: Any) -> Tree:
+    """A tree whose policy is as its file says, under a protocol. Raises UserError for another one."""
+    if protocol not in ("common", "paper"):
+        raise UserError(f"protocol={written(protocol)}: allowed: common, paper")
+    policy = as_common(tree["policy"]) if protocol == "common" else tree["policy"]
+    return {**tree, "policy": policy, "protocol": protocol}
+
+
+def as_common(policy: Tree) -> Tree:
+    """What the file of a policy says, with the common value of all that the policy has."""
+    shared = {name: value for name, value in COMMON.items() if policy.get(name) not in LACKING[name]}
+    return {**policy, **shared}
 
 
 def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of, group: str | None = None) -> Tree:

@@ -1,12 +1,15 @@
 """A score in a file of its own, `score.path=my_score.py`: its settings are the fields of the class in it."""
 
+import hashlib
+import sys
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from kvbench.support.errors import UserError
-from kvbench.support.loose import SUFFIX, load_file
-from kvbench.support.plugins import Item, Source, items
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.plugins import LOOSE, Item, Source, items
 
 SCORE = "kvbench.eviction.scores.score.Score"
 """What a score derives from, by name: importing it would import torch with the settings."""
@@ -16,7 +19,7 @@ PLAIN = (bool, int, float, str, tuple, type(None))
 
 def is_loose(name: str) -> bool:
     """Whether the name of a score, or a `_target_`, is a Python file."""
-    return name.endswith(SUFFIX)
+    return name.endswith(".py")
 
 
 def loose_item(path: str) -> Item:
@@ -28,12 +31,16 @@ def loose_item(path: str) -> Item:
 
 
 def class_in(path: str) -> Any:
-    """The one score that a file defines; names that begin with _ do not count."""
-    module = load_file(path)
+    """The one score that a file defines; names that begin with _ do not count. Raises MissingFile or UserError."""
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise MissingFile(f"no such file: {path}; score.path=FILE.py names the Python file of a score")
+    module = _load(file, file.read_bytes())
     scores = [
         value
         for name, value in vars(module).items()
-        if name[0] != "_" and isinstance(value, type) and value.__module__ == module.__name__ and _is_score(value)
+        if name[0] != "_" and isinstance(value, type) and value.__module__ == module.__name__
+        if any(f"{base.__module__}.{base.__qualname__}" == SCORE for base in value.__mro__)
     ]
     if len(scores) != 1:
         names = ", ".join(score.__name__ for score in scores) or "none"
@@ -41,10 +48,6 @@ def class_in(path: str) -> Any:
     if not is_dataclass(scores[0]):
         raise UserError(f"{path}: {scores[0].__name__} is not a dataclass: make it one, its fields are the settings")
     return scores[0]
-
-
-def _is_score(kind: type) -> bool:
-    return any(f"{base.__module__}.{base.__qualname__}" == SCORE for base in kind.__mro__)
 
 
 def node_of(path: str) -> dict[str, Any]:
@@ -57,3 +60,20 @@ def node_of(path: str) -> dict[str, Any]:
         elif field.init and isinstance(default, PLAIN):
             settings[field.name] = list(default) if isinstance(default, tuple) else default
     return settings
+
+
+@cache
+def _load(file: Path, content: bytes) -> ModuleType:
+    """The module of a file; an edited file is another module. Raises UserError if it does not load."""
+    name = LOOSE + hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()[:16]
+    module = ModuleType(name)
+    module.__file__ = str(file)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        exec(compile(content, str(file), "exec"), module.__dict__)
+    except Exception as error:  # the code of a user may raise anything
+        del sys.modules[name]
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+        raise UserError(f"{file.name}{line} does not load: {type(error).__name__}: {text}") from None
+    return module

@@ -2,62 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from yaml import safe_load
 
 from kvbench.support.plugins import items
 
-PRESSES = {
-    "adakv": "policy=ada_snapkv",
-    "adakvsnapkv": "policy=ada_snapkv",
-    "attentionsink": "policy=streaming_llm",
-    "compactor": "policy=plain score=compactor",
-    "criticaladakvexpectedattention": "policy=ada_snapkv score=criticalkv score.host=expected_attention",
-    "criticaladakvsnapkv": "policy=ada_snapkv score=criticalkv",
-    "criticalexpectedattention": "policy=plain score=criticalkv score.host=expected_attention",
-    "criticalsnapkv": "policy=snapkv score=criticalkv",
-    "duoattentiononthefly": "policy=duo_attention score.path=FILE",
-    "fullkv": "policy=full",
-    "leveragescore": "policy=plain score=leverage",
-    "noncausalattn": "policy=plain score=non_causal",
-    "knorm": "policy=plain score=key_norm",
-    "l2norm": "policy=plain score=key_norm",
-    "no": "policy=full",
-    "none": "policy=full",
-    "observedattention": "policy=h2o_full policy.reduce=observed_attention policy.recent=0",
-}
-"""Methods by their names in small letters, without `_` and `press`, where ours is another or none."""
-SETTINGS = {
-    "attn_implementation": "model.attention=VALUE",
-    "base_capacity": "budget=VALUE",
-    "data_dir": "task.context_length=VALUE",
-    "dataset": "task=VALUE",
-    "datasets": "task=VALUE",
-    "heavy_ratio": "budget=HEAVY+RECENT policy.recent={part:0.5,of:budget}",
-    "ratio": "budget=VALUE (the share of KV pairs that is kept)",
-    "recent_ratio": "budget=HEAVY+RECENT policy.recent={part:0.5,of:budget}",
-    "kernel_size": "policy.pool.size=VALUE",
-    "limit": "task.samples=VALUE",
-    "max_capacity_prompt": "budget=VALUE",
-    "max_capacity_prompts": "budget=VALUE",
-    "max_context_length": "task.max_prompt_tokens=VALUE",
-    "max_gen_toks": "task.max_new_tokens=VALUE",
-    "model_name": "model=hf model.path=VALUE",
-    "model_name_or_path": "model=hf model.path=VALUE",
-    "model_path": "model=hf model.path=VALUE",
-    "n_initial": "policy.sink=VALUE",
-    "n_recent": "policy.recent=VALUE",
-    "n_sink": "policy.sink=VALUE",
-    "num_samples": "task.samples=VALUE",
-    "output_dir": "results.dir=VALUE",
-    "output_path": "results.dir=VALUE",
-    "pooling": "policy.pool.kind=avg|max",
-    "pretrained": "model=hf model.path=VALUE",
-    "query_aware": "schedule.evict_after=prompt (query-aware) or context",
-    "recent_size": "policy.recent=VALUE",
-    "save_dir": "results.dir=VALUE",
-    "start_size": "policy.sink=VALUE",
-    "tasks": "task=VALUE",
-    "window_size": "policy.window=VALUE",
-}
 METHODS = ("press", "press_name", "method", "methods")
 
 
@@ -73,18 +24,26 @@ def here(key: str, values: Sequence[str]) -> str | None:
         folder, _, name = values[0].rpartition("/")
         is_path = folder not in ("", "shape") and name.lower() not in items("model")
         return f"model=hf model.path={values[0]}" if is_path else None
-    return SETTINGS[key].replace("VALUE", ",".join(values)) if key in SETTINGS else None
+    settings = synonyms()["settings"]
+    return settings[key].replace("VALUE", ",".join(values)) if key in settings else None
+
+
+@cache
+def synonyms() -> dict[str, dict[str, str]]:
+    """The `methods` and the `settings` of other tools, as `synonyms.yaml` lists them."""
+    return safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
 def _method(name: str, key: str) -> str | None:
-    if (plain := _plain(name)) in PRESSES and key in METHODS:
-        return PRESSES[plain]
+    methods = synonyms()["methods"]
+    if (plain := _plain(name)) in methods and key in METHODS:
+        return methods[plain]
     policies, scores = ({_plain(item): item for item in items(group)} for group in ("policy", "score"))
     if plain in policies and (key != "score" or plain not in scores):
         return f"policy={policies[plain]}"
     if plain in scores:
         return f"score={scores[plain]}" if key == "score" else f"policy=plain score={scores[plain]}"
-    return PRESSES.get(plain)
+    return methods.get(plain)
 
 
 def _plain(name: str) -> str:

@@ -5,11 +5,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar, Protocol, runtime_checkable
 
-from kvbench.cache.kv_cache import LayerCache
-from kvbench.cache.shapes import Kept
 from kvbench.eviction.budget import Fraction
-from kvbench.probes.query import Query
-from kvbench.probes.scene import At, Scene
+from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
@@ -80,17 +77,3 @@ class Probe(Protocol):
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
         """The numbers of one cell on one sample. Raises UserError if the sample does not allow them."""
         ...
-
-
-@dataclass(frozen=True)
-class EvictionProbe(Probe):
-    """A probe of the effect of an eviction on one query of every layer; `at` names the query."""
-
-    at: At
-    judges_scores: ClassVar[bool] = False
-    by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
-
-    def evictions(self, scene: Scene, cell: Cell) -> Iterator[tuple[LayerCache, Query, Kept]]:
-        """Every layer, its query, and what the cell keeps of it."""
-        for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
-            yield layer, scene.query(layer, self.at), kept

@@ -18,12 +18,13 @@ from typing import Any
 
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.loose import PREFIX as LOOSE
 from kvbench.support.version import __version__
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
 SUFFIX = ".yaml"
+LOOSE = "kvbench_loose_"
+"""How the names of modules begin that are loaded from a file without a package (`kvbench.config.loose_score`)."""
 
 
 @dataclass(frozen=True)

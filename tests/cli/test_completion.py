@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.cli import completion
 from kvbench.cli.completion import candidates
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import COMMANDS, declared, main
@@ -111,9 +112,7 @@ def script(shell: str, folder: Path) -> str:
     command = folder / "bin" / "kvbench"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m kvbench "$@"\n')
     command.chmod(0o755)
-    from kvbench.cli.completion import SCRIPTS
-
-    (folder / "script").write_text(SCRIPTS[shell])
+    (folder / "script").write_text(Path(completion.__file__).with_suffix(f".{shell}").read_text("utf-8"))
     return f"PATH={folder}/bin:$PATH"
 
 

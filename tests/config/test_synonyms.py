@@ -7,7 +7,7 @@ import pytest
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
-from kvbench.config.synonyms import PRESSES, SETTINGS
+from kvbench.config.synonyms import synonyms
 from kvbench.support.errors import UserError
 
 TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-evaluation-harness: its flags
@@ -60,14 +60,14 @@ def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
     assert (text + " ").partition(": write ")[2].startswith(TABLE[word])
 
 
-@pytest.mark.parametrize("text", [*PRESSES.values(), "policy=plain score=expected_attention"])
+@pytest.mark.parametrize("text", [*synonyms()["methods"].values(), "policy=plain score=expected_attention"])
 def test_what_a_method_leads_to_can_be_planned(text: str) -> None:
     heads = "tests/golden/heads/full_attention_heads.tsv"
     assert checked(parse(text.replace("FILE", heads).split()), print)[1]
 
 
 def test_settings_lead_to_settings_that_exist() -> None:
-    for text in SETTINGS.values():
+    for text in synonyms()["settings"].values():
         names = re.findall(r"([\w.]+)=", text)
         words = [f"{name}=null" if name != "model" else "model=hf" for name in names if name not in ("budget", "task")]
         try:
@@ -77,4 +77,6 @@ def test_settings_lead_to_settings_that_exist() -> None:
 
 
 def test_words_of_other_tools_hide_none_of_ours() -> None:
-    assert {*PRESSES} & {*options("policy"), *options("score")} == {"compactor"}  # the press is our score on `plain`
+    assert {*synonyms()["methods"]} & {*options("policy"), *options("score")} == {
+        "compactor"
+    }  # the press is our score on `plain`

@@ -12,10 +12,8 @@ from kvbench.cache.attention import Rule
 from kvbench.config.settings import build
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.random import Random
-from kvbench.probes.eviction_error import EvictionError
-from kvbench.probes.layer_loss import LayerLoss, bound, loss
+from kvbench.probes.losses import EvictionError, LayerLoss, SetError, bound, joint, loss, singles
 from kvbench.probes.query import Query
-from kvbench.probes.set_error import SetError, joint, singles
 from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
 from tests.probes.test_removal import query_of
@@ -136,4 +134,4 @@ def test_every_pair_has_its_error_where_positions_are_asked_for(world: World, ma
 
 def test_a_word_that_names_no_query_is_refused() -> None:
     with pytest.raises(ValueError, match=r"probe\.at=prefill: allowed: 'prompt' or 'decode'"):
-        build("probe", {"_target_": "kvbench.probes.layer_loss.LayerLoss", "at": "prefill"})
+        build("probe", {"_target_": "kvbench.probes.losses.LayerLoss", "at": "prefill"})

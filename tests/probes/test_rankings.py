@@ -12,8 +12,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.obcache import ExactRemoval, OBCacheValue
-from kvbench.probes.head_scores import HeadScores
-from kvbench.probes.rank_correlation import RankCorrelation, spearman
+from kvbench.probes.rankings import HeadScores, RankCorrelation, spearman
 from kvbench.run.plan import Cell
 from tests.probes.conftest import TOKENS, World
 from tests.probes.twin import Arrays, without_one

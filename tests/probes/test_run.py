@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kvbench.probes.head_scores import HeadScores
+from kvbench.probes.rankings import HeadScores
 from kvbench.probes.run import _measured, probing
 from kvbench.run.plan import Cell
 from kvbench.tasks.task import InvalidSample

@@ -1,12 +1,8 @@
-"""Spearman's rank correlation of a score with another, layer by layer.
-
-CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), Table 7: CAOTE against FastCAOTE. Here any score against
-any other; the default is the exact change of the output when a pair is removed.
-"""
+"""What the scores of a cell say, whatever it keeps: the probes `head_scores` and `rank_correlation`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.stats import rankdata
@@ -20,8 +16,35 @@ from kvbench.run.plan import Cell
 
 
 @dataclass(frozen=True)
+class HeadScores(Probe):
+    """How much each head needs its pairs: the largest, or the mean, of the shaped scores of its candidates.
+
+    With score=kvzip it is the published map of KVzip's head-level eviction (Kim et al. 2025,
+    https://arxiv.org/abs/2505.23416), where the score of a head is that of its best pair.
+    """
+
+    merge: Literal["max", "mean"] = "max"
+    name: str = "head_scores"
+    reads_budget: ClassVar[bool] = False
+    by: ClassVar[tuple[str, ...]] = ("layer", "head")
+    across: ClassVar[str] = "head"
+
+    def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
+        """The score of every cache head; None for one without candidates."""
+        for layer, ranking in zip(scene.layers, scene.rank(cell), strict=True):
+            values: list[float | None] = [None] * ranking.scores.shape[0]
+            if ranking.candidates:
+                values = (ranking.scores.amax(dim=1) if self.merge == "max" else ranking.scores.mean(dim=1)).tolist()
+            for head, value in enumerate(values):
+                yield Measured(layer=layer.index, quantity=self.merge, value=value, head=head)
+
+
+@dataclass(frozen=True)
 class RankCorrelation(Probe):
-    """Spearman's rho over the candidates of a cache head, both scores computed and shaped as the policy says.
+    """Spearman's rho of two scores over the candidates of a cache head, both computed and shaped as the policy says.
+
+    CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), Table 7, compares CAOTE with FastCAOTE; here any score
+    with any other, by default with the exact change of the output when a pair is removed.
 
     against: the other score, or None for the true error of the first decoded token. Undefined (no number) if all
     scores of either are equal or fewer than two candidates are left.
