@@ -54,8 +54,7 @@ def run_sweep(sweep: Sweep, table: bool = True) -> int:
 
 def _check_there(sweep: Sweep, rows: Sequence[Row]) -> None:
     """Raise MissingFile if rows are gone that were there before the run, or that it has made."""
-    jobs = [job for group in sweep.plan.groups for job in group.jobs]
-    made = {(cell.id, sample) for job in jobs for sample, cells in job.missing.items() for cell in cells}
+    made = {row for group in sweep.plan.groups for job in group.jobs for row in job.places}
     if lost := (made | done(sweep.rows)) - done(rows):
         raise MissingFile(
             f"{sweep.results.path} has lost {plural(len(lost), 'row')} during the run: files were removed, moved or "

@@ -72,8 +72,7 @@ class Claims:
                 self._claimed = None
                 return None
             self._claimed = job, renewed
-            missing = self._left(job).missing
-            result = result.only({(cell.id, sample) for sample, cells in missing.items() for cell in cells})
+            result = result.only(self._left(job).places)
         self._recorder.append(result.rows, result.sidecars)
         self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
         self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))

@@ -12,11 +12,11 @@ from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.models.decode.evicting_batch import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
-from kvbench.records import Curve, KeptDetail, Row
+from kvbench.records import Curve, KeptDetail
 from kvbench.run.evict_cell import clock, eviction_of, measure
 from kvbench.run.memory import halving, most_together
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.rows import JobResult, error_row, measured_row
+from kvbench.run.rows import JobResult
 from kvbench.support.errors import UserError
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
@@ -33,18 +33,17 @@ def run_texts(
     row with its `error`; the others go on. If caches go on from text to text, the texts before the missing ones are
     read again.
     """
-    result, by_id = JobResult(), {sample.id: sample for sample in samples}
-    missing = {(sample, cell.id) for sample, cells in job.missing.items() for cell in cells}
+    result, by_id = JobResult(job, environment, detail), {sample.id: sample for sample in samples}
     if _task(job.cells[0]).reset:
         for sample, cells in job.missing.items():
-            _Reading(model, [by_id[sample]], missing, environment, detail, result).run(cells)
+            _Reading(model, [by_id[sample]], result).run(cells)
     else:
         earlier = set(range(max(job.missing))) - set(by_id)
         again = job.cells[0].task.generate(TokensOf(model.tokenizer), earlier)
         by_id |= {sample.id: sample for sample in again if isinstance(sample, Sample)}
         texts = [by_id[sample] for sample in sorted(by_id)]
-        _Reading(model, texts, missing, environment, detail, result).run(job.cells)
-    result.sort(job)
+        _Reading(model, texts, result).run(job.cells)
+    result.sort()
     return result
 
 
@@ -54,13 +53,10 @@ class _CannotReadTogether(Exception):
 
 @dataclass(frozen=True)
 class _Reading:
-    """Texts that are read one after the other, and the rows that are wanted: (sample, cell id) in `missing`."""
+    """Texts that are read one after the other; the rows that the job lacks are recorded."""
 
     model: LoadedModel
     texts: Sequence[Sample]
-    missing: set[tuple[int, str]]
-    environment: str
-    detail: KeptDetail
     result: JobResult
 
     def run(self, cells: Sequence[Cell]) -> None:
@@ -84,7 +80,7 @@ class _Reading:
 
     def _score(self, cells: Sequence[Cell]) -> JobResult:
         """Score the texts, one after the other; caches go on from text to text."""
-        part, prompts, task = JobResult(), dict[int, Prompt](), _task(cells[0])
+        part, prompts, task = self.result.part(), dict[int, Prompt](), _task(cells[0])
         tokenizer = self.model.tokenizer
         for sample in self.texts:
             try:
@@ -93,7 +89,7 @@ class _Reading:
                 else:
                     prompts[sample.id] = begin(tokenizer, sample.context, task.context_length + 1)
             except ValueError as error:
-                part.rows += self._error_rows(cells, sample, str(error))
+                part.fail(sample, str(error), cells)
         readable = [sample for sample in self.texts if sample.id in prompts]
         caches: list[EvictingCache] = []
         for place, sample in enumerate(readable):
@@ -112,24 +108,22 @@ class _Reading:
                 if len(cells) > 1:
                     raise _CannotReadTogether from error
                 for later in readable[place:]:
-                    part.rows += self._error_rows(cells, later, str(error), prompts[later.id])
+                    part.fail(later, str(error), cells, prompts[later.id])
                 break
             seconds = (clock(self.model) - start) / len(cells)
             for cell, evicting, values in zip(cells, caches, nll.double().cpu().tolist(), strict=True):
-                if (sample.id, cell.id) not in self.missing:
+                if (cell.id, sample.id) not in part.job.places:
                     continue
                 cache = evicting.freeze()
                 broken = next((position for position, value in enumerate(values) if not math.isfinite(value)), None)
                 if broken is not None:
-                    part.rows += self._error_rows([cell], sample, BROKEN.format(broken), prompt)
+                    part.fail(sample, BROKEN.format(broken), [cell], prompt)
                     continue
-                eviction = measure(cell, cache, kept_of(cache), None)
-                row = measured_row(
+                part.record(
                     sample,
                     prompt,
-                    eviction,
+                    measure(cell, cache, kept_of(cache), None),
                     evicting.num_tokens,
-                    self.environment,
                     prompt_tokens=evicting.num_tokens,
                     **cache.exempt,
                     full_cache_bytes=evicting.read_bytes,
@@ -138,19 +132,12 @@ class _Reading:
                     new_tokens=len(values),
                     value=math.fsum(values) / len(values),
                 )
-                part.rows.append(row)
                 part.curves.append(Curve.over(cell.id, sample.id, task.metric, values, task.context_length))
-                if self.detail != "none":
-                    part.kept.append(eviction.kept_sets(sample, evicting.num_tokens, self.detail))
         return part
 
     def _fail(self, cell: Cell, reason: str) -> None:
         for sample in self.texts:
-            self.result.rows.extend(self._error_rows([cell], sample, reason))
-
-    def _error_rows(self, cells: Sequence[Cell], sample: Sample, error: str, prompt: Prompt | None = None) -> list[Row]:
-        wanted = [cell for cell in cells if (sample.id, cell.id) in self.missing]
-        return [error_row(cell, sample, error, self.environment, prompt) for cell in wanted]
+            self.result.fail(sample, reason, [cell])
 
 
 def _nll(

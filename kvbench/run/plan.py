@@ -246,6 +246,12 @@ class PrefillJob:
         }
         return replace(self, missing={sample: cells for sample, cells in missing.items() if cells})
 
+    @cached_property
+    def places(self) -> dict[tuple[str, int], int]:
+        """The missing rows in order: (cell id, sample), and the place of each."""
+        rows = ((cell.id, sample) for sample, cells in self.missing.items() for cell in cells)
+        return {row: place for place, row in enumerate(rows)}
+
     @property
     def cells(self) -> tuple[Cell, ...]:
         """The distinct cells."""

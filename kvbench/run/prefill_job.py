@@ -5,15 +5,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
 
 from kvbench.models.batch_invariance import BatchInvariance
-from kvbench.models.decode.conversation import Question, converse
-from kvbench.models.decode.next_token import Choice, Choose, Drawn, greedy, uniforms
-from kvbench.models.engine import Generation
+from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.conversation import Answer, Question, converse
+from kvbench.models.decode.next_token import Choice, Drawn, greedy, uniforms
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
@@ -41,13 +40,11 @@ from kvbench.run.rows import (
     EvictionResult,
     JobResult,
     TimedPrefill,
-    error_row,
     hash_ids,
-    measured_row,
     with_second_request,
 )
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample
+from kvbench.tasks.task import Sample, Task
 
 Unit = tuple[Cell, int]
 """A cell, and which of the answers to each prompt, from 0."""
@@ -63,13 +60,12 @@ def run_prefill_job(
     cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
     the others go on.
     """
-    result = JobResult()
-    prompts: dict[int, Prompt] = {}
+    result, prompts = JobResult(job, environment, detail), dict[int, Prompt]()
     for sample in samples:
         try:
             prompts[sample.id] = prompt_of(model, sample, job.cells[0])
         except ValueError as error:
-            result.rows += [error_row(cell, sample, str(error), environment) for cell in job.missing[sample.id]]
+            result.fail(sample, str(error))
     if detail == "positions":
         result.token_texts = {
             prompt.sha256: token_texts(model.tokenizer, prompt.context) for prompt in prompts.values()
@@ -80,17 +76,15 @@ def run_prefill_job(
             timed_prefill, cells, reason = _prefill_what_fits(model, prompts, job.cells)
         except ValueError as error:
             timed_prefill, cells, reason = None, (), str(error)
-        unread = {cell.id for cell in job.cells} - {cell.id for cell in cells}
+        read = {cell.id for cell in cells}
+        unread = [cell for cell in job.cells if cell.id not in read]
         for sample in prompted:
-            failed = (cell for cell in job.missing[sample.id] if cell.id in unread)
-            result.rows += [error_row(cell, sample, reason, environment, prompts[sample.id]) for cell in failed]
-        left = job.without({(cell, sample) for cell in unread for sample in job.missing})
-        prompted = [sample for sample in prompted if sample.id in left.missing]
-        if timed_prefill is not None and prompted:
+            result.fail(sample, reason, unread, prompts[sample.id])
+        if timed_prefill is not None:
             result.block = timed_prefill.block
             shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], cells)
-            _Decoding(model, left, prompted, prompts, timed_prefill, shared, environment, detail, result).run()
-    result.sort(job)
+            _Decoding(model, prompted, prompts, timed_prefill, shared, result).run()
+    result.sort()
     return result
 
 
@@ -127,18 +121,15 @@ class _Decoding:
     """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
 
     model: LoadedModel
-    job: PrefillJob
     samples: Sequence[Sample]
     prompts: Mapping[int, Prompt]
     prefill: TimedPrefill
     shared: SharedPrefill
-    environment: str
-    detail: KeptDetail
     result: JobResult
 
     def run(self) -> None:
         """Decode as many cells at a time as fit into a batch and should fit into memory."""
-        engine, full = self.model.engine, self.prefill.prefilled
+        engine, full, cells = self.model.engine, self.prefill.prefilled, self.shared.cells
         devices = [layer.keys.device for layer in full.cache.layers]
         num_tokens = full.cache.num_tokens
         pair_bytes = full.full_bytes // max(1, num_tokens)
@@ -150,138 +141,134 @@ class _Decoding:
             return cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
 
         heads = sum(layer.cache_heads for layer in full.cache.evictable)
-        number, each = rankings_of(self.job.cells, num_tokens, heads, group)
+        number, each = rankings_of(cells, num_tokens, heads, group)
         self.shared.most_rankings = max(1, min(number, int(RANKINGS * free_bytes(devices) / max(1, each))))
         draws = {sample.id % self.draws for sample in self.samples}
-        for units in batches([(cell, draw) for draw in sorted(draws) for cell in self.job.cells], engine.tile):
+        for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
             later += state * (engine.batch_invariance or BatchInvariance()).rows(engine.tile, engine.tile, 1)  # padded
             for part in split_to_fit(units, bytes_of, free_bytes(devices) - later, most_together(engine)):
-                halving(part, self._evict_and_answer, self._fail, engine.counters)
+                halving(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
 
     @property
     def draws(self) -> int:
         """Answers to each prompt."""
-        return self.job.cells[0].task.samples_per_prompt
+        return self.shared.cells[0].task.samples_per_prompt
 
     def _evict_and_answer(self, units: list[Unit]) -> None:
         """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
-        part = JobResult()
-        missing = {(cell.id, sample) for sample, cells in self.job.missing.items() for cell in cells}
-        compressed: dict[str, CompressedCache] = {}
+        part, compressed = self.result.part(), dict[str, CompressedCache]()
         for cell in {cell.id: cell for cell, _ in units}.values():
             try:
                 compressed[cell.id] = evict_cell(self.model, cell, self.shared)
             except ValueError as error:
-                part.rows += [row for unit in units if unit[0] is cell for row in self._error_rows(unit, str(error))]
-        if self.job.cells[0].task.turns == "own":
-            self._converse(units, compressed, part)
-            self.result.add(part)
-            return
-        by_question = [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
-        for samples in by_question:
-            entries = [
-                (sample, compressed[cell.id])
-                for cell, draw in units
-                for sample in samples
-                if sample.id % self.draws == draw and cell.id in compressed and (cell.id, sample.id) in missing
-            ]
-            if samples is by_question[-1]:
+                for unit in units:
+                    if unit[0] is cell:
+                        self._fail(part, unit, str(error))
+        questions = [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
+        if units[0][0].task.turns == "own":  # a conversation answers all of them
+            questions = [list(self.samples)]
+        for samples in questions:
+            caches, lacking = list[CompressedCache](), list[list[Sample]]()
+            for cell, draw in units:
+                drawn = [sample for sample in samples if sample.id % self.draws == draw]
+                missing = [sample for sample in drawn if (cell.id, sample.id) in part.job.places]
+                if missing and cell.id in compressed:
+                    caches.append(compressed[cell.id])
+                    lacking.append(missing)
+            if samples is questions[-1]:
                 compressed.clear()  # the decode batch frees each cache once it has its copy
-            if entries:
-                self._answer(entries, part)
+            if caches:
+                self._answer(caches, lacking, part)
         self.result.add(part)
 
-    def _answer(self, entries: list[tuple[Sample, CompressedCache]], part: JobResult) -> None:
-        """Decode the answers of one batch to one question. The list is emptied."""
-        samples, evictions = [sample for sample, _ in entries], [cache.result for _, cache in entries]
-        model, prompt, prefilled = self.model, self.prompts[samples[0].id], self.prefill.prefilled
-        task, start, max_new_tokens = evictions[0].cell.task, clock(model), samples[0].max_new_tokens
-        stop = ends(model.tokenizer, task, model.stop)
-        caches = [cache for _, cache in entries]
-        entries.clear()
-        batch = batch_of(model.engine, caches, len(prompt.question) + max_new_tokens)
+    def _answer(self, caches: list[CompressedCache], samples: Sequence[Sequence[Sample]], part: JobResult) -> None:
+        """Decode one batch, each cache for its samples, and record their rows. The list of caches is emptied."""
+        model, evictions, start = self.model, [cache.result for cache in caches], clock(self.model)
+        lasts, task = [each[-1] for each in samples], evictions[0].cell.task
+        room, decode = max(len(self.prompts[last.id].question) + last.own_tokens for last in lasts), self._generate
+        if task.turns == "own":
+            room, decode = min(room, model.max_length - self.prefill.prefilled.cache.num_tokens), self._converse
+        batch = batch_of(model.engine, caches, room)
         layout_seconds = (clock(model) - start) / len(evictions)
-        question = torch.tensor(prompt.question) if prompt.question else None
-        choose: Choose = greedy
+        stop = ends(model.tokenizer, task, model.stop)
+        answers = decode(batch, task, lasts, stop)
+        del batch  # a second request may need its memory
+        for eviction, missing, answered in zip(evictions, samples, answers, strict=True):
+            for sample in missing:
+                self._record(part, sample, eviction, answered[sample.id], stop, layout_seconds / len(answered))
+
+    def _generate(
+        self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
+    ) -> list[dict[int, Answer]]:
+        """The answers to one question, of each cell to its sample, by sample."""
+        prompt, max_new_tokens, choose = self.prompts[samples[0].id], samples[0].max_new_tokens, greedy
         if task.temperature:
             drawn = samples[0].drawn
             numbers = [self._uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
-            choose = Drawn(
-                task.temperature, task.top_p, torch.tensor(np.stack(numbers, axis=1), device=model.engine.device)
-            )
-        generations = model.engine.generate(prefilled, batch, stop, task.min_new_tokens, question, choose)
-        peaks, failures = batch.peak_bytes, batch.failures
-        del batch  # a second request may need its memory
-        for index, (sample, eviction, generation, peak) in enumerate(
-            zip(samples, evictions, generations, peaks, strict=True)
-        ):
-            failure = BROKEN.format(len(generation.ids)) if generation.broken else failures.get(index)
-            self._record(part, sample, eviction, generation, failure, stop, layout_seconds, peak_bytes=peak)
+            on_device = torch.tensor(np.stack(numbers, axis=1), device=self.model.engine.device)
+            choose = Drawn(task.temperature, task.top_p, on_device)
+        generations = self.model.engine.generate(
+            self.prefill.prefilled,
+            batch,
+            stop,
+            task.min_new_tokens,
+            torch.tensor(prompt.question) if prompt.question else None,
+            choose,
+        )
+        answers = []
+        for cell, (sample, generation, peak) in enumerate(zip(samples, generations, batch.peak_bytes, strict=True)):
+            error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
+            answers.append({sample.id: Answer(generation, error, self.prompts[sample.id].tokens, peak)})
+        return answers
 
-    def _converse(self, units: Sequence[Unit], compressed: dict[str, CompressedCache], part: JobResult) -> None:
-        """Decode conversations, each up to the last turn that lacks its row, and record the rows that are missing."""
-        model, start, draws = self.model, clock(self.model), self.draws
-        entries = [
-            (compressed[cell.id], samples)
-            for cell, draw in units
-            if cell.id in compressed and (samples := self._lacking((cell, draw)))
-        ]
-        compressed.clear()
-        if not entries:
-            return
-        caches, lacking = [cache for cache, _ in entries], [samples for _, samples in entries]
-        entries.clear()
-        evictions, lasts = [cache.result for cache in caches], [samples[-1] for samples in lacking]
+    def _converse(
+        self, batch: DecodeBatch, task: Task, lasts: Sequence[Sample], stop: Collection[int]
+    ) -> list[dict[int, Answer]]:
+        """The answers of conversations up to their last turns that lack a row, by sample."""
+        model, draws = self.model, self.draws
         turns = [zip(self.prompts[last.id].turns, (*last.earlier, last), strict=True) for last in lasts]
         questions = [[Question(ids, turn.max_new_tokens) for ids, turn in each] for each in turns]
-        numbers = [range(last.id - draws * len(last.earlier), last.id + 1, draws) for last in lasts]
-        task, prefilled = evictions[0].cell.task, self.prefill.prefilled
-        room = max(len(self.prompts[last.id].question) + last.own_tokens for last in lasts)
-        room = min(room, model.max_length - prefilled.cache.num_tokens)
-        batch = batch_of(model.engine, caches, room)
-        layout_seconds = (clock(model) - start) / len(lasts)
-        stop = ends(model.tokenizer, task, model.stop)
-        drawn = [
+        samples = [range(last.id - draws * len(last.earlier), last.id + 1, draws) for last in lasts]
+        uniforms_of = [
             [self._uniforms(sample, turn.max_new_tokens + 1) for sample, turn in zip(*each, strict=True)]
-            for each in zip(numbers, questions, strict=True)
+            for each in zip(samples, questions, strict=True)
             if task.temperature
         ]  # one more than an answer has: a cell that has ended is still asked
 
         def choose(logits: torch.Tensor, places: Sequence[tuple[int, int]]) -> Choice:
             if not task.temperature:
                 return greedy(logits)
-            row = [turns[turn][step] for turns, (turn, step) in zip(drawn, places, strict=True)]
+            row = [of_turns[turn][step] for of_turns, (turn, step) in zip(uniforms_of, places, strict=True)]
             return Drawn(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
 
         options = stop, task.min_new_tokens, choose, model.max_length
-        for number, answers in enumerate(converse(model.engine, prefilled, batch, questions, *options)):
-            of_sample = dict(zip(numbers[number], answers, strict=True))
-            for sample in lacking[number]:
-                answer = of_sample[sample.id]
-                measured = {"peak_bytes": answer.peak_bytes, "prompt_tokens": answer.tokens}
-                outcome = answer.generation, answer.error, stop, layout_seconds / len(answers)
-                self._record(part, sample, evictions[number], *outcome, **measured)
+        answers = converse(model.engine, self.prefill.prefilled, batch, questions, *options)
+        return [dict(zip(*each, strict=True)) for each in zip(samples, answers, strict=True)]
 
     def _record(
         self,
         part: JobResult,
         sample: Sample,
         eviction: EvictionResult,
-        generation: Generation,
-        failure: str | None,
+        answer: Answer,
         stop: Collection[int],
         layout_seconds: float,
-        **measured: Any,
     ) -> None:
-        """Add the row of an answer, or with the `failure` that it ended in."""
-        prompt, prefilled, model = self.prompts[sample.id], self.prefill.prefilled, self.model
-        if failure is not None:
-            part.rows.append(error_row(eviction.cell, sample, failure, self.environment, prompt))
+        """Add the row of an answer, or with the error that it ended in."""
+        prompt, prefilled, cell = self.prompts[sample.id], self.prefill.prefilled, eviction.cell
+        if answer.error is not None:
+            part.fail(sample, answer.error, [cell], prompt)
             return
-        ids, task = [token for token in generation.ids if token not in stop], eviction.cell.task
-        text = model.tokenizer.decode(ids, skip_special_tokens=True)
-        answer = measured | {
+        generation, num_tokens = answer.generation, prefilled.cache.num_tokens
+        ids = [token for token in generation.ids if token not in stop]
+        text = self.model.tokenizer.decode(ids, skip_special_tokens=True)
+        columns = prefilled.cache.exempt | {
+            "full_cache_bytes": prefilled.full_bytes,
+            "prefill_seconds": self.prefill.seconds,
+            "evict_seconds": eviction.seconds,
+            "prompt_tokens": answer.tokens,
+            "peak_bytes": answer.peak_bytes,
             "decode_seconds": layout_seconds + generation.seconds,
             "new_tokens": len(generation.ids),
             "prediction": text,
@@ -289,57 +276,31 @@ class _Decoding:
             "top2_margin": generation.top2_margin,
         }
         try:
-            if second := task.follow_up(sample, text):
-                answer |= with_second_request(answer, self._asked_again(eviction.cell, second))
+            if second := cell.task.follow_up(sample, text):
+                columns |= with_second_request(columns, self._second_request(cell, second))
             else:
-                answer["value"] = task.score(text, sample)
-            row = measured_row(
-                sample,
-                prompt,
-                eviction,
-                prefilled.cache.num_tokens,
-                self.environment,
-                **prefilled.cache.exempt,
-                full_cache_bytes=prefilled.full_bytes,
-                prefill_seconds=self.prefill.seconds,
-                evict_seconds=eviction.seconds,
-                **answer,
-            )
+                columns["value"] = cell.task.score(text, sample)
+            part.record(sample, prompt, eviction, num_tokens, **columns)
         except ValueError as error:  # the metric has no value for it, or the second request could not be answered
-            row = error_row(eviction.cell, sample, f"{error}; it is {text[:80]!r}", self.environment, prompt)
-        part.rows.append(row)
-        if self.detail != "none":
-            part.kept.append(eviction.kept_sets(sample, len(prompt.context), self.detail))
+            part.fail(sample, f"{error}; it is {text[:80]!r}", [cell], prompt)
+            part.keep(sample, eviction, num_tokens)
 
     def _uniforms(self, sample: int, steps: int) -> np.ndarray:
-        return uniforms(self.job.cells[0].task.seed, *divmod(sample, self.draws), steps)
+        return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
-    def _asked_again(self, cell: Cell, second: Sample) -> Row:
+    def _second_request(self, cell: Cell, second: Sample) -> Row:
         """The row of a second request, a prompt of its own for the same cell. Raises UserError if it has an error."""
-        (row,) = run_prefill_job(self.model, PrefillJob({second.id: (cell,)}), [second], self.environment).rows
+        job = PrefillJob({second.id: (cell,)})
+        (row,) = run_prefill_job(self.model, job, [second], self.result.environment).rows
         if row.error is not None:
             raise UserError(f"{row.error} (in the second request, after the first answer)")
         return row
 
-    def _fail(self, unit: Unit, error: str) -> None:
-        self.result.rows.extend(self._error_rows(unit, error))
-
-    def _error_rows(self, unit: Unit, error: str) -> list[Row]:
-        """Rows with an error for every sample of this draw that lacks the cell."""
-        return [
-            error_row(unit[0], sample, error, self.environment, self.prompts[sample.id])
-            for sample in self._lacking(unit)
-        ]
-
-    def _lacking(self, unit: Unit) -> list[Sample]:
-        """The samples of a draw that lack the row of a cell, in ascending order."""
-        cell, draw = unit
-        missing = self.job.missing
-        return [
-            sample
-            for sample in self.samples
-            if sample.id % self.draws == draw and any(each.id == cell.id for each in missing[sample.id])
-        ]
+    def _fail(self, result: JobResult, unit: Unit, error: str) -> None:
+        """Add rows with an error for every sample of this draw that lacks the cell."""
+        for sample in self.samples:
+            if sample.id % self.draws == unit[1]:
+                result.fail(sample, error, unit[:1], self.prompts[sample.id])
 
 
 def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:

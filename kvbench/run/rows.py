@@ -1,7 +1,7 @@
 """What a prefill job produces: the results of eviction and decoding, and the rows made from them."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -41,20 +41,18 @@ class EvictionResult:
     allocated_bytes: int
     seconds: float | None
 
-    def kept_sets(self, sample: Sample, num_tokens: int, detail: KeptDetail) -> KeptSets:
-        """The kept sets of a row, for a context of `num_tokens` tokens."""
-        masks = self.masks if detail == "positions" else None
-        return KeptSets(self.cell.id, sample.id, num_tokens, self.layers, self.lengths, masks)
-
 
 @dataclass
 class JobResult:
-    """The rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
+    """Collects the rows of a prefill job and their sidecar lines: kept sets, curves, prompts and timings.
 
-    block: tokens of a prefill pass, if memory ran out with larger ones. token_texts: of prompts by their hash, if
-    positions are recorded.
+    environment: the id that rows name. block: tokens of a prefill pass, if memory ran out with larger ones.
+    token_texts: of prompts by their hash, if positions are recorded.
     """
 
+    job: PrefillJob
+    environment: str
+    detail: KeptDetail = "none"
     rows: list[Row] = field(default_factory=list)
     kept: list[KeptSets] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
@@ -69,18 +67,47 @@ class JobResult:
         lines = {"kept": self.kept, "curves": self.curves, "prompts": self.prompts, "timings": self.timings}
         return {folder: [line.to_json() for line in content] for folder, content in lines.items()}
 
+    def part(self) -> "JobResult":
+        """An empty result of the same job."""
+        return JobResult(self.job, self.environment, self.detail)
+
+    def record(
+        self, sample: Sample, prompt: Prompt, eviction: EvictionResult, num_tokens: int, **measured: Any
+    ) -> None:
+        """Add the row of a sample and its kept sets; the arguments are those of `measured_row`."""
+        self.rows.append(measured_row(sample, prompt, eviction, num_tokens, self.environment, **measured))
+        self.keep(sample, eviction, num_tokens)
+
+    def keep(self, sample: Sample, eviction: EvictionResult, num_tokens: int) -> None:
+        """Add the kept sets of a row, for a context of `num_tokens` tokens, if they are recorded."""
+        if self.detail != "none":
+            masks = eviction.masks if self.detail == "positions" else None
+            sets = KeptSets(eviction.cell.id, sample.id, num_tokens, eviction.layers, eviction.lengths, masks)
+            self.kept.append(sets)
+
+    def fail(
+        self,
+        sample: Sample | InvalidSample,
+        error: str,
+        cells: Iterable[Cell] | None = None,
+        prompt: Prompt | None = None,
+    ) -> None:
+        """Add a row with an error for each of the cells, by default all, that lack the sample."""
+        lacking = self.job.missing.get(sample.id, ())
+        if cells is not None:
+            failed = {cell.id for cell in cells}
+            lacking = tuple(cell for cell in lacking if cell.id in failed)
+        self.rows += [error_row(cell, sample, error, self.environment, prompt) for cell in lacking]
+
     def only(self, wanted: Collection[tuple[str, int]]) -> "JobResult":
         """The part about these (cell id, sample) pairs."""
-
         lists = {name: getattr(self, name) for name in ("rows", "kept", "curves", "timings")}
         chosen = {name: [x for x in lines if (x.cell, x.sample) in wanted] for name, lines in lists.items()}
         return replace(self, **chosen)
 
-    def sort(self, job: PrefillJob) -> None:
+    def sort(self) -> None:
         """Sort rows by sample and cell, in the order of the job."""
-        keys = ((sample, cell.id) for sample, cells in job.missing.items() for cell in cells)
-        order = {key: place for place, key in enumerate(keys)}
-        self.rows.sort(key=lambda row: order[row.sample, row.cell])
+        self.rows.sort(key=lambda row: self.job.places[row.cell, row.sample])
 
     def add(self, other: "JobResult") -> None:
         """Add all rows and lines of another result."""

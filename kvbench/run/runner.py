@@ -17,7 +17,7 @@ from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.run.rows import JobResult, error_row
+from kvbench.run.rows import JobResult
 from kvbench.run.timed import run_timed
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
@@ -139,35 +139,30 @@ class _Run:
         """The rows of a job. Exceptions become rows with that error, but those of a device are raised."""
         runners: dict[type, Callable[..., JobResult]] = {Likelihood: run_texts, Efficiency: run_timed}
         runner = next((run for kind, run in runners.items() if isinstance(task, kind)), run_prefill_job)
-        valid = [sample for sample in samples if isinstance(sample, Sample)]
-        result, failed = JobResult(), list[tuple[Sample | InvalidSample, str]]()
+        result, valid = JobResult(job, environment_id), [sample for sample in samples if isinstance(sample, Sample)]
         try:
             if valid:
                 valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
-                result = runner(model, valid_job, valid, environment_id, self._kept)
-                named = {row.sample: row.prompt_sha256 for row in result.rows if row.prompt_sha256 is not None}
-                result.prompts += [
-                    PromptRecord.of(
-                        named[sample.id], sample.prompt, sample.references, result.token_texts.get(named[sample.id])
-                    )
-                    for sample in valid
-                    if sample.id in named
-                ]
-            if result.block is not None:
-                smaller = self._results.write_environment(environment(model.device | {"block": result.block}))
-                result.rows = [replace(row, environment=smaller) for row in result.rows]
+                made = runner(model, valid_job, valid, environment_id, self._kept)
+                hashes = {row.sample: row.prompt_sha256 for row in made.rows if row.prompt_sha256 is not None}
+                for sample in valid:
+                    if (name := hashes.get(sample.id)) is not None:
+                        texts = made.token_texts.get(name)
+                        made.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
+                if made.block is not None:
+                    smaller = self._results.write_environment(environment(model.device | {"block": made.block}))
+                    made.rows = [replace(row, environment=smaller) for row in made.rows]
+                result.add(made)
         except Exception as error:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise
             path = self._results.write_failure(traceback.format_exc())
             message = f"{type(error).__name__}: {error}; traceback in {path.parent.name}/{path.name}"
-            failed = [(sample, message) for sample in valid]
-        failed += [(sample, sample.error) for sample in samples if isinstance(sample, InvalidSample)]
-        result.rows += [
-            error_row(cell, sample, error, environment_id)
-            for sample, error in failed
-            for cell in job.missing[sample.id]
-        ]
+            for sample in valid:
+                result.fail(sample, message)
+        for sample in samples:
+            if isinstance(sample, InvalidSample):
+                result.fail(sample, sample.error)
         return result
 
 

@@ -35,7 +35,7 @@ from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clo
 from kvbench.run.memory import attempt
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import BROKEN, prefill
-from kvbench.run.rows import EvictionResult, JobResult, error_row, hash_ids, measured_row
+from kvbench.run.rows import EvictionResult, JobResult, hash_ids
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.task import Sample
@@ -67,7 +67,7 @@ def run_timed(
     `error`; the other cells go on.
     """
     engine, task = model.engine, _task(job.cells[0])
-    result, failures = JobResult(), {}
+    result, failures = JobResult(job, environment, detail), {}
     prompt = begin(model.tokenizer, samples[0].context, task.context_length)
     if prompt.tokens + task.new_tokens > model.max_length:
         error = (
@@ -75,7 +75,7 @@ def run_timed(
             f"{model.max_length}"
         )
         for sample in samples:
-            result.rows += [error_row(cell, sample, error, environment, prompt) for cell in job.missing[sample.id]]
+            result.fail(sample, error, prompt=prompt)
         return result
     speed = roofline.ceiling(engine.device, engine.model.dtype, engine.sync)
     for cell in job.cells:
@@ -85,28 +85,25 @@ def run_timed(
         for cell in job.missing[sample.id]:
             repetition = _try_repetition(model, cell, prompt, failures)
             if repetition is None:
-                result.rows.append(error_row(cell, sample, failures[cell.id], environment, prompt))
+                result.fail(sample, failures[cell.id], [cell], prompt)
                 continue
-            eviction, columns = repetition.eviction, _columns(cell, repetition)
-            result.rows.append(measured_row(sample, prompt, eviction, repetition.num_tokens, environment, **columns))
+            columns = _columns(cell, repetition)
+            result.record(sample, prompt, repetition.eviction, repetition.num_tokens, **columns)
             quantities = repetition.quantities | _roofline(model, cell, repetition, speed)
             result.timings.append(Timing(cell.id, sample.id, quantities, tuple(repetition.steps)))
-            if detail != "none":
-                result.kept.append(eviction.kept_sets(sample, repetition.num_tokens, detail))
     return result
 
 
 def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str]) -> Repetition | None:
     """One repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
-    if cell.id in failures:
-        return None
-    try:
-        repetition = attempt(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
-    except ValueError as error:
-        repetition = str(error)
-    if isinstance(repetition, Repetition):
-        return repetition
-    failures[cell.id] = repetition
+    if cell.id not in failures:
+        try:
+            repetition = attempt(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
+        except ValueError as error:
+            repetition = str(error)
+        if isinstance(repetition, Repetition):
+            return repetition
+        failures[cell.id] = repetition
     return None
 
 

@@ -78,7 +78,7 @@ class FakeEngine:
     ) -> JobResult:
         self.during(job)
         time.sleep(self.seconds)
-        result = JobResult()
+        result = JobResult(job, where)
         for sample in sorted(samples, key=lambda one: one.id):
             if sample.id in self.fails:
                 raise ZeroDivisionError("nobody foresaw this")
