@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvbench.cache.quantized import Store, packing_of
-from kvbench.config.compose import ARGUMENTS, MISSING, Tree, as_common, file_of, host_of, resolved
+from kvbench.config.compose import ARGUMENTS, MISSING, Tree, as_common, file_of, resolved
 from kvbench.config.overrides import written
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Tokens, parse_budget
@@ -43,7 +43,7 @@ class Cells:
 
     def cell(self, tree: Tree) -> Cell:
         """The cell of a tree. Raises UserError for the first value that is not allowed."""
-        tree = self._resolved(tree)
+        tree = resolved(tree)
         self._once(_check_data_root, tree["data"])
         seed = self._once(validated, int, "seed", tree["seed"])
         policy = self._once(build, "policy", tree["policy"])
@@ -67,7 +67,7 @@ class Cells:
 
     def results(self, tree: Tree) -> Results:
         """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
-        return self._once(_results, self._resolved(tree, "results"))
+        return self._once(_results, resolved(tree, "results"))
 
     def _label(self, group: str, tree: Tree) -> str:
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
@@ -76,11 +76,8 @@ class Cells:
         left_open = {
             key: tree[group][key] for key, value in file.items() if value == MISSING or f"{group}.{key}" == ARGUMENTS
         }
-        usual = self._resolved({**tree, group: file | left_open}, group)
+        usual = resolved({**tree, group: file | left_open}, group)
         return self._once(label, group, tree[group], usual, left_open)
-
-    def _resolved(self, tree: Tree, group: str | None = None) -> Tree:
-        return resolved(tree, lambda name: self._once(host_of, name), group)
 
     def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         key = (make, repr(arguments))

@@ -6,15 +6,15 @@ merged in the order of the defaults lists, and the command line's settings are p
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib import import_module
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -98,11 +98,16 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
     """
     if is_loose(target):
         return node_of(target)
-    if name not in items(group):
+    item = _item(group, name)
+    if item is None:
         raise UserError(f"unknown {group} {name}: {closest(name, items(group))}")
-    item = items(group)[name]
     node = _read(item.path, str(item))
     return _checked_file(item, node.get(group, node) if isinstance(node, dict) else node)
+
+
+def _item(group: str, name: str) -> Item | None:
+    """The file of a name, which for a score may be a Python file."""
+    return loose_item(name) if group == "score" and is_loose(name) else items(group).get(name)
 
 
 def combinations(overrides: Sequence[Override], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
@@ -115,16 +120,12 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     chosen = [override for override in with_members(overrides) if override.is_group]
     settings = [override for override in overrides if not override.is_group]
     settings.sort(key=lambda override: override.key.count("."))  # a part before its fields
-    loose: dict[str, Item] = {}
     for override in chosen:
-        allowed = items(override.key)
         for value in override.values:
-            if override.key == "score" and is_loose(value.text):
-                loose[value.text] = loose_item(value.text)
-            elif value.text not in allowed:
-                names, others = [*allowed, *folders(override.key)], ""
+            if _item(override.key, value.text) is None:
+                names, others = [*options(override.key), *folders(override.key)], ""
                 if override.key == "model" and not value.text.startswith("shape"):
-                    names = [name for name in allowed if not name.startswith("shape/")]
+                    names = [name for name in options("model") if not name.startswith("shape/")]
                     others = "; others: model=hf model.path=FOLDER_OR_HUB_ID; model=shape/NAME has random weights"
                 named = here(override.key, [value.text])
                 fix = f"write {named}" if named else f"{closest(value.text, names)}{others}"
@@ -136,15 +137,9 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
             f"{' x '.join(lists)} are {count} combinations, more than {MOST_COMBINATIONS}: name fewer values, and "
             "the others in another command"
         )
-
-    @cache
-    def find(group: str) -> dict[str, Item]:
-        return items(group) | loose if group == "score" else items(group)
-
     names = product(*(override.values for override in chosen))
     bases = [
-        _compose({override.key: name.text for override, name in zip(chosen, values, strict=True)}, find)
-        for values in names
+        _compose({override.key: name.text for override, name in zip(chosen, values, strict=True)}) for values in names
     ]
     if not any(setting.key == LENGTH for setting in settings):
         bases = _with_one_length(bases, everywhere)
@@ -196,13 +191,6 @@ def _is_ruler(tree: Tree) -> bool:
     return tree["task"]["name"].startswith("ruler/")
 
 
-def host_of(name: str) -> Tree:
-    """What the file of a score says that is the host of another. Raises UserError for a name of none."""
-    if name not in options("score"):
-        raise UserError(f"unknown {HOST}={name}: {closest(name, options('score'))}")
-    return file_of("score", name)
-
-
 def under(tree: Tree, protocol: Any) -> Tree:
     """A tree whose policy is as its file says, under a protocol. Raises UserError for another one."""
     if protocol not in ("common", "paper"):
@@ -217,12 +205,12 @@ def as_common(policy: Tree) -> Tree:
     return {**policy, **shared}
 
 
-def resolved(tree: Tree, read_host: Callable[[str], Tree] = host_of, group: str | None = None) -> Tree:
+def resolved(tree: Tree, group: str | None = None) -> Tree:
     """A tree, or one group of it, without interpolations, the host of a score as its file describes it.
 
     Raises UserError for a host that is no score, a setting without a value, and an interpolation that leads nowhere.
     """
-    tree = _with_host(tree, read_host)
+    tree = _with_host(tree)
     try:
         return _interpolated(tree[group] if group else tree, tree)
     except LookupError:
@@ -299,36 +287,28 @@ def _interpolated(node: Any, tree: Tree) -> Any:
     return value
 
 
-def _compose(chosen: Mapping[str, str], find: Callable[[str], dict[str, Item]]) -> Tree:
-    """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file.
-
-    find: the files of a group, by name.
-    """
-    choice = _Choice(chosen, find, {})
-    tree = _merged({}, paths.conf() / "run.yaml", None, choice)
-    used, policy = choice.used, choice.used["policy"]
+def _compose(chosen: Mapping[str, str]) -> Tree:
+    """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
+    used: dict[str, Item] = {}
+    tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
+    policy = used["policy"]
     for group in GROUPS:
         if group not in tree:
             raise UserError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
         _checked_file(used[group], tree[group])
     if "score" in chosen and "score" not in tree["policy"]["takes"]:
-        return _compose({group: name for group, name in chosen.items() if group != "score"}, find)
+        return _compose({group: name for group, name in chosen.items() if group != "score"})
     return tree
 
 
-class _Choice(NamedTuple):
-    """The names that were chosen, where files are found by name, and the file that each group came to use."""
-
-    chosen: Mapping[str, str]
-    find: Callable[[str], dict[str, Item]]
-    used: dict[str, Item]
-
-
-def _merged(tree: Tree, path: Path, item: Item | None, choice: _Choice, at: str | None = None) -> Tree:
+def _merged(
+    tree: Tree, path: Path, item: Item | None, chosen: Mapping[str, str], used: dict[str, Item], at: str | None = None
+) -> Tree:
     """A tree with a file merged into it, and the files of its defaults list before it or where that says `_self_`.
 
-    item: what the file is in its group; None for `run.yaml`. at: where the file's settings go; by default to its group,
-    or where its line `# @package _global_` says.
+    item: what the file is in its group; None for `run.yaml`. chosen: names of the command line, by group. used: is told
+    the file that each group came to use. at: where the file's settings go; by default to its group, or where its line
+    `# @package _global_` says.
     """
     whose = str(item or path.name)
     node = _read(path, whose)
@@ -347,16 +327,15 @@ def _merged(tree: Tree, path: Path, item: Item | None, choice: _Choice, at: str 
             continue
         group, name, place = _entry(entry, f"{whose}: {path}")
         if place is None:
-            name = choice.chosen.get(group, name)
-        files = choice.find(group)
-        if name not in files:
-            raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, files)}")
-        file = files[name]
+            name = chosen.get(group, name)
+        file = _item(group, name)
+        if file is None:
+            raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, items(group))}")
         if file == item:
             raise UserError(f"{whose}: {path} is in its own defaults list: remove it there")
         if place is None:
-            choice.used[group] = file
-        tree = _merged(tree, file.path, file, choice, at if place else None)
+            used[group] = file
+        tree = _merged(tree, file.path, file, chosen, used, at if place else None)
     return tree
 
 
@@ -444,10 +423,14 @@ def _at(tree: Any, names: Sequence[str]) -> Any:
     return tree
 
 
-def _with_host(tree: Tree, read_host: Callable[[str], Tree] = host_of) -> Tree:
-    """The tree in which `score.host=cake` has become what the file of that score says."""
+def _with_host(tree: Tree) -> Tree:
+    """The tree in which `score.host=cake` has become what the file of that score says. Raises UserError for another."""
     host = _at(tree, HOST.split("."))
-    return _replaced(tree, HOST.split("."), read_host(host)) if isinstance(host, str) else tree
+    if not isinstance(host, str):
+        return tree
+    if host not in items("score"):
+        raise UserError(f"unknown {HOST}={host}: {closest(host, items('score'))}")
+    return _replaced(tree, HOST.split("."), file_of("score", host))
 
 
 def _unknown(setting: Override, trees: Sequence[Tree]) -> str:

@@ -24,7 +24,7 @@ from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
 from kvbench.run.plan import Cell, Plan, PrefillGroup, canonical, describe, digest, plan
 from kvbench.run.prefill_job import prefill, prompt_of
-from kvbench.run.runner import Progress, dry_run, samples_of
+from kvbench.run.runner import Progress, dry_run, jobs_with_samples
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
 from kvbench.support.text import closest
@@ -172,19 +172,14 @@ def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
 ) -> Iterator[list[Recorded]]:
     """What was recorded of each prefill job; a context that samples share is prefilled again for each of them."""
-    jobs = {sample: job for job in group.jobs for sample in job.missing}
-    recorded: dict[int, list[Recorded]] = {}
-    left = {id(job): len(job.missing) for job in group.jobs}
-    for sample in samples_of(model.tokenizer, group):
-        job = jobs[sample.id]
-        finished = recorded.setdefault(id(job), [])
-        for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):
-            row = {**_columns(probing, cell, sample), **prompt, "environment": hardware}
-            write_probed(results.path, row, numbers)
-            finished.append(Recorded(numbers[0].get("error") if numbers else None))
-        left[id(job)] -= 1
-        if not left[id(job)]:
-            yield recorded.pop(id(job))
+    for job, samples in jobs_with_samples(model.tokenizer, group):
+        recorded = []
+        for sample in samples:
+            for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):
+                row = {**_columns(probing, cell, sample), **prompt, "environment": hardware}
+                write_probed(results.path, row, numbers)
+                recorded.append(Recorded(numbers[0].get("error") if numbers else None))
+        yield recorded
 
 
 def _measured(

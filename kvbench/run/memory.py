@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -138,22 +138,20 @@ def halving(
     cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None], counters: Counters
 ) -> None:
     """Do the work for all cells together; when memory runs out, for each half. A cell that does not fit alone fails."""
-    fitted = _halving(cells, work, fail)
-    if fitted < len(cells):
+    waiting, together = [cells], 1
+    while waiting:
+        part = waiting.pop(0)
+        reason = attempt(partial(work, part))
+        if reason is None:
+            together = max(together, len(part))
+        elif len(part) == 1:
+            fail(part[0], reason)
+        else:
+            middle = (len(part) + 1) // 2
+            waiting[:0] = part[:middle], part[middle:]
+    if together < len(cells):
         counters.halved += 1
-        counters.together = fitted
-
-
-def _halving(cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None]) -> int:
-    """The most cells that were done at a time."""
-    reason = attempt(lambda: work(cells))
-    if reason is None:
-        return len(cells)
-    if len(cells) == 1:
-        fail(cells[0], reason)
-        return 1
-    middle = (len(cells) + 1) // 2
-    return max(_halving(cells[:middle], work, fail), _halving(cells[middle:], work, fail))
+        counters.together = together
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class _Run:
     def run_group(self, info: ModelInfo, group: PrefillGroup) -> None:
         """Make and record the jobs that are left to this process. The model is loaded for the first of them."""
         environment_id: str | None = None
-        for planned, samples in _jobs_with_samples(info.tokenizer, group):
+        for planned, samples in jobs_with_samples(info.tokenizer, group):
             job = self._claims.take(group, planned)
             if job is None:
                 continue
@@ -191,9 +191,7 @@ def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | Invalid
     return group.task.answered(TokensOf(tokenizer, template), missing)
 
 
-def _jobs_with_samples(
-    tokenizer: Any, group: PrefillGroup
-) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
+def jobs_with_samples(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
     """Jobs with their samples, each as soon as its last sample is made."""
     job_of = {sample: job for job in group.jobs for sample in job.missing}
     made: dict[int, list[Sample | InvalidSample]] = {}

@@ -96,7 +96,12 @@ def groups() -> list[str]:
 
 
 def items(group: str) -> dict[str, Item]:
-    """Every file of a group, by name. Raises ValueError for a name that two sources have."""
+    """Every file of a group, by name. Raises UserError for a name that two sources have. Never change the result."""
+    return _items(group, tuple(sys.path))
+
+
+@lru_cache
+def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
     by_name: dict[str, Item] = {}
     for source in sources():
         for path in sorted((source.conf / group).rglob(f"*{SUFFIX}")):

@@ -1,34 +1,71 @@
-"""Several processes of this machine work on one sweep; leases divide it among them, one prefill job at a time."""
+"""The interface of launchers, and the one that starts several processes of this machine."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from kvbench.run.launch.launcher import SIGNALS, Work, check_signals
+from kvbench.records import ResultsFolder
 from kvbench.support.errors import UserError
 
+SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+"""The signals that stop a run between two samples by default."""
+ALLOWED_SIGNALS = (*SIGNALS, "SIGHUP")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_PROCESSES = 1024
+Task = Callable[[], int]
+"""A part of a sweep that can be pickled and run elsewhere; returns its exit code."""
 
 
 @dataclass(frozen=True)
-class Local:
-    """processes: their number; null is one per GPU, or one per processor on a machine without GPUs.
+class Work:
+    """A sweep with rows left.
 
-    The GPUs are divided among them: with fewer processes than GPUs each has several, which `model.device_map` uses.
+    command: the arguments of `python -m` with which a process of this machine works on it. tasks: makes the parts for
+    jobs, given the number of shards into which the samples of each model are divided.
+    """
+
+    command: Sequence[str]
+    results: ResultsFolder
+    tasks: Callable[[int], Sequence[Task]]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What launchers derive from; by itself it leaves the work to the calling process.
+
+    name: of its settings file. signals: those that stop a run between two samples.
+    """
+
+    name: str = "none"
+    signals: tuple[str, ...] = SIGNALS
+
+    def __post_init__(self) -> None:
+        for name in self.signals:
+            if name not in ALLOWED_SIGNALS:
+                raise UserError(f"launcher.signals={name}: allowed: a list of {', '.join(ALLOWED_SIGNALS)}")
+
+    def launch(self, work: Work) -> int | None:
+        """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
+
+
+@dataclass(frozen=True)
+class Local(Launcher):
+    """Several processes of this machine; leases divide the sweep among them, one prefill job at a time.
+
+    processes: their number; null is one per GPU, or one per processor on a machine without GPUs. The GPUs are divided
+    among them: with fewer processes than GPUs each has several, which `model.device_map` uses.
     """
 
     name: str = "local"
     processes: int | None = None
-    signals: tuple[str, ...] = SIGNALS
 
     def __post_init__(self) -> None:
-        check_signals(self.signals)
+        super().__post_init__()
         if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
             raise UserError(f"launcher.processes={self.processes}: allowed: null, or 1 to {MOST_PROCESSES}")
 

@@ -17,7 +17,7 @@ from typing import Any
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
 from kvbench.records.lines import read_json
-from kvbench.run.launch.launcher import SIGNALS, Task, Work, check_signals
+from kvbench.run.launch.local import Launcher, Task, Work
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 
@@ -39,7 +39,7 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPEN
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Launcher):
     """The settings of sbatch, under its own names if it has them. None leaves a setting to the cluster.
 
     time: minutes, or as sbatch writes it: 4:00:00, 1-12. memory_gb: per node. shards: parts into which the samples of
@@ -64,10 +64,9 @@ class Slurm:
     python: str | None = None
     setup: tuple[str, ...] = ()
     extra: dict[str, str | int | None] = field(default_factory=dict)
-    signals: tuple[str, ...] = SIGNALS
 
     def __post_init__(self) -> None:
-        check_signals(self.signals)
+        super().__post_init__()
         for name, (least, most) in BOUNDS.items():
             value = self.minutes if name == "time" else getattr(self, name)
             if value is not None and not least <= value <= most:
