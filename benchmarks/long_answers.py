@@ -37,7 +37,7 @@ from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
 from kvbench.models.rope import key_rotations
-from kvbench.probes.query_statistics import before_rotation
+from kvbench.probes.calibration import before_rotation
 
 PROMPT, SPAN = 256, 1024
 METHODS = ("rkv", "triattention", "full")

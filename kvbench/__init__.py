@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from kvbench.support.version import __version__
+from kvbench.support import __version__
 
 __all__ = ["__version__"]
 

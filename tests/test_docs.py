@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
+from kvbench.cli.parser import split_settings
 from kvbench.config.compose import file_of, folders, options
 from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import GROUPS, parse
@@ -140,7 +141,8 @@ def test_words_of_a_report_are_read(command: Command, tmp_path: Path, monkeypatc
     match words[0]:
         case "data":
             flags = declared("data").read(words[1:])
-            _, names = data.root_and_names(flags.verb, flags.words)
+            _, names = split_settings(flags.words, ("data.root",))
+            assert not any("=" in name for name in names)
             assert flags.verb == "list" or data.chosen(data.read_lock(), names or ("all",))
         case "paper":
             name = declared("paper").read(words[1:]).words[0]

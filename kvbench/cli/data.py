@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -61,7 +62,10 @@ $KVBENCH_HOME/data, else data in the working directory.
 def main(flags: argparse.Namespace) -> int:
     """Pull, verify or list. Raises UserError for words that are neither names nor data.root=FOLDER."""
     lock = read_lock()
-    root_named, names = root_and_names(flags.verb, flags.words)
+    settings, names = split_settings(flags.words, ("data.root",))
+    if refused := [word for word in flags.words if word == "data.root=" or (word in names and "=" in word)]:
+        raise UserError(f"data {flags.verb} cannot read {refused[0]!r}: its one setting is data.root=FOLDER")
+    root_named = settings.get("data.root")
     root = folder(root_named)
     if flags.verb == "pull":
         return _pull(chosen(lock, names), lock, root, flags.replace)
@@ -79,14 +83,6 @@ def main(flags: argparse.Namespace) -> int:
     return _list(lock, root)
 
 
-def root_and_names(verb: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The folder that data.root names, if any, and the other words. Raises UserError for another setting."""
-    settings, names = split_settings(words, ("data.root",))
-    if refused := [word for word in words if word == "data.root=" or (word in names and "=" in word)]:
-        raise UserError(f"data {verb} cannot read {refused[0]!r}: its one setting is data.root=FOLDER")
-    return settings.get("data.root"), names
-
-
 def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
     """The downloads that names mean, each once, in the lock's order. Raises UserError for a name that means none.
 
@@ -100,12 +96,12 @@ def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
         family, _, part = name.partition("/")
         if name != "all" and family not in lock:
             raise UserError(f"no data {name}: {closest(family, [*lock, 'all'])}")
-        downloads = [download for download in every if name == "all" or download.source == family]
-        paths = {(download.source, download.name, output.path) for download in downloads for output in download.outputs}
-        matches = {download for download in paths if not part or f"{download[2]}.".startswith((f"{name}/", f"{name}."))}
-        if not matches:
-            raise UserError(f"no part {name}: {closest(name, {path.partition('.')[0] for *_, path in paths})}")
-        wanted |= {(source, download) for source, download, _ in matches}
+        members = [download for download in every if name == "all" or download.source == family]
+        paths = {output.path: (download.source, download.name) for download in members for output in download.outputs}
+        parts = [path for path in paths if not part or f"{path}.".startswith((f"{name}/", f"{name}."))]
+        if not parts:
+            raise UserError(f"no part {name}: {closest(name, {path.partition('.')[0] for path in paths})}")
+        wanted.update(paths[path] for path in parts)
     return [download for download in every if (download.source, download.name) in wanted]
 
 
@@ -113,7 +109,8 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = screen(stderr=True)
-    for name, members in _by_source(downloads).items():
+    for name, group in groupby(downloads, lambda download: download.source):
+        members = tuple(group)
         is_here = all(_is_here(download, root) for download in expanded(members, root))
         amount = "there already" if is_here else _amount(members)
         say(console, f"{name} -> {root / name}: {amount}; licence: {lock[name].licence}")
@@ -166,19 +163,12 @@ def _is_here(download: Download, root: Path) -> bool:
     return all((root / output.path).is_file() for output in download.outputs)
 
 
-def _by_source(downloads: Sequence[Download]) -> dict[str, tuple[Download, ...]]:
-    names = dict.fromkeys(download.source for download in downloads)
-    return {name: tuple(download for download in downloads if download.source == name) for name in names}
-
-
 def _amount(downloads: Sequence[Download]) -> str:
     """The size of what is fetched, as far as it is known."""
     sizes = [download.bytes or download.about_bytes for download in downloads]
-    total = sum(count for count in sizes if count)
-    is_rough = any(download.bytes is None for download in downloads)
-    for download in downloads:
-        if download.each:
-            total, is_rough = total + download.each.count * download.each.about_bytes, True
+    listed = [download.each for download in downloads if download.each]
+    total = sum(filter(None, sizes)) + sum(each.count * each.about_bytes for each in listed)
+    is_rough = bool(listed) or any(download.bytes is None for download in downloads)
     if not total:
         return "of unknown size"
     unknown = " and files of unknown size" if None in sizes else ""
@@ -189,8 +179,8 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
     recorded = read_records(root)
     console = screen()
     bad: list[str] = []
-    for name, members in _by_source(downloads).items():
-        files = [output for download in expanded(members, root) for output in download.outputs]
+    for name, members in groupby(downloads, lambda download: download.source):
+        files = [output for download in expanded(tuple(members), root) for output in download.outputs]
         states = {output.path: state_of(output, root, recorded) for output in files}
         if not is_named and set(states.values()) == {"missing"}:
             say(console, f"{name}: no file of it is there")

@@ -21,10 +21,9 @@ from typing import Any, Literal, NamedTuple
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import print_columns
-from kvbench.support import paths
+from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
-from kvbench.support.version import __version__
 from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.files import HOME, VARIABLE, absent, command, folder
 

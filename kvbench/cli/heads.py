@@ -59,8 +59,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.overrides import parse
     from kvbench.config.sweep import checked, refuse_around
     from kvbench.probes.budget_table import budget_table
-    from kvbench.probes.calibration import calibrate
-    from kvbench.probes.query_statistics import query_statistics
+    from kvbench.probes.calibration import calibrate, query_statistics
     from kvbench.run.plan import plan
 
     if not flags.output.parent.is_dir():

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from kvbench.cli.parser import HELP, Parser, folded
 from kvbench.cli.terminal import forgive, open_closed, silence, tell
+from kvbench.support import __version__
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
-from kvbench.support.version import __version__
 
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",

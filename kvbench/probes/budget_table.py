@@ -89,8 +89,8 @@ def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table
     """The utility of every pair of each layer, [KV heads, tokens], to the answer of the full cache."""
     engine, cache, question = scene.model.engine, scene.shared.cache, list(scene.prompt.question)
     batch = RaggedBatch([cache], engine.tile, len(question) + new_tokens, engine.kernels)
-    asked = torch.tensor(question) if question else None
-    (answer,) = engine.generate(scene.reading.prefilled, batch, stop, question=asked)
+    on_cpu = torch.tensor(question) if question else None
+    (answer,) = engine.generate(scene.reading.prefilled, batch, stop, question=on_cpu)
     if len(answer.ids) < 2:
         raise UserError(
             "an answer of one token attends to nothing: use a task with longer answers, or raise task.max_new_tokens"
@@ -107,10 +107,10 @@ def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table
     reader = FrozenCacheReader(cache, engine.max_length, engine.attend, record)
     ids = torch.tensor([[*question, *answer.ids[:-1]]], device=engine.device)
     bridge.forward(engine.model, ids, cache.num_tokens, reader)
-    found = []
+    utility = []
     for layer in cache.evictable:
         projected = replace(layer, projections={"output": scene.projection(layer)})
         norms = projected_norms(projected, scene.tokens, 2)
         by_head = weights[layer.index] * norms / norms.sum()
-        found.append(by_head.view(layer.cache_heads, -1, scene.tokens).amax(dim=1).double().cpu().numpy())
-    return found
+        utility.append(by_head.view(layer.cache_heads, -1, scene.tokens).amax(dim=1).double().cpu().numpy())
+    return utility

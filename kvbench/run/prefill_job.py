@@ -16,6 +16,7 @@ from kvbench.models.decode.next_token import Choice, Drawn, greedy, uniforms
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
+from kvbench.run import memory
 from kvbench.run.evict_cell import (
     CompressedCache,
     SharedPrefill,
@@ -23,17 +24,6 @@ from kvbench.run.evict_cell import (
     clock,
     evict_cell,
     incremental_eviction,
-)
-from kvbench.run.memory import (
-    RANKINGS,
-    attempt,
-    cell_bytes,
-    free_bytes,
-    halving,
-    most_together,
-    observed_rows,
-    rankings_of,
-    split_to_fit,
 )
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import (
@@ -101,7 +91,7 @@ def _prefill_what_fits(
     in_one_pass = engine.rope is not None or cells[0].score.inputs.hidden_states == "prompt"
     if not in_one_pass and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
         blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < tokens]
-    light = [cell for cell in cells if tokens not in observed_rows(cell, prompt.head, tokens, prompt.asked)]
+    light = [cell for cell in cells if tokens not in memory.observed_rows(cell, prompt.head, tokens, prompt.asked)]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
         records_all = len(part) > len(light)
@@ -109,7 +99,7 @@ def _prefill_what_fits(
             fewest = exhausted.get((block, records_all), math.inf)
             if tokens >= fewest and block != blocks[-1]:
                 continue
-            read = attempt(partial(prefill, model, prompts, part, block))
+            read = memory.attempt(partial(prefill, model, prompts, part, block))
             if isinstance(read, TimedPrefill):
                 return (read if block == engine.block else replace(read, block=block)), part, reason
             reason, exhausted[block, records_all] = read, min(tokens, fewest)
@@ -138,17 +128,19 @@ class _Decoding:
         state = full.cache.exempt["recurrent_bytes"] or 0
 
         def bytes_of(unit: Unit) -> int:
-            return cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
+            return memory.cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
 
         heads = sum(layer.cache_heads for layer in full.cache.evictable)
-        number, each = rankings_of(cells, num_tokens, heads, group)
-        self.shared.most_rankings = max(1, min(number, int(RANKINGS * free_bytes(devices) / max(1, each))))
+        number, each = memory.rankings_of(cells, num_tokens, heads, group)
+        fitting = int(memory.RANKINGS * memory.free_bytes(devices) / max(1, each))
+        self.shared.most_rankings = max(1, min(number, fitting))
         draws = {sample.id % self.draws for sample in self.samples}
         for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
             later += state * (engine.batch_invariance or BatchInvariance()).rows(engine.tile, engine.tile, 1)  # padded
-            for part in split_to_fit(units, bytes_of, free_bytes(devices) - later, most_together(engine)):
-                halving(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
+            free, most = memory.free_bytes(devices) - later, memory.most_together(engine)
+            for part in memory.split_to_fit(units, bytes_of, free, most):
+                memory.halving(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
 
     @property
     def draws(self) -> int:
@@ -319,7 +311,7 @@ def prefill(
     """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
-    windows = set[int]().union(*(observed_rows(cell, prompt.head, len(context), prompt.asked) for cell in cells))
+    windows = set[int]().union(*(memory.observed_rows(cell, prompt.head, len(context), prompt.asked) for cell in cells))
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)

@@ -1,1 +1,3 @@
-"""Paths, plugins, text and errors; knows nothing of KV caches."""
+"""What every room uses and what knows nothing of the field. Here: the version of kvbench."""
+
+__version__ = "0.1.0"

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kvbench.support import paths
+from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
-from kvbench.support.version import __version__
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
+from kvbench.support import __version__
 from kvbench.support.errors import MissingFile
-from kvbench.support.version import __version__
 from kvbench.tasks.data.lock import Download
 
 SILENCE_SECONDS = 30.0

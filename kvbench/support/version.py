@@ -1,3 +1,0 @@
-"""The version of kvbench."""
-
-__version__ = "0.1.0"
