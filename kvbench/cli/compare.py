@@ -58,9 +58,9 @@ def main(flags: argparse.Namespace) -> int:
 
 def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, float], list[str]]:
     """Settings that are shares between 0 and 1, and the other words. Raises UserError for other values."""
-    given, others = split_settings(words, defaults)
+    texts, others = split_settings(words, defaults)
     settings = dict(defaults)
-    for key, value in given.items():
+    for key, value in texts.items():
         try:
             settings[key] = float(value)
         except ValueError:

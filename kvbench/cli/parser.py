@@ -50,8 +50,8 @@ class Parser(argparse.ArgumentParser):
     word decides which flags can follow declares each such word as a verb.
     """
 
-    def __init__(self, prog: str, description: str = "", epilog: str = "", words: Words | None = None) -> None:
-        super().__init__(prog=prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
+    def __init__(self, prog: str, description: str = "", words: Words | None = None) -> None:
+        super().__init__(prog=prog, description=description, add_help=False, allow_abbrev=False)
         self.words = words or Words()
         self.verbs: dict[str, Parser] = {}
         self.prints_help = True  # False: the command declares and reads --help

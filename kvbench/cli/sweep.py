@@ -52,16 +52,6 @@ def run_sweep(sweep: Sweep, table: bool = True) -> int:
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
 
 
-def _check_there(sweep: Sweep, rows: Sequence[Row]) -> None:
-    """Raise MissingFile if rows are gone that were there before the run, or that it has made."""
-    made = {row for group in sweep.plan.groups for job in group.jobs for row in job.places}
-    if lost := (made | done(sweep.rows)) - done(rows):
-        raise MissingFile(
-            f"{sweep.results.path} has lost {plural(len(lost), 'row')} during the run: files were removed, moved or "
-            "damaged; put them back, or run the same command again: it computes lost rows again"
-        )
-
-
 def print_sweep(sweep: Sweep, rows: Sequence[Row]) -> None:
     """Print the table of a sweep, whose rows these are."""
     if all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
@@ -97,7 +87,12 @@ def rows_of(sweep: Sweep) -> list[Row]:
     rows = sweep.rows
     if sweep.plan.rows_to_do:
         rows = read_rows(sweep.results, warn=_ignore)
-        _check_there(sweep, rows)
+        planned = {row for group in sweep.plan.groups for job in group.jobs for row in job.places}
+        if lost := (planned | done(sweep.rows)) - done(rows):
+            raise MissingFile(
+                f"{sweep.results.path} has lost {plural(len(lost), 'row')} during the run: files were removed, moved "
+                "or damaged; put them back, or run the same command again: it computes lost rows again"
+            )
     return [row for row in rows if sweep.holds(row)]
 
 

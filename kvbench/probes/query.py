@@ -15,9 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, capped
-from kvbench.cache.kv_cache import LayerCache
 from kvbench.cache.shapes import Kept, Ranked
-from kvbench.models.decode.next_step import Step
 
 SATURATED = 1e-12
 """1 - a counts as 0 below this."""
@@ -115,19 +113,6 @@ class Query:
     def _with_sink(self, logits: Float[Tensor, "heads columns"]) -> Float[Tensor, "heads _"]:
         sinks = self.rule.sinks
         return logits if sinks is None else torch.cat((logits, sinks.double()[:, None]), dim=1)
-
-
-def at_prompt(layer: LayerCache, step: Step) -> Query:
-    """The last query that was read before the eviction: its own pair can be evicted like any other."""
-    keys, values = layer.dense
-    return Query(layer.observed(1).queries[:, -1], keys, values, step.rule, keys.shape[1])
-
-
-def at_decode(layer: LayerCache, step: Step) -> Query:
-    """The query of the first decoded token, which attends to the context, a question behind it, and itself."""
-    keys, values = layer.dense
-    every = torch.cat((keys, step.keys), dim=1), torch.cat((values, step.values), dim=1)
-    return Query(step.query[:, 0], *every, step.rule, keys.shape[1])
 
 
 def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:

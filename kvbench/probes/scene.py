@@ -1,10 +1,10 @@
 """One sample for probes: prefilled once, nothing evicted, then measured as often as needed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,15 +17,14 @@ from kvbench.models.bridge import projection
 from kvbench.models.decode.next_step import Step, next_step
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.probes.query import Output, Query, at_decode, at_prompt, removal_errors
+from kvbench.probes.query import Output, Query, removal_errors
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked, repeated
 from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
 
 At = Literal["prompt", "decode"]
-"""The query that is measured: the last one read before the eviction, or that of the first decoded token."""
-
-QUERIES: dict[At, Callable[[LayerCache, Step], Query]] = {"prompt": at_prompt, "decode": at_decode}
+"""The query that is measured: the last one read before the eviction; or that of the first decoded token, which attends
+to the context, a question behind it, and itself."""
 
 
 @dataclass
@@ -63,7 +62,11 @@ class Scene:
 
     def query(self, layer: LayerCache, at: At) -> Query:
         """One query of a layer. Not cached: in float64 the queries of all layers take twice the cache."""
-        return QUERIES[at](layer, self.steps[layer.index])
+        (keys, values), step = layer.dense, self.steps[layer.index]
+        if at == "prompt":  # its own pair can be evicted like any other
+            return Query(layer.observed(1).queries[:, -1], keys, values, step.rule, keys.shape[1])
+        attended = torch.cat((keys, step.keys), dim=1), torch.cat((values, step.values), dim=1)
+        return Query(step.query[:, 0], *attended, step.rule, keys.shape[1])
 
     def errors(self, layer: LayerCache, cache_heads: int, output: Output = "attention") -> Ranked:
         """The true eviction error of every pair, at the first decoded token."""

@@ -39,13 +39,6 @@ def describe(part: Any) -> Description:
     return {"name": part.name} | asdict(part)
 
 
-def describe_policy(policy: Policy) -> Description:
-    """All fields of a policy, but those of `LATER` that say nothing new."""
-    return asdict(
-        policy, dict_factory=lambda pairs: {name: value for name, value in pairs if (name, value) not in LATER}
-    )
-
-
 def describe_task(task: Task) -> Description:
     """A task without its number of samples and the folder of its data; the hash of its data is included."""
     elsewhere = ("samples", "repeats", "root", *(("path",) if isinstance(task, FromFiles) else ()))
@@ -95,10 +88,14 @@ class Cell:
     @cached_property
     def description(self) -> Description:
         """Everything that the cell's numbers depend on, as JSON. A flat store is not named, nor is code of our own."""
+
+        def without_later(fields: list[tuple[str, Any]]) -> Description:
+            return {name: value for name, value in fields if (name, value) not in LATER}
+
         description = {
             "model": describe_model(self.model),
             "task": describe_task(self.task),
-            "policy": describe_policy(self.policy),
+            "policy": asdict(self.policy, dict_factory=without_later),
             "score": describe(self.score),
             "budget": str(self.budget),
             "schedule": asdict(self.schedule),

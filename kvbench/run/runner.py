@@ -143,16 +143,16 @@ class _Run:
         try:
             if valid:
                 valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
-                made = runner(model, valid_job, valid, environment_id, self._kept)
-                hashes = {row.sample: row.prompt_sha256 for row in made.rows if row.prompt_sha256 is not None}
+                answered = runner(model, valid_job, valid, environment_id, self._kept)
+                hashes = {row.sample: row.prompt_sha256 for row in answered.rows if row.prompt_sha256 is not None}
                 for sample in valid:
                     if (name := hashes.get(sample.id)) is not None:
-                        texts = made.token_texts.get(name)
-                        made.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
-                if made.block is not None:
-                    smaller = self._results.write_environment(environment(model.device | {"block": made.block}))
-                    made.rows = [replace(row, environment=smaller) for row in made.rows]
-                result.add(made)
+                        texts = answered.token_texts.get(name)
+                        answered.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
+                if answered.block is not None:
+                    smaller = self._results.write_environment(environment(model.device | {"block": answered.block}))
+                    answered.rows = [replace(row, environment=smaller) for row in answered.rows]
+                result.add(answered)
         except Exception as error:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise
