@@ -1,18 +1,62 @@
-"""`kvbench status`: how far the sweeps of a folder are. Reads the folder and squeue, writes nothing."""
+"""`kvbench status`: how far the sweeps of a folder are. Reads the folder and squeue (never sacct), writes nothing."""
 
 import argparse
+import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warn, width_of
-from kvbench.records import ResultsFolder
-from kvbench.run.launch.status import Status, status
+from kvbench.records import Process, ResultsFolder, lease_owners, read_processes, read_rows
+from kvbench.records.lines import TORN
+from kvbench.run.launch.slurm import Job, queue, read_jobs
+from kvbench.support.errors import MissingFile
 from kvbench.support.text import printable
 
 COLUMNS = ("at work", "job", "devices", "rows", "failed", "last heartbeat")
+ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
+
+
+@dataclass(frozen=True)
+class Status:
+    """The progress of all commands on a results folder.
+
+    rows, done, failed: rows requested, recorded (failed ones included), and failed. processes: how many are running,
+    ended, killed or silent. running: the last heartbeat of those at work, by name. jobs: tasks per job and state, None
+    if squeue does not answer. rows_per_second: of those at work. device_hours: of all processes so far.
+    """
+
+    rows: int
+    done: int
+    failed: int
+    prompts_running: int
+    processes: dict[str, int]
+    running: dict[str, Process]
+    jobs: dict[str, dict[str, int]] | None
+    rows_per_second: float | None
+    device_hours: float
+
+    @property
+    def left(self) -> int:
+        """Rows that are not recorded yet."""
+        return self.rows - self.done
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Time left at the present pace. None if no process is at work, or has recorded a row yet."""
+        if not self.left:
+            return 0.0
+        return self.left / self.rows_per_second if self.rows_per_second else None
+
+    def to_json(self) -> str:
+        """One object; unknown values are null."""
+        more: dict[str, Any] = {"left": self.left, "eta_seconds": self.eta_seconds}
+        return json.dumps(asdict(self) | more, indent=2)
 
 
 def declare(parser: Parser) -> None:
@@ -30,7 +74,7 @@ Exit codes: 0 all rows are there, 4 all are there and some have failed, 75 rows 
 def main(flags: argparse.Namespace) -> int:
     """Print the state of a folder."""
     folder = ResultsFolder(flags.results)
-    current = status(folder, warn)
+    current = status(folder)
     if flags.json:
         print(current.to_json())
     else:
@@ -76,3 +120,47 @@ def _print(current: Status, folder: ResultsFolder) -> None:
 
 def _counts(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in sorted(parts.items()))
+
+
+def status(folder: ResultsFolder) -> Status:
+    """The status of a folder; damaged rows are warned of. Raises MissingFile without results, UserError if damaged."""
+    if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
+        raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
+    requested = folder.read_requested()
+    rows = read_rows(folder, lambda text: None if TORN in text else warn(text))  # or a line that is being written
+    counted = [row for row in rows if row.sample < requested.get(row.cell, 0)] if requested else rows
+    jobs = read_jobs(folder)
+    task_states = queue(jobs)
+    processes = read_processes(folder)
+    states = {process.name: _state(process, task_states or {}) for process in processes}
+    running = {process.name: process for process in processes if states[process.name] == "running"}
+    paces = [process.rows / process.seconds for process in running.values() if process.rows and process.seconds]
+    return Status(
+        rows=sum(requested.values()) if requested else len(rows),
+        done=len(counted),
+        failed=sum(row.error is not None for row in counted),
+        prompts_running=sum(owner in running for owner in lease_owners(folder)),
+        processes=dict(Counter(states.values())),
+        running=running,
+        jobs=None if task_states is None else {job.number: _task_states(job, task_states) for job in jobs},
+        rows_per_second=sum(paces) or None,
+        device_hours=sum(process.seconds * process.devices for process in processes) / 3600,
+    )
+
+
+def _state(process: Process, task_states: dict[str, str]) -> str:
+    """running, ended, killed (it ran on this machine and is gone), or silent for longer than its leases last."""
+    if process.ended is not None:
+        return "ended"
+    if process.here:
+        return "killed" if process.gone else "running"
+    if process.job is not None and task_states.get(process.job) in ALIVE:
+        return "running"
+    silent = (datetime.now(UTC) - datetime.fromisoformat(process.beat_utc)).total_seconds()
+    return "silent" if silent > process.lease_seconds else "running"
+
+
+def _task_states(job: Job, task_states: dict[str, str]) -> dict[str, int]:
+    """The number of tasks of a job by state; tasks that SLURM has forgotten are not counted."""
+    states = (state.lower() for name, state in task_states.items() if name.partition("_")[0] == job.number)
+    return dict(Counter(states))
