@@ -107,14 +107,17 @@ def _run(sweep: Sweep) -> int:
         progress(sweep.plan, sweep.quiet) as shown,
     ):
         meter = energy_meter(held) if sweep.plan.rows_to_do else None
-        settings = sweep.where.lease_seconds, sweep.since, len(held) or 1, sweep.arguments, sweep.samples, stop, meter
-        outcome = run(
-            sweep.plan,
-            sweep.results,
-            shown,
-            sweep.where.kept,
-            Sharing(*settings, tell=_ignore if sweep.quiet else tell),
+        sharing = Sharing(
+            seconds=sweep.where.lease_seconds,
+            since=sweep.since,
+            devices=len(held) or 1,
+            command=sweep.arguments,
+            cells=sweep.samples,
+            stop=stop,
+            joules=meter,
+            tell=_ignore if sweep.quiet else tell,
         )
+        outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, sharing)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = (
         f"; ran out of memory {outcome.halved} times and continued with fewer cells at a time" if outcome.halved else ""

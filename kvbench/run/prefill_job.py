@@ -200,14 +200,8 @@ class _Decoding:
             numbers = [self._uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
             on_device = torch.tensor(np.stack(numbers, axis=1), device=self.model.engine.device)
             choose = Drawn(task.temperature, task.top_p, on_device)
-        generations = self.model.engine.generate(
-            self.prefill.prefilled,
-            batch,
-            stop,
-            task.min_new_tokens,
-            torch.tensor(prompt.question) if prompt.question else None,
-            choose,
-        )
+        engine, question = self.model.engine, torch.tensor(prompt.question) if prompt.question else None
+        generations = engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question, choose)
         answers = []
         for cell, (sample, generation, peak) in enumerate(zip(samples, generations, batch.peak_bytes, strict=True)):
             error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
@@ -234,8 +228,8 @@ class _Decoding:
             row = [of_turns[turn][step] for of_turns, (turn, step) in zip(uniforms_of, places, strict=True)]
             return Drawn(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
 
-        options = stop, task.min_new_tokens, choose, model.max_length
-        answers = converse(model.engine, self.prefill.prefilled, batch, questions, *options)
+        prefilled, at_least, most = self.prefill.prefilled, task.min_new_tokens, model.max_length
+        answers = converse(model.engine, prefilled, batch, questions, stop, at_least, choose, most)
         return [dict(zip(*each, strict=True)) for each in zip(samples, answers, strict=True)]
 
     def _record(

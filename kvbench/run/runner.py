@@ -1,7 +1,7 @@
 """Running a plan: load a model, make the samples, run prefill jobs, record their rows."""
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -137,8 +137,8 @@ class _Run:
         environment_id: str,
     ) -> JobResult:
         """The rows of a job. Exceptions become rows with that error, but those of a device are raised."""
-        runners: dict[type, Callable[..., JobResult]] = {Likelihood: run_texts, Efficiency: run_timed}
-        runner = next((run for kind, run in runners.items() if isinstance(task, kind)), run_prefill_job)
+        runner = run_timed if isinstance(task, Efficiency) else run_prefill_job
+        runner = run_texts if isinstance(task, Likelihood) else runner
         result, valid = JobResult(job, environment_id), [sample for sample in samples if isinstance(sample, Sample)]
         try:
             if valid:
