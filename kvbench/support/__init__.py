@@ -1,3 +1,3 @@
-"""What every room uses and what knows nothing of the field. Here: the version of kvbench."""
+"""Paths, plugins, text and errors; knows nothing of KV caches."""
 
 __version__ = "0.1.0"
