@@ -82,8 +82,8 @@ def test_every_name_that_a_run_lists_exists(name):
 def test_the_published_block_has_the_numbers_of_the_csv(name):
     item = ITEMS[name]
     printed = published(item, paths.papers())
-    shown = page(item, printed).published
-    assert shown is not None and printed
+    (shown,) = page(item, printed).sheets
+    assert shown.title == "published" and printed
     figures = {figure.mean for line in shown.lines for figure in line.figures if figure.mean}
     assert figures == {one.value for one in printed if one.value}
     texts = [text for line in shown.lines for text in (*line.labels, *(figure.note for figure in line.figures))]
