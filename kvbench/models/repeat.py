@@ -21,6 +21,7 @@ from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.support.errors import UserError
 
 Record = Callable[[LayerCache, Tensor, Tensor, Tensor, Rule], None]
+"""Gets a layer of the cache, and the queries, keys and values [heads, new, head_dim] and the rule of a pass."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,7 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPas
 
 
 class FrozenCacheReader:
-    """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached.
-
-    record: gets each layer of the cache, and the queries, keys, values [heads, new, head_dim] and rule of the pass.
-    """
+    """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached."""
 
     def __init__(self, cache: KVCache, max_length: int | None, attend: Attend, record: Record) -> None:
         self._layers = {layer.index: layer for layer in cache.layers}

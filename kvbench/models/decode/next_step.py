@@ -32,7 +32,7 @@ class Step:
 def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()) -> dict[int, Step]:
     """Read the question, if any, choose the first token of the answer and read it; the steps by layer.
 
-    Raises ValueError for logits that are no numbers, and for a model whose rotation depends on how much is read.
+    Raises UserError for logits that are no numbers, and for a model whose rotation depends on how much is read.
     """
     cache, logits, before = prefilled.cache, prefilled.logits, list(question)
     engine.check_length(cache.num_tokens, len(before) + 1)
