@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .data import Source, number, random_uuid
-from .rows import GUESSED, REPEATED, TEXT, Row
+from .rows import ANSWER, GUESSED, REPEATED, TEXT, Row
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 TOLD = "Make sure to memorize it. I will quiz you about the {kind} afterwards.\n"
@@ -56,7 +56,7 @@ SENTENCE = re.compile(r"(?<=[.!?]) ")
 SHORTEST = {"common": 160, "tracking": 300, "frequent": 320, "uuid": 200, "values": 200, "queries": 200, "single": 128}
 """Tokens below which a family has no room for one question."""
 RANDOM = ("copying", "spaced", "sets", "counts")
-SETS = (2, 3, 4, 4, 4)
+SETS = (2, 3, 4, 4, 4, 4, 4, 4, 4, 4)
 """Numbers of values or keys in one question: RULER asks for four."""
 
 
@@ -176,8 +176,10 @@ class Families:
                 remaining = [encode(f" {value}") for value in told[key]]
                 rng.shuffle(remaining)
                 while remaining:
+                    if len(row.ids) > begin:  # whether another value comes weighs as much as the end
+                        row.write(encode(","), ANSWER)
                     if prompt.plural:
-                        row.write(encode(("," if len(row.ids) > begin else "") + f" {key}:"), REPEATED)
+                        row.write(encode(f" {key}:"), REPEATED)
                     row.choose(remaining[0], remaining)
                     del remaining[0]
             row.answered(begin, row.kind)
@@ -188,7 +190,7 @@ class Families:
     ) -> dict[str, list[str]]:
         """The keys of one question with their values: new ones, and now and then some that another question has."""
         if prompt.family != "queries":
-            count = rng.choice((*SETS, 4)) if prompt.family == "values" else 1
+            count = rng.choice(SETS) if prompt.family == "values" else 1
             return {_new(rng, key_of, told): [prompt.value(rng) for _ in range(count)]}
         keys = [_new(rng, key_of, told) for _ in range(rng.choice(SETS))]
         keys += rng.sample(sorted(told), min(len(told), rng.randint(0, 2)))
@@ -252,7 +254,7 @@ class Families:
         words = self._write_list(rng, row, often, count, max(room, 10))
         begin, remaining = len(row.ids), [self.source.encode(f" {word}") for word in rng.sample(words, len(words))]
         for place in range(1, len(words) + 1):
-            row.write(self.source.encode(f" {place}."), REPEATED)
+            row.write(self.source.encode(f" {place}."), ANSWER)
             row.choose(remaining[0], remaining)
             del remaining[0]
         row.answered(begin, "common")
@@ -280,9 +282,10 @@ class Families:
     def frequent(self, rng: random.Random, tokens: int) -> Row:
         """Frequent coded words: that of rank k comes about n / (1.64 k^2) times, and dots replace the first."""
         row, kinds = Row("frequent"), max(5, rng.choice((tokens, 1024, 2048)) // 50)
-        words = ["...", *{"".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(kinds)}]
+        words = ["...", *dict.fromkeys("".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(kinds))]
         sizes = [len(self.source.encode(f" {word}")) for word in words]
-        room, count = tokens - 130, int((tokens - 110) / rng.uniform(3.0, 3.6))
+        room = tokens - len(self.source.encode(FREQUENT)) - len(self.source.encode(MOST_FREQUENT)) - sum(sizes[1:4]) - 3
+        count = int((tokens - 110) / rng.uniform(3.0, 3.6))
         while True:
             numbers = [int(count / 1.645 / rank**2) for rank in range(1, len(words) + 1)]
             if sum(size * number for size, number in zip(sizes, numbers, strict=True)) <= room:

@@ -22,15 +22,17 @@ TEXT = 0.1
 class Row:
     """One sequence: ids, and the loss weight of predicting each id.
 
-    alternatives: for some places, all ids that are right there; their probabilities are added. answers: (first,
-    last + 1) of each answer; names: what each answers. positions: those of the ids, if not 0, 1, 2, ... Where something
-    was evicted, `hidden` says which of the first ids the ids from `blind_from` on do not see.
+    alternatives: for some places, all ids that are right there; their probabilities are added. values: (first, last +
+    1) of each value in an answer; answers: of each answer; names: what each answers. positions: those of the ids, if
+    not 0, 1, 2, ... Where something was evicted, `hidden` says which of the first ids the ids from `blind_from` on do
+    not see.
     """
 
     kind: str
     ids: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     alternatives: dict[int, list[int]] = field(default_factory=dict)
+    values: list[tuple[int, int]] = field(default_factory=list)
     answers: list[tuple[int, int]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     positions: list[int] | None = None
@@ -44,6 +46,7 @@ class Row:
 
     def choose(self, ids: Sequence[int], remaining: Sequence[Sequence[int]]) -> None:
         """Append a value of an answer; any of `remaining`, this among them, would be right in its place."""
+        self.values.append((len(self.ids), len(self.ids) + len(ids)))
         for place, token in enumerate(ids):
             right = {other[place] for other in remaining if len(other) > place and other[:place] == ids[:place]}
             if len(right) > 1:
@@ -61,6 +64,7 @@ class Row:
         """The row, at most `tokens` long."""
         del self.ids[tokens:], self.weights[tokens:]
         self.alternatives = {place: ids for place, ids in self.alternatives.items() if place < tokens}
+        self.values = [span for span in self.values if span[1] <= tokens]
         complete = [pair for pair in zip(self.answers, self.names, strict=True) if pair[0][1] <= tokens]
         self.answers, self.names = [span for span, _ in complete], [name for _, name in complete]
         return self
@@ -71,7 +75,7 @@ def hide(rng: random.Random, row: Row, newline: int) -> Row:
 
     Each value stays or goes, wherever it is told, by a coin. `row` has one answer.
     """
-    first, last = row.answers[0]
+    first, _ = row.answers[0]
     question = max((place for place in range(first) if row.ids[place] == newline), default=first - 1)
     row.blind_from = question if rng.random() < 0.3 else first
     kept = [False] * row.blind_from
@@ -83,7 +87,7 @@ def hide(rng: random.Random, row: Row, newline: int) -> Row:
         kept[:4] = [True] * 4
     recent = rng.choice((1, 4, 16, 16, 32))
     kept[-recent:] = [True] * min(recent, len(kept))
-    for begin, end in _values(row, first, last):
+    for begin, end in row.values:
         value, stays = row.ids[begin:end], rng.random() < 0.5
         for start in range(question - len(value)):
             if row.ids[start : start + len(value)] == value:
@@ -93,20 +97,6 @@ def hide(rng: random.Random, row: Row, newline: int) -> Row:
             row.weights[begin:end] = [GUESSED] * (end - begin)
     row.hidden = [not keeps for keeps in kept]
     return row
-
-
-def _values(row: Row, first: int, last: int) -> list[tuple[int, int]]:
-    """The spans of an answer's values: runs of full weight, the end token left out."""
-    spans, begin = [], first
-    for place in range(first, last):
-        inside = row.weights[place] >= ANSWER and row.ids[place] != END_ID
-        if inside and place + 1 < last:
-            continue
-        end = place + inside
-        if end > begin:
-            spans.append((begin, end))
-        begin = place + 1
-    return spans
 
 
 def skip(rng: random.Random, row: Row, furthest: int) -> Row:
