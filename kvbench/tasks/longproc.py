@@ -8,8 +8,8 @@
     travel_planning  {"disambig_question_text": "...", "ground_truth_cities": "A**B", "ground_truth_durations": "3**5",
                      "estimated_output_tokens": 1200}
 
-Follows longproc_data.py and the evaluators at 78e873a. The examples of countdown are in `longproc_countdown.txt`, those
-of travel_planning are made in `longproc_travel.py`. Nothing of an answer is evaluated as Python, as
+Follows longproc_data.py and the evaluators at 78e873a. The examples of countdown are made in `longproc_countdown.py`,
+those of travel_planning in `longproc_travel.py`. Nothing of an answer is evaluated as Python, as
 countdown_evaluator.py does with its equations: one that is no equation of two whole numbers scores 0, also where the
 official script ends with an error.
 """
@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import yaml
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import NoData, find, listing
+from kvbench.tasks.longproc_countdown import countdown
 from kvbench.tasks.longproc_travel import travel
 from kvbench.tasks.scoring import english
 from kvbench.tasks.task import Sample, Tokens
@@ -44,7 +44,8 @@ SPLIT = {
     "travel_planning": "demonstration",
 }
 """The field of a template after which its prompt is divided."""
-COUNTDOWN_EXAMPLES = Path(__file__).with_name("longproc_countdown.txt")
+COUNTDOWN_EXAMPLES = (([40, 19, 23, 7], 29), ([9, 16, 6, 18], 12))
+"""Numbers and targets."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 FILLERS = re.compile(
     r"\b(a|an|the|on|in|at|the|step|thinks|think|believes|believe|is|are|of|location|know|knows|belief)\b"
@@ -127,7 +128,10 @@ class LongProc(jsonl.RowTask):
     def _examples(self) -> str:
         """The worked examples of a prompt, as LongProc's own solvers write them."""
         if self.kind == "countdown":
-            return COUNTDOWN_EXAMPLES.read_text("utf-8")
+            return "\n\n".join(
+                f"# Example\nNumbers: {numbers}\nTarget: {target}\n\n{countdown(numbers, target)}"
+                for numbers, target in COUNTDOWN_EXAMPLES
+            )
         if self.kind == "travel_planning":
             return "\n\n".join(f"# Example\n{_planned(line)}" for line in jsonl.rows(self.root, self.files[2]))
         return ""

@@ -24,7 +24,7 @@ from kvbench.tasks.scoring import pinned
 from kvbench.tasks.task import Sample, Tokens
 
 SECONDS = 20.0
-"""The time limit of a comparison, with a process's start: sympy may compute without end."""
+"""The time limit of a comparison: sympy may compute without end."""
 VERSION = "0.9.0"  # of math-verify
 PROMPTS = {
     "boxed": ("", "\nPlease reason step by step, and put your final answer within \\boxed{}."),
@@ -120,6 +120,8 @@ def check_package() -> None:
 
 @cache
 def _child() -> Pool:
+    """A process that has compared once: its start and imports, slow on a busy machine, are in no time limit."""
     pool = multiprocessing.get_context("spawn").Pool(1)
     atexit.register(pool.terminate)
+    pool.apply(equal, ("1", "1"))
     return pool

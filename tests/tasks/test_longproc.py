@@ -14,6 +14,7 @@ from kvbench.conformance.golden.prompts import task_of
 from kvbench.support.errors import MissingFile
 from kvbench.tasks import longproc as metrics
 from kvbench.tasks.longproc import LongProc
+from kvbench.tasks.longproc_countdown import countdown
 from kvbench.tasks.task import InvalidSample, Sample
 from tests.tasks import longproc_rows
 from tests.tasks.versions import GOLDEN
@@ -66,6 +67,8 @@ def test_equations_are_computed_and_never_evaluated() -> None:
     """The official script calls eval() on the left side, and ends with an error on the last three."""
     for line in ("open('/tmp/x', 'w') + 1 = 1", "5 / 0 = 1", "05 + x = 3", "() = 3"):
         assert metrics.equations(f"<Solution>{line}\n1 + 1 = 2\n1 + 1 = 2</Solution>", [1, 1, 5, 0], 2) == 0.0
+    with pytest.raises(ValueError, match=r"the target 1999 cannot be reached with \[1, 1, 1, 1\]"):
+        countdown([1, 1, 1, 1], 1999)
 
 
 @pytest.mark.parametrize(
