@@ -27,7 +27,7 @@ from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
-from kvbench.run import evict_cell, prefill_job
+from kvbench.run import evict_cell, memory, prefill_job
 from kvbench.run.memory import cell_bytes, halving, memory_of, memory_text, out_of_memory, rankings_of, split_to_fit
 from kvbench.run.plan import plan
 from kvbench.run.prefill_job import run_prefill_job
@@ -149,8 +149,8 @@ def test_states_leave_less_room_for_cells(monkeypatch: pytest.MonkeyPatch) -> No
         planned.append((bytes_of(units[0]), free))
         return split_to_fit(units, bytes_of, free, most)
 
-    monkeypatch.setattr(prefill_job, "free_bytes", lambda devices: 10**9)
-    monkeypatch.setattr(prefill_job, "split_to_fit", recorded)
+    monkeypatch.setattr(memory, "free_bytes", lambda devices: 10**9)
+    monkeypatch.setattr(memory, "split_to_fit", recorded)
     run(model)
     monkeypatch.setattr(KVCache, "exempt", {"local_layers": 0, "recurrent_layers": None, "recurrent_bytes": None})
     run(model)
@@ -171,7 +171,7 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     assert list(split_to_fit("abcde", sizes.__getitem__, 100, 9)) == [["a", "b"], ["c"], ["d"], ["e"]]
     assert list(split_to_fit("abcde", sizes.__getitem__, 10**9, 2)) == [["a", "b"], ["c", "d"], ["e"]]
     expected, made = outcomes(run(model)), []
-    monkeypatch.setattr(prefill_job, "free_bytes", lambda device: 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
     monkeypatch.setattr(
         evict_cell, "RaggedBatch", lambda caches, *rest: made.append(held := list(caches)) or RaggedBatch(held, *rest)
     )
@@ -232,7 +232,7 @@ def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch
     together = len({ranks_alike(cell.policy, cell.score) for cell in asked[1:]})
     assert [len(policies) for policies in made] == [together] and together > 1
     made.clear()
-    monkeypatch.setattr(prefill_job, "RANKINGS", 0)
+    monkeypatch.setattr(memory, "RANKINGS", 0)
     assert outcomes(run(model, asked)) == expected and [len(policies) for policies in made] == [1] * together
 
 

@@ -100,7 +100,10 @@ class Caote(OverHost):
 
 @dataclass(frozen=True)
 class FastCaote(Caote):
-    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x the mean of the values."""
+    """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x the mean of the values.
+
+    FastCAOTE (https://arxiv.org/abs/2504.14051), equation 8.
+    """
 
     name: str = "fastcaote"
 
