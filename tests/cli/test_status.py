@@ -225,7 +225,7 @@ if "run" in sys.orig_argv:
 """A sitecustomize.py of the processes of launcher=local: so many of them are killed once prompts are being made."""
 
 
-@pytest.mark.parametrize("kills", [1, 2])
+@pytest.mark.parametrize("kills", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_what_a_killed_process_held_is_made_and_the_table_printed(
     kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:

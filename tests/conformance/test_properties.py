@@ -28,7 +28,7 @@ MATRIX = [
     if "score" in (tree := composed(f"policy={policy}"))["policy"]["takes"] or score == tree["score"]["name"]
 ]
 """Policies that take no score have their own."""
-HOSTS, GUESTS = ("snapkv", "tova", "ada_snapkv", "cake"), ("attn", "obcache_joint", "recency")
+HOSTS, GUESTS = ("snapkv", "ada_snapkv"), ("attn", "obcache_joint")
 every = pytest.mark.parametrize(("policy", "score"), MATRIX, ids=lambda name: name)
 some = pytest.mark.parametrize(
     ("policy", "score"),
