@@ -35,7 +35,7 @@ import numpy as np
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import TaskError, remembered
-from kvbench.tasks.scoring import english
+from kvbench.tasks.metrics import english
 from kvbench.tasks.task import Sample, Tokens, require_samples
 
 Row = jsonl.Row

@@ -50,9 +50,9 @@ from typing import Any, Literal, get_args
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import fill, find, json_object
+from kvbench.tasks.metrics import ALL, english, f1, rouge_scorer
 from kvbench.tasks.ruler.haystack import NOISE
 from kvbench.tasks.ruler.niah import DRAWS
-from kvbench.tasks.scoring import ALL, english, f1, rouge_scorer
 from kvbench.tasks.task import Sample, Tokens, require_choice, require_positive
 
 PROMPTS = "infinitebench/prompts.json"

@@ -38,7 +38,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, remembered
 from kvbench.tasks.longbench import rouge
-from kvbench.tasks.scoring import english
+from kvbench.tasks.metrics import english
 from kvbench.tasks.shared_context import (
     GAP,
     ContextWithQuestions,

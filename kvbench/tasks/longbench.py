@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import fill, find, folder, json_object
-from kvbench.tasks.scoring import ALL, chinese, english, f1, pinned
+from kvbench.tasks.metrics import ALL, chinese, english, f1, pinned
 from kvbench.tasks.task import Sample, Tokens, require_choice
 
 PROMPTS = "longbench/config/dataset2prompt.json"

@@ -30,7 +30,7 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import NoData, find, listing
 from kvbench.tasks.longproc_countdown import countdown
 from kvbench.tasks.longproc_travel import travel
-from kvbench.tasks.scoring import english
+from kvbench.tasks.metrics import english
 from kvbench.tasks.task import Sample, Tokens
 
 LENGTHS = ("0.5k", "2k", "8k")

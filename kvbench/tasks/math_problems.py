@@ -20,7 +20,7 @@ from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.scoring import pinned
+from kvbench.tasks.metrics import pinned
 from kvbench.tasks.task import Sample, Tokens
 
 SECONDS = 20.0

@@ -24,8 +24,8 @@ from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
+from kvbench.tasks.metrics import rouge_scorer
 from kvbench.tasks.ruler.haystack import essay_files, joined_essays
-from kvbench.tasks.scoring import rouge_scorer
 from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."

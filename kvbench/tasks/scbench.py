@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, get_args
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl, kvzip
 from kvbench.tasks.longbench import rouge_package
-from kvbench.tasks.scoring import FIX
+from kvbench.tasks.metrics import FIX
 from kvbench.tasks.shared_context import ContextWithQuestions, Question, SharedContext
 from kvbench.tasks.task import Sample, require_choice
 

@@ -37,12 +37,12 @@ def check_function(row: Row) -> Iterator[Verdict]:
     """One metric of LongBench on one answer."""
     name = f"{row['fn']} {row.get('note') or repr(row['pred'][:40])}"
     if row["fn"] == "classification_score":
-        got = classification(row["pred"], row["ground_truth"], row["kwargs"]["all_classes"])
+        actual = classification(row["pred"], row["ground_truth"], row["kwargs"]["all_classes"])
     elif row["fn"] in longbench.FUNCTIONS:
-        got = longbench.FUNCTIONS[row["fn"]](row["pred"], row["ground_truth"])
+        actual = longbench.FUNCTIONS[row["fn"]](row["pred"], row["ground_truth"])
     else:
         raise UserError(f"there is no metric {row['fn']} of LongBench")
-    yield compare_number(name, got, row["official"])
+    yield compare_number(name, actual, row["official"])
 
 
 def check_longbench(row: Row) -> Iterator[Verdict]:
@@ -120,10 +120,10 @@ def check_odd_answer(description: str, expected: Any) -> Verdict:
         is_choice = task == "longbook_choice_eng"
         labels = ["some option", label] if is_choice else [str(value) for value in json.loads(label)]
     try:
-        got = metric_of(task, "official")(answer, labels)
+        actual = metric_of(task, "official")(answer, labels)
     except ValueError:
         return compare_text(description, "raises", "ValueError", expected)
-    return compare_number(description, got, expected)
+    return compare_number(description, actual, expected)
 
 
 ROWS: dict[frozenset[str], Callable[[Row], Iterator[Verdict]]] = {

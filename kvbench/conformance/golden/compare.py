@@ -66,41 +66,41 @@ def _compare_decision(case: Case, decision: Decision) -> Comparison:
         return 0.0, None if np.isnan(expected).all() else "nothing was ranked, but scores are expected"
     if np.isnan(expected).all() and all(kept.all() for kept in decision.kept):
         return 0.0, None  # an allocation kept everything after ranking it
-    got = np.full_like(expected, np.nan)
+    actual = np.full_like(expected, np.nan)
     for layer, ranking in enumerate(decision.rankings):
         stop = ranking.first + ranking.scores.shape[1]
         if ranking.scores.shape[0] != expected.shape[1]:
             return float("inf"), f"{ranking.scores.shape[0]} cache heads, expected {expected.shape[1]}"
-        got[layer, :, ranking.first : stop] = ranking.scores.double().numpy()
-    if not np.array_equal(np.isnan(got), np.isnan(expected)):
+        actual[layer, :, ranking.first : stop] = ranking.scores.double().numpy()
+    if not np.array_equal(np.isnan(actual), np.isnan(expected)):
         return float("inf"), "candidates are not the expected columns"
-    return _compare_scores("scores", got, case)
+    return _compare_scores("scores", actual, case)
 
 
-def _compare_scores(name: str, got: np.ndarray, case: Case, times: int = 1) -> Comparison:
-    """The largest |got - expected| over `times` x tolerance x max(|expected|, floor x the largest of the head).
+def _compare_scores(name: str, actual: np.ndarray, case: Case, times: int = 1) -> Comparison:
+    """The largest |actual - expected| over `times` x tolerance x max(|expected|, floor x the largest of the head).
 
     The last axis runs along a head. Entries expected as NaN are skipped; NaN elsewhere counts as infinitely far.
     """
     expected = case.arrays[name]
-    if got.shape != expected.shape:
-        return float("inf"), f"{name} has shape {list(got.shape)}, expected {list(expected.shape)}"
+    if actual.shape != expected.shape:
+        return float("inf"), f"{name} has shape {list(actual.shape)}, expected {list(expected.shape)}"
     ranked, size = ~np.isnan(expected), np.abs(expected)
     floor = case.spec["score_floor"] * np.max(size, axis=-1, keepdims=True, initial=0, where=ranked)
     allowed = times * case.spec["score_tolerance"] * np.fmax(size, floor)
     with np.errstate(invalid="ignore", divide="ignore"):
-        excess = np.where(got == expected, 0, np.abs(got - expected) / allowed)
+        excess = np.where(actual == expected, 0, np.abs(actual - expected) / allowed)
     excess[ranked & np.isnan(excess)] = np.inf
     error = float(np.max(excess, initial=0, where=ranked))
     return error, None if error <= 1 else f"{name} are off by {error:.3g} x the tolerance"
 
 
-def _compare_exactly(name: str, got: np.ndarray, case: Case) -> str | None:
+def _compare_exactly(name: str, actual: np.ndarray, case: Case) -> str | None:
     expected = case.arrays[name]
-    if got.shape != expected.shape:
-        return f"{name} has shape {list(got.shape)}, expected {list(expected.shape)}"
-    for place in map(tuple, np.argwhere(got != expected).tolist()):
-        return f"{name} differ first at {list(place)}: {got[place]}, expected {expected[place]}"
+    if actual.shape != expected.shape:
+        return f"{name} has shape {list(actual.shape)}, expected {list(expected.shape)}"
+    for place in map(tuple, np.argwhere(actual != expected).tolist()):
+        return f"{name} differ first at {list(place)}: {actual[place]}, expected {expected[place]}"
     return None
 
 
@@ -128,8 +128,8 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
     for layer, kept in zip(cache.layers, decision.kept, strict=True):
         keys, values = (part[layer.index].repeat_interleave(len(kept) // len(part[0]), dim=0)[kept] for part in dense)
         expected = (kept.nonzero()[:, 1].to(POSITION), keys, values)
-        got = (layer.positions, layer.keys, layer.values)
-        if not all(torch.equal(*tensors) for tensors in zip(got, expected, strict=True)):
+        actual = (layer.positions, layer.keys, layer.values)
+        if not all(torch.equal(*tensors) for tensors in zip(actual, expected, strict=True)):
             return f"the compacted cache of layer {layer.index} does not hold the kept positions"
     return None
 

@@ -28,22 +28,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def compare_number(name: str, got: float, expected: Any) -> Verdict:
+def compare_number(name: str, actual: float, expected: Any) -> Verdict:
     """Whether a number is the expected one to 1e-9."""
-    if is_number(expected) and abs(got - expected) <= TOLERANCE:
-        return Verdict(name, detail=f"{got:.12g}")
-    return Verdict(name, f"got {got!r}, expected {expected!r}")
+    if is_number(expected) and abs(actual - expected) <= TOLERANCE:
+        return Verdict(name, detail=f"{actual:.12g}")
+    return Verdict(name, f"got {actual!r}, expected {expected!r}")
 
 
-def compare_text(name: str, quantity: str, got: Any, expected: Any) -> Verdict:
+def compare_text(name: str, quantity: str, actual: Any, expected: Any) -> Verdict:
     """Whether a value is exactly the expected one; long texts are shown from their first difference."""
-    if got == expected:
+    if actual == expected:
         short = " ".join(str(expected).split())
         return Verdict(name, detail=f"{quantity} {short if len(short) <= 40 else f'{short[:37]}...'}")
     place = 0
-    if isinstance(got, str) and isinstance(expected, str):
-        pairs = enumerate(zip(got, expected, strict=False))
-        place = next((index for index, (a, b) in pairs if a != b), min(len(got), len(expected)))
-        got, expected = got[place : place + 40], expected[place : place + 40]
+    if isinstance(actual, str) and isinstance(expected, str):
+        pairs = enumerate(zip(actual, expected, strict=False))
+        place = next((index for index, (a, b) in pairs if a != b), min(len(actual), len(expected)))
+        actual, expected = actual[place : place + 40], expected[place : place + 40]
     suffix = f" from character {place}" if place else ""
-    return Verdict(name, f"{quantity}: got {got!r}, expected {expected!r}{suffix}")
+    return Verdict(name, f"{quantity}: got {actual!r}, expected {expected!r}{suffix}")

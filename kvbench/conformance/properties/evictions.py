@@ -86,8 +86,8 @@ def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) ->
             keys, values = dense.dense
             queries = dense.windows[0].queries[:, -1:]
             expected = causal(queries, keys, values, HEAD_DIM**-0.5)
-            got = over_layer(queries, layer, Rule(HEAD_DIM**-0.5)).outputs
-            same = torch.allclose(got, expected, atol=1e-5)
+            actual = over_layer(queries, layer, Rule(HEAD_DIM**-0.5)).outputs
+            same = torch.allclose(actual, expected, atol=1e-5)
             require(same, f"budget {pairs}: attention is not that of the dense cache")
 
 

@@ -38,15 +38,15 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
         if download.kind in ("file", "index"):
             yield output, fetched
             return
-        made = work / f"{fetched.stem}.made"
+        converted = work / f"{fetched.stem}.made"
         if download.kind == "prompts":
-            made.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
+            converted.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
         else:
             rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows, "list": _list_rows}
-            with made.open("w", encoding="utf-8") as file:
+            with converted.open("w", encoding="utf-8") as file:
                 for row in rows[download.kind](fetched):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        yield output, made
+        yield output, converted
     except INVALID as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 
@@ -94,10 +94,10 @@ def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Ou
             if output.member not in members:
                 raise UserError(f"it has no member {output.member}")
         for number, output in enumerate(download.outputs):
-            made = work / f"{fetched.stem}.{number}.made"
-            with archive.open(members[output.member]) as member, made.open("wb") as file:
+            converted = work / f"{fetched.stem}.{number}.made"
+            with archive.open(members[output.member]) as member, converted.open("wb") as file:
                 shutil.copyfileobj(member, file)
-            yield output, made
+            yield output, converted
 
 
 def _streamed(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
@@ -113,10 +113,10 @@ def _streamed(download: Download, fetched: Path, work: Path) -> Iterator[tuple[O
                 raise UserError(
                     f"its member {member.name} is no file, or {LARGEST_RATIO} times as large as the archive"
                 )
-            made = work / f"{fetched.stem}.{len(wanted)}.made"
-            with content, made.open("wb") as file:
+            converted = work / f"{fetched.stem}.{len(wanted)}.made"
+            with content, converted.open("wb") as file:
                 shutil.copyfileobj(content, file)
-            yield output, made
+            yield output, converted
     if wanted:
         raise UserError(f"it has no member {next(iter(wanted))}")
 

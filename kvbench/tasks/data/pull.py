@@ -187,21 +187,21 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
         )
     try:
         verified = [
-            (made, output, _verified(download, output, made, info, digest, is_known=expected is not None))
-            for output, made in convert(download, partial, work)
+            (converted, output, _verified(download, output, converted, info, digest, is_known=expected is not None))
+            for output, converted in convert(download, partial, work)
             if output.path in lacking
         ]
         written = {output.path: record for _, output, record in verified}
         add_records(root, written)  # first: a record without its file means missing, a file without its record nothing
-        for made, output, _ in verified:
+        for converted, output, _ in verified:
             (root / output.path).parent.mkdir(parents=True, exist_ok=True)
-            rename_durably(made, root / output.path)
+            rename_durably(converted, root / output.path)
     except Unobtained:
         forget(partial)
         raise
     finally:
-        for made in work.glob(f"{partial.stem}*.made"):
-            made.unlink(missing_ok=True)
+        for converted in work.glob(f"{partial.stem}*.made"):
+            converted.unlink(missing_ok=True)
     forget(partial)
     return written
 
@@ -232,22 +232,22 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
 
 
 def _verified(
-    download: Download, output: Output, made: Path, info: HostInfo, fetched: str, is_known: bool
+    download: Download, output: Output, converted: Path, info: HostInfo, fetched: str, is_known: bool
 ) -> PullRecord:
     """The record of a file that is what it should be. Raises Unobtained for another file.
 
     is_known: whether the SHA-256 of the download was compared with one that the lock or the hub names.
     """
-    digest = sha256_of(made)
+    digest = sha256_of(converted)
     if not (output.sha256 or is_known):
         try:
-            check_content(made, output.path)
+            check_content(converted, output.path)
         except ValueError as error:
             raise Unobtained(f"{output.path} of {download.origin}: {error}; it was discarded") from None
     if output.sha256 and digest != output.sha256:
         raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    revision, size = download.revision or info.commit, made.stat().st_size
+    revision, size = download.revision or info.commit, converted.stat().st_size
     return PullRecord(digest, size, address(download), revision, download.is_pinned, fetched, when)
 
 

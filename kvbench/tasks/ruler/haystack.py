@@ -14,7 +14,7 @@ import numpy as np
 
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import find, listing, remembered
-from kvbench.tasks.scoring import FIX
+from kvbench.tasks.metrics import FIX
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DEPTHS = [int(depth) for depth in np.round(np.linspace(0, 100, num=40))]

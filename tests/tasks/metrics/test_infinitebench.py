@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks import infinitebench, scoring
+from kvbench.tasks import infinitebench, metrics
 from kvbench.tasks.infinitebench import metric_of, references
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
@@ -144,11 +144,11 @@ def test_summaries_count_lines():
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    scoring.rouge_scorer.cache_clear()
+    metrics.rouge_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
         infinitebench.summary("a", ["b"])
-    scoring.rouge_scorer.cache_clear()
+    metrics.rouge_scorer.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from kvbench.tasks.longbench import (
     rouge_zh,
     score,
 )
-from kvbench.tasks.scoring import chinese, jieba_tokenizer
+from kvbench.tasks.metrics import chinese, jieba_tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics"
 UNIT = [json.loads(line) for line in (GOLDEN / "longbench_unit.jsonl").read_text("utf-8").splitlines()]

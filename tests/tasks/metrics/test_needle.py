@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.tasks import scoring
+from kvbench.tasks import metrics
 from kvbench.tasks.needle import NEEDLE, overlap, overlap_without_dots, rouge1
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metrics" / "needle.json"
@@ -35,7 +35,7 @@ def test_a_full_stop_inside_a_word_parts_it_in_lava(answer: str, shared: int):
 
 
 def test_without_rouge_score_the_fix_is_named(monkeypatch: pytest.MonkeyPatch):
-    scoring.rouge_scorer.cache_clear()
+    metrics.rouge_scorer.cache_clear()
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match=r"pip install 'kvbench\[benchmarks\]'"):
         rouge1("a", "b")
