@@ -38,6 +38,7 @@ def main() -> None:
         print("no GPU here: run with --interpret to check the kernels in Triton's interpreter", file=sys.stderr)
         sys.exit(2)
     from benchmarks.gpu_check.checks import checks
+    from benchmarks.gpu_check.decoding import decoding_checks
     from benchmarks.gpu_check.model import model_checks
     from benchmarks.gpu_check.results import record, table
     from benchmarks.gpu_check.timings import timings
@@ -51,8 +52,8 @@ def main() -> None:
     packages = versions(stood_in)
     with (folder / "gpu_check.jsonl").open("w", encoding="utf-8") as file:
         file.write(json.dumps({"device": name, "versions": packages}) + "\n")
-        every_check = chain(checks(device, options.interpret), model_checks(device, options.interpret))
-        made = [record(check, file) for check in every_check]
+        every_check = (of(device, options.interpret) for of in (checks, decoding_checks, model_checks))
+        made = [record(check, file) for check in chain.from_iterable(every_check)]
         measured = [record(timing, file) for timing in timings(device, options.interpret)]
     text = table(name, packages, made, measured, time.perf_counter() - began)
     folder.joinpath("gpu_check.md").write_text(text, "utf-8")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kv_cache import ROTATED, FutureQueries, FutureQueryStats, KVCache, LayerCache
@@ -104,17 +104,22 @@ class KeyRotation:
         half = len(self.frequencies)
         turned, rest = wide[:, : 2 * half], wide[:, 2 * half :]
         parts = turned.view(-1, half, 2).unbind(-1) if self.interleaved else (turned[:, :half], turned[:, half:])
-        numbers = torch.complex(*(part.contiguous() for part in parts))
-        ratio = self._unit(new, keys.dtype) / self._unit(old, keys.dtype)
-        numbers = numbers * ratio.where((new != old)[:, None], torch.ones_like(ratio))
-        parts = (numbers.real, numbers.imag)
+        # not as complex numbers: PyTorch rounds the last ones of an array otherwise than the others
+        (old_cos, old_sin), (new_cos, new_sin) = self._unit(old, keys.dtype), self._unit(new, keys.dtype)
+        size, same = old_cos * old_cos + old_sin * old_sin, (new == old)[:, None]
+        cos = ((new_cos * old_cos + new_sin * old_sin) / size).masked_fill(same, 1)
+        sin = ((new_sin * old_cos - new_cos * old_sin) / size).masked_fill(same, 0)
+        parts = (parts[0] * cos - parts[1] * sin, parts[0] * sin + parts[1] * cos)
         turned = torch.stack(parts, dim=-1).flatten(1) if self.interleaved else torch.cat(parts, dim=-1)
         return torch.cat((turned, rest), dim=-1).to(keys.dtype)
 
-    def _unit(self, positions: Float[Tensor, "pairs"], dtype: torch.dtype) -> Complex[Tensor, "pairs half"]:
+    def _unit(
+        self, positions: Float[Tensor, "pairs"], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "pairs half"], Float[Tensor, "pairs half"]]:
+        """Cosines and sines, rounded as the model rounds them."""
         angles = positions.float()[:, None] * self.frequencies.float().to(positions.device)
         wide = torch.float32 if dtype.itemsize < 4 else dtype
-        return torch.complex(angles.cos().to(dtype).to(wide), angles.sin().to(dtype).to(wide))
+        return angles.cos().to(dtype).to(wide), angles.sin().to(dtype).to(wide)
 
 
 @dataclass(frozen=True, eq=False)

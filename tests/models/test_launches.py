@@ -18,7 +18,7 @@ from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention, Lava, Vatp
 from kvbench.eviction.scores.host import Caote
-from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
+from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
@@ -86,6 +86,12 @@ CASES = {
     "key_norm": ([(STREAMING, KeyNorm())], 1, 60, 60),
     "six scores": ([(ACCUMULATING, score) for score in SCORES], 1, 60, 60),
     "six scores, pooled": ([(RAGGED, score) for score in SCORES], 1, 60, 60),
+    "two pools and none": (
+        [(ACCUMULATING, Attention()), (RAGGED, OBCacheJoint()), (UNIFORM, Attention()), (STREAMING, Recency())],
+        1,
+        60,
+        60,
+    ),
     "every 8": ([(ACCUMULATING, Attention())], 8, 60, 60),
     "every 8, obcache_joint": ([(RAGGED, OBCacheJoint())], 8, 60, 60),
     "shared heads": ([(replace(ACCUMULATING, heads=SharedHeads()), Attention())], 1, 60, 60),
@@ -102,6 +108,9 @@ CASES = {
     "vatp, pooled": ([(UNIFORM, Vatp())], 1, 60, 60),
     "rkv, pooled": ([(UNIFORM, RKV())], 1, 60, 60),
     "key_diff": ([(STREAMING, KeyDiff())], 1, 60, 60),
+    "cur": ([(STREAMING, Cur())], 1, 60, 60),
+    "cur, projected": ([(STREAMING, Cur(leverage="key", sketch=8))], 1, 60, 66),
+    "lagkv": ([(STREAMING, LagKV(sink=2, lag=8))], 1, 60, 60),
     "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 60),
 }
 """Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""

@@ -165,6 +165,10 @@ FINISHED: list[tuple[Policy, Score]] = [
     (H2O, RKV()),
     (STREAMING, KeyDiff()),
     (RENUMBERED, KeyDiff()),
+    (STREAMING, Cur(sink=1, span=3)),
+    (RENUMBERED, Cur(leverage="kv_avg", span=None, sketch=5)),
+    (STREAMING, LagKV(sink=1, lag=3)),
+    (RENUMBERED, LagKV(sink=0, lag=2, cross=True)),
 ]
 """Scores whose last steps are kernels, and a host of each kind."""
 

@@ -1,10 +1,10 @@
-"""Triton kernels that finish scores over ragged segments: norms of values, CAOTE, KeyDiff, and the redundancy of R-KV.
+"""Triton kernels that finish scores over ragged segments: norms, CAOTE, KeyDiff, LagKV, the redundancy of R-KV.
 
 Everything is float32, shares of CAOTE float64. The references are the scores themselves, over heads of one length. A
 result has a number per slot of every segment; those behind its pairs mean nothing unless a function says so.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportCallIssue=false
 import torch
 import triton
 import triton.language as tl
@@ -18,25 +18,25 @@ BLOCK = 32
 Slots = Float[Tensor, "segments slots"]
 
 
-def value_norms(values: FlatPairs, segments: Segments, power: int, largest: int | None = None) -> Slots:
-    """The L1 or L2 norm of every value; with `largest` the largest of a segment without that many of its newest pairs,
-    [segments, 1].
+def norms(states: FlatPairs, segments: Segments, power: int, largest: int | None = None) -> Slots:
+    """The L1 or L2 norm of every key or value; with `largest` the largest of a segment without that many of its newest
+    pairs, [segments, 1].
     """
-    count, head_dim = len(segments.starts), values.shape[1]
+    count, head_dim = len(segments.starts), states.shape[1]
     shape = (count, 1 if largest is not None else segments.longest)
-    norms = torch.empty(shape, dtype=torch.float32, device=values.device)
+    result = torch.empty(shape, dtype=torch.float32, device=states.device)
     blocks = 1 if largest is not None else triton.cdiv(segments.longest, BLOCK)
-    with torch.cuda.device_of(values):
-        _value_norms[(count, blocks)](
-            values, norms, segments.starts, segments.lengths, segments.longest, largest or 0, SQUARED=power == 2,
+    with torch.cuda.device_of(states):
+        _norms[(count, blocks)](
+            states, result, segments.starts, segments.lengths, segments.longest, largest or 0, SQUARED=power == 2,
             LARGEST=largest is not None, HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
         )  # fmt: skip
-    return norms
+    return result
 
 
 @triton.jit
-def _value_norms(
-    values, norms, starts, lengths, longest, newest, SQUARED: tl.constexpr, LARGEST: tl.constexpr,
+def _norms(
+    states, result, starts, lengths, longest, newest, SQUARED: tl.constexpr, LARGEST: tl.constexpr,
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
@@ -46,15 +46,14 @@ def _value_norms(
     most = 0.0
     for begin in range(tl.program_id(1) * BLOCK, stop, BLOCK):
         slot = begin + tl.arange(0, BLOCK)
-        inside = (slot[:, None] < length) & (dims[None, :] < HEAD_DIM)
-        v = tl.load(values + (start + slot[:, None]) * HEAD_DIM + dims[None, :], mask=inside, other=0.0).to(tl.float32)
+        v = _block(states, start, begin, length, dims, HEAD_DIM, BLOCK)
         norm = tl.sqrt(tl.sum(v * v, 1)) if SQUARED else tl.sum(tl.abs(v), 1)
         if LARGEST:
             most = tl.maximum(most, tl.max(tl.where(slot < stop, norm, 0.0), 0))
         else:
-            tl.store(norms + segment * longest + slot, norm, mask=slot < longest)
+            tl.store(result + segment * longest + slot, norm, mask=slot < longest)
     if LARGEST:
-        tl.store(norms + segment, most)
+        tl.store(result + segment, most)
 
 
 def caote(host: Slots, values: FlatPairs, segments: Segments, squared: bool, fast: bool, resolved: float) -> Slots:
@@ -87,8 +86,7 @@ def _caote(
     for begin in range(0, length, BLOCK):
         slot = begin + tl.arange(0, BLOCK)
         held = slot < length
-        inside = held[:, None] & (dims[None, :] < HEAD_DIM)
-        v = tl.load(values + (start + slot[:, None]) * HEAD_DIM + dims[None, :], mask=inside, other=0.0).to(tl.float32)
+        v = _block(values, start, begin, length, dims, HEAD_DIM, BLOCK)
         furthest = tl.maximum(furthest, tl.max(tl.sum(v * v, 1), 0))
         if FAST:
             centre += tl.sum(v, 0) / length
@@ -99,9 +97,8 @@ def _caote(
     for begin in range(0, length, BLOCK):
         slot = begin + tl.arange(0, BLOCK)
         held = slot < length
-        inside = held[:, None] & (dims[None, :] < HEAD_DIM)
-        v = tl.load(values + (start + slot[:, None]) * HEAD_DIM + dims[None, :], mask=inside, other=0.0).to(tl.float32)
-        moved = tl.where(inside, v - centre[None, :], 0.0)
+        v = _block(values, start, begin, length, dims, HEAD_DIM, BLOCK)
+        moved = tl.where(held[:, None], v - centre[None, :], 0.0)
         distance = tl.sqrt(tl.sum(moved * moved, 1))
         bound = tl.sqrt(tl.sum(v * v, 1)) + tl.sqrt(furthest)
         if SQUARED:
@@ -146,10 +143,104 @@ def _key_diff(
 @triton.jit
 def _directions(keys, start, begin, length, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
     """A block of keys over their norms; 0 behind the pairs of a segment."""
-    slot = begin + tl.arange(0, BLOCK)
-    inside = (slot[:, None] < length) & (dims[None, :] < HEAD_DIM)
-    k = tl.load(keys + (start + slot[:, None]) * HEAD_DIM + dims[None, :], mask=inside, other=0.0).to(tl.float32)
+    k = _block(keys, start, begin, length, dims, HEAD_DIM, BLOCK)
     return k / tl.maximum(tl.sqrt(tl.sum(k * k, 1)), 1e-12)[:, None]
+
+
+def lag_scores(keys: FlatPairs, values: FlatPairs, segments: Segments, sink: int, lag: int, cross: bool) -> Slots:
+    """LagKV of every pair."""
+    count, head_dim = len(segments.starts), keys.shape[1]
+    by_kind = torch.zeros(2, count, segments.longest, dtype=torch.float32, device=keys.device)
+    result = torch.empty(count, segments.longest, dtype=torch.float32, device=keys.device)
+    bounds, partitions = (segments.lengths, segments.longest, sink, lag), max(0, segments.longest - sink) // lag - 1
+    with torch.cuda.device_of(keys):
+        for states, deviations in zip((keys, values), by_kind, strict=True) if partitions > 0 else ():
+            _deviations[(count, partitions)](
+                states, deviations, segments.starts, *bounds,
+                HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
+            )  # fmt: skip
+        _lag_scores[(count, triton.cdiv(segments.longest, BLOCK))](*by_kind, result, *bounds, CROSS=cross, BLOCK=BLOCK)
+    return result
+
+
+@triton.jit
+def _deviations(
+    states, deviations, starts, lengths, longest, sink, lag, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    BLOCK: tl.constexpr
+):  # fmt: skip
+    """The standard deviation over the channels of each state of a partition, relative to the range of every channel in
+    the next partition.
+    """
+    segment = tl.program_id(0).to(tl.int64)
+    start, begins = tl.load(starts + segment), sink + tl.program_id(1) * lag
+    following, stop = begins + lag, begins + 2 * lag
+    if stop <= tl.load(lengths + segment):
+        dims, infinity = tl.arange(0, PADDED_DIM), float("inf")
+        least, most = tl.full([PADDED_DIM], infinity, tl.float32), tl.full([PADDED_DIM], -infinity, tl.float32)
+        for begin in range(following, stop, BLOCK):
+            held = (begin + tl.arange(0, BLOCK) < stop)[:, None]
+            x = _block(states, start, begin, stop, dims, HEAD_DIM, BLOCK)
+            least = tl.minimum(least, tl.min(tl.where(held, x, infinity), 0))
+            most = tl.maximum(most, tl.max(tl.where(held, x, -infinity), 0))
+        width = most - least
+        varies = ((width > 0) & (dims < HEAD_DIM))[None, :]
+        for begin in range(begins, following, BLOCK):
+            slot = begin + tl.arange(0, BLOCK)
+            x = _block(states, start, begin, following, dims, HEAD_DIM, BLOCK)
+            apart = tl.where(varies, (x - least[None, :]) / width[None, :], 0.0)
+            centred = tl.where(dims[None, :] < HEAD_DIM, apart - (tl.sum(apart, 1) / HEAD_DIM)[:, None], 0.0)
+            deviation = tl.sqrt(tl.sum(centred * centred, 1) / (HEAD_DIM - 1))
+            tl.store(deviations + segment * longest + slot, deviation, mask=slot < following)
+
+
+@triton.jit
+def _lag_scores(
+    of_keys, of_values, result, lengths, longest, sink, lag, CROSS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The places, or with CROSS the shares themselves, from the deviations of keys and values."""
+    segment = tl.program_id(0).to(tl.int64)
+    row, length = segment * longest, tl.load(lengths + segment)
+    slot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    score = tl.where(slot < sink, 2.0, 1.0 + slot.to(tl.float32) / length)
+    compared = (slot >= sink) & (slot < sink + ((length - sink) // lag - 1) * lag)
+    begins = tl.where(compared, sink + (slot - sink) // lag * lag, 0)
+    most_key, most_value = tl.full([BLOCK], float("-inf"), tl.float32), tl.full([BLOCK], float("-inf"), tl.float32)
+    for first in range(0, lag, BLOCK):
+        key, value, _, _ = _of_partition(of_keys, of_values, row, begins, first, lag, compared, BLOCK)
+        most_key, most_value = tl.maximum(most_key, tl.max(key, 1)), tl.maximum(most_value, tl.max(value, 1))
+    most_key, most_value = tl.where(compared, most_key, 0.0), tl.where(compared, most_value, 0.0)
+    sum_key = tl.where(compared, 0.0, 1.0)
+    sum_value = sum_key
+    for first in range(0, lag, BLOCK):
+        key, value, _, _ = _of_partition(of_keys, of_values, row, begins, first, lag, compared, BLOCK)
+        sum_key += tl.sum(tl.exp(key - most_key[:, None]), 1)
+        sum_value += tl.sum(tl.exp(value - most_value[:, None]), 1)
+    own_key = tl.load(of_keys + row + slot, mask=compared, other=0.0)
+    own_value = tl.load(of_values + row + slot, mask=compared, other=0.0)
+    share = (tl.exp(own_key - most_key) / sum_key + tl.exp(own_value - most_value) / sum_value) / 2
+    if not CROSS:
+        place = tl.zeros([BLOCK], tl.float32)
+        for first in range(0, lag, BLOCK):
+            key, value, other, inside = _of_partition(of_keys, of_values, row, begins, first, lag, compared, BLOCK)
+            shares = tl.exp(key - most_key[:, None]) / sum_key[:, None]
+            shares = (shares + tl.exp(value - most_value[:, None]) / sum_value[:, None]) / 2
+            lower = (shares < share[:, None]) | ((shares == share[:, None]) & (other < slot[:, None]))
+            place += tl.sum(tl.where(inside & lower, 1.0, 0.0), 1)
+        share = place / lag
+    tl.store(result + row + slot, tl.where(compared, share, score), mask=slot < longest)
+
+
+@triton.jit
+def _of_partition(of_keys, of_values, row, begins, first, lag, compared, BLOCK: tl.constexpr):
+    """A block of the deviations in the partition of each slot, [slots, BLOCK], -inf behind it; the slots of these, and
+    which there are.
+    """
+    place = first + tl.arange(0, BLOCK)[None, :]
+    inside = compared[:, None] & (place < lag)
+    other = begins[:, None] + place
+    key = tl.load(of_keys + row + other, mask=inside, other=float("-inf"))
+    value = tl.load(of_values + row + other, mask=inside, other=float("-inf"))
+    return key, value, other, inside
 
 
 def redundancy(keys: FlatPairs, segments: Segments, threshold: float, first: bool) -> Slots:
@@ -209,3 +300,12 @@ def _redundancy(
             total += tl.sum(tl.where(skipped, 0.0, cosine), 0)
     mean = tl.where(column < length, total / length, float("-inf"))
     tl.store(result + segment * longest + column, mean, mask=column < longest)
+
+
+@triton.jit
+def _block(pairs, start, begin, length, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of keys or values of a segment, [BLOCK, dims]; 0 behind its pairs and dimensions."""
+    slot = begin + tl.arange(0, BLOCK)
+    inside = (slot[:, None] < length) & (dims[None, :] < HEAD_DIM)
+    place = (start + slot[:, None]) * HEAD_DIM + dims[None, :]
+    return tl.load(pairs + place, mask=inside, other=0.0).to(tl.float32)

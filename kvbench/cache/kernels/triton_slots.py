@@ -160,26 +160,20 @@ def _evict_in_order(
     infinity = float("inf")
     lowest, second, wrong = infinity, infinity, 0
     for begin in range(0, length, BLOCK):
-        slot = begin + tl.arange(0, BLOCK)
-        candidate = (slot >= first) & (slot < last)
-        score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+        slot, candidate, score = _between(begin, row, first, last, scores, BLOCK)
         wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
         lowest = tl.minimum(lowest, tl.min(tl.where(candidate, score, infinity), 0))
     tl.store(broken + segment, wrong != 0)
     if length > tl.load(capacities + segment):
         if POOLED:
             for begin in range(0, length, BLOCK):
-                slot = begin + tl.arange(0, BLOCK)
-                candidate = (slot >= first) & (slot < last)
-                score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+                slot, candidate, score = _between(begin, row, first, last, scores, BLOCK)
                 tied = candidate & (score == lowest)
                 plain = tl.load(unpooled + row + slot, mask=tied, other=0.0)
                 second = tl.minimum(second, tl.min(tl.where(tied, plain, infinity), 0))
         worst = tl.full([], -1, tl.int32)
         for begin in range(0, length, BLOCK):
-            slot = begin + tl.arange(0, BLOCK)
-            candidate = (slot >= first) & (slot < last)
-            score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+            slot, candidate, score = _between(begin, row, first, last, scores, BLOCK)
             tied = candidate & (score == lowest)
             if POOLED:
                 tied = tied & (tl.load(unpooled + row + slot, mask=tied, other=0.0) == second)
@@ -203,6 +197,14 @@ def _evict_in_order(
                 later = tl.load(place + 1, mask=moves)
                 tl.debug_barrier()
                 tl.store(place, later, mask=moves)
+
+
+@triton.jit
+def _between(begin, row, first, last, scores, BLOCK: tl.constexpr):
+    """A block of slots: their numbers, which lie from `first` to before `last`, and the scores of these, others 0."""
+    slot = begin + tl.arange(0, BLOCK)
+    candidate = (slot >= first) & (slot < last)
+    return slot, candidate, tl.load(scores + row + slot, mask=candidate, other=0.0)
 
 
 def reorder(
@@ -246,9 +248,7 @@ def _reorder(
     if tl.program_id(1) == 0:
         wrong, infinity = 0, float("inf")
         for begin in range(0, length, BLOCK):
-            slot = begin + tl.arange(0, BLOCK)
-            candidate = (slot >= first) & (slot < length - newest)
-            score = tl.load(scores + row + slot, mask=candidate, other=0.0)
+            _slot, _candidate, score = _between(begin, row, first, length - newest, scores, BLOCK)
             wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
         tl.store(broken + segment, wrong != 0)
     slot = tl.program_id(1) * MOVED + tl.arange(0, MOVED)

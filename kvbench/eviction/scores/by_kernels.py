@@ -20,7 +20,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
 from kvbench.eviction.scores.host import RESOLVED, Caote, FastCaote
-from kvbench.eviction.scores.keys import KeyDiff
+from kvbench.eviction.scores.keys import Cur, KeyDiff, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
@@ -39,7 +39,9 @@ SINGLE: dict[type[Score], RowTerm] = {
     Vatp: "attn",
     RKV: "logit",
 }
-RAGGED = (Caote, FastCaote, Lava, Vatp, RKV, KeyDiff)
+BY_KEYS = (KeyDiff, Cur, LagKV)
+"""Scores that read no rows and depend on the order or the number of pairs."""
+RAGGED = (Caote, FastCaote, Lava, Vatp, RKV, *BY_KEYS)
 """Scores that `Ragged` finishes."""
 
 
@@ -65,7 +67,7 @@ def merge_of(policy: Policy, score: Score) -> Merge:
 
 def finishes(score: Score) -> bool:
     """Whether `Ragged` computes the score of a single new token."""
-    return type(score) is KeyDiff or (type(score) in RAGGED and row_term(score) is not None)
+    return type(score) in BY_KEYS or (type(score) in RAGGED and row_term(score) is not None)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,13 @@ class Ragged:
         """The raw score, merged over query heads, from the sums of its `row_term`."""
         if isinstance(self.score, KeyDiff):
             return self.kernels.key_diff(self.layer.keys, self.segments)
+        if isinstance(self.score, Cur):
+            states = (self.score.projected(part, self.layer.index) for part in (self.layer.keys, self.layer.values))
+            norms = torch.stack([self.kernels.norms(part, self.segments, 2) for part in states])
+            return self.score.of_squares(norms.square().masked_fill_(self.behind, 0))
+        if isinstance(self.score, LagKV):
+            settings = self.score.sink, self.score.lag, self.score.cross
+            return self.kernels.lag_scores(self.layer.keys, self.layer.values, self.segments, *settings)
         assert sums is not None
         if isinstance(self.score, RKV):
             return sums.masked_fill(self.others, -torch.inf).softmax(dim=1)
@@ -122,9 +131,9 @@ class Ragged:
             weighed, recent = weighed.host, 0
         if type(weighed) is Lava:
             last = 0 if weighed.over == "all" else recent
-            return self.kernels.value_norms(self.layer.values, self.segments, weighed.norm, last), True
+            return self.kernels.norms(self.layer.values, self.segments, weighed.norm, last), True
         if type(weighed) is Vatp:
-            norms = self.kernels.value_norms(self.layer.values, self.segments, weighed.norm)
+            norms = self.kernels.norms(self.layer.values, self.segments, weighed.norm)
             return norms, weighed.weight == "after_pool"
         return None, True
 

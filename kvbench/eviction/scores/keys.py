@@ -128,22 +128,28 @@ class Cur(Score):
                 raise UserError(f"score.{name}={number}: null, or a number from 1, e.g. 16")
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        states = tuple(part.float() for part in layer.dense)
-        if self.sketch is not None:
-            directions = torch.randn(
-                states[0].shape[2], self.sketch, generator=generator(self.seed, layer.index, self.sketch)
-            )
-            states = tuple(part @ (directions.to(part.device) / self.sketch**0.5) for part in states)
-        keys, values = map(self._shares, states)
-        by_kind = {"key": keys, "value": values, "kv_avg": (keys + values) / 2, "kv_product": keys * values}
-        scores = by_kind[self.leverage]
-        scores = scores / scores.sum(dim=1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+        states = (self.projected(part.float(), layer.index) for part in layer.dense)
+        return self.of_squares(torch.stack([part.square().sum(dim=-1) for part in states]))
+
+    def projected(self, states: Float[Tensor, "*_ head_dim"], layer: int) -> Float[Tensor, "*_ width"]:
+        """Keys or values of a layer in the directions of `sketch`; as they are if there is none."""
+        if self.sketch is None:
+            return states
+        directions = torch.randn(states.shape[-1], self.sketch, generator=generator(self.seed, layer, self.sketch))
+        return states.float() @ (directions.to(states.device, non_blocking=True) / self.sketch**0.5)
+
+    def of_squares(self, squares: Float[Tensor, "2 heads slots"]) -> Float[Tensor, "heads slots"]:
+        """The score from the squared norms of keys and values, which are 0 behind the pairs of a head."""
+        slots, tiny = squares.shape[2], torch.finfo(squares.dtype).tiny
+        span = self.span or slots
+        spans = F.pad(squares, (0, -slots % span)).unflatten(-1, (-1, span))
+        keys, values = (spans / spans.sum(dim=-1, keepdim=True).clamp_min(tiny)).flatten(-2)[..., :slots]
+        if self.leverage == "kv_product":
+            scores = keys * values
+        elif self.leverage == "kv_avg":
+            scores = (keys + values) / 2
+        else:
+            scores = keys if self.leverage == "key" else values
+        scores = scores / scores.sum(dim=1, keepdim=True).clamp_min(tiny)
         scores[:, : self.sink] = 1
         return scores
-
-    def _shares(self, states: Float[Tensor, "kv_heads tokens width"]) -> Scores:
-        """The part of the squared norms of its span that each token has; 0 where all are 0."""
-        squares = states.square().sum(dim=-1)
-        parts = squares.split(self.span or squares.shape[1], dim=1)
-        tiny = torch.finfo(squares.dtype).tiny
-        return torch.cat([part / part.sum(dim=1, keepdim=True).clamp_min(tiny) for part in parts], dim=1)

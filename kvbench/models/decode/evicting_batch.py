@@ -283,7 +283,7 @@ def _key(cache: EvictingCache, new: int) -> Hashable:
     policy, stepping = cache.stepping.policy, cache.stepping
     in_place = cache.evicts_in_place(new)
     if in_place and cache.kernels == "triton":
-        return in_place, policy.layout, policy.pool
+        return in_place, policy.layout
     key = in_place, policy.layout, stepping.accumulates
     if in_place:
         return *key, policy.sinks, policy.pool

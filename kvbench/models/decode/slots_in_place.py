@@ -5,6 +5,7 @@ tells the order where a pool needs it.
 """
 
 from collections.abc import Hashable, Sequence
+from itertools import groupby
 
 import torch
 from jaxtyping import Float, Int
@@ -32,17 +33,21 @@ def evicts_in_place(stepping: IncrementalEviction) -> bool:
 
 
 class SlotsInPlace(SlotLayer):
-    """Cells that read a token at a time and evict after each, with the same pool; without kernels also with the same
-    protected first tokens and kind of `policy.state`.
+    """Cells that read a token at a time and evict after each; without kernels also with the same pool, protected first
+    tokens and kind of `policy.state`.
     """
 
     def __init__(
         self, layers: Sequence[LayerCache], steppings: Sequence[IncrementalEviction], reading: Reading
     ) -> None:
         self._numbered = False
-        policy = steppings[0].policy
-        self._sinks, self._pool = policy.sinks, policy.pool
+        self._sinks = steppings[0].policy.sinks
         super().__init__(layers, steppings, reading)
+        pools = [steppings[cell].policy.pool for cell, _ in self.owners]
+        alike = (list(numbers) for _, numbers in groupby(range(len(pools)), key=pools.__getitem__))
+        self._pools = [(slice(part[0], part[-1] + 1), pools[part[0]]) for part in alike]
+        lowest = [-torch.inf if pool is not None and pool.kind == "max" else 0.0 for pool in pools]
+        self._lowest = torch.tensor(lowest).to(self.device, non_blocking=True)[:, None]
         lasts = [steppings[cell].policy.last for cell, _ in self.owners]
         sinks = [steppings[cell].policy.sinks for cell, _ in self.owners]
         self._recent, self._most, self._first = (self._numbers(part).int() for part in (lasts, self.limits, sinks))
@@ -51,8 +56,8 @@ class SlotsInPlace(SlotLayer):
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
         policy, score = stepping.policy, stepping.score
         if self._term(stepping) is not None:
-            return "by one kernel"
-        return score, policy.reduce, policy.group_of(score.group), stepping.accumulates
+            return policy.pool
+        return score, policy.pool, policy.reduce, policy.group_of(score.group), stepping.accumulates
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
         return self.decode is None
@@ -121,11 +126,11 @@ class SlotsInPlace(SlotLayer):
         self, scores: Slots, newest: Float[Tensor, "2 segments head_dim"], token: int, fresh: Fresh
     ) -> None:
         positions, first, pooled, order = self.positions, self._sinks, None, None
-        if self._pool is not None:  # along the tokens, before the newest protected ones
-            protected = positions > token - self._common
-            pooled = scores.masked_fill(protected, -torch.inf if self._pool.kind == "max" else 0)
+        if any(pool is not None for _, pool in self._pools):  # along the tokens, before the newest protected ones
             order = positions.argsort(dim=1)
-            pooled = self._pool(pooled.gather(1, order))
+            before = torch.where(positions > token - self._common, self._lowest, scores).gather(1, order)
+            parts = [before[span] if pool is None else pool(before[span]) for span, pool in self._pools]
+            pooled = parts[0] if len(parts) == 1 else torch.cat(parts)
         if self._kernels is not None:
             ranking = None if pooled is None else (pooled, order)
             limits = self._most, self._recent, self._first, fresh
