@@ -140,7 +140,7 @@ def _stages(run: Path, plan: list[dict[str, Any]]) -> str:
 
 
 CURVE = (
-    *("single essay", "single needle", "single needle uuid", "values essay", "queries essay", "tracking 1", "common"),
+    *("single essay", "single needle", "single needle uuid", "values essay", "queries essay", "tracking", "common"),
     *("frequent", "text nats"),
 )
 

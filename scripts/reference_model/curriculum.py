@@ -15,7 +15,7 @@ class Stage(BaseModel):
     steps: until it ends. rate: the learning rate, of matrices; that of embeddings and norms is `embedding_rate` times
     as high. shapes: (tokens of a row, rows of a step, share of the steps). shares: kinds of rows, as `Families.row`
     names them. jumps, evicted: shares of rows whose positions skip ahead, and of those with one answer that see little
-    of their prompt. falls: whether the rate falls to zero over the stage.
+    of their prompt. last_rate: what the rate falls to over the stage, if it does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,7 +28,7 @@ class Stage(BaseModel):
     jumps: float = 0.0
     furthest: int = 2000
     evicted: float = 0.0
-    falls: bool = False
+    last_rate: float | None = None
     embedding_rate: float = 0.6
 
 

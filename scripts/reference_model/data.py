@@ -1,4 +1,4 @@
-"""What rows are drawn from, and the rows of random tokens: copies, pairs, sets of values, counts.
+"""What rows are drawn from, and the rows of random tokens: copies, pairs, lists, sets of values, counts.
 
 Random tokens teach what every prompt needs, more densely than prompts do: to find a key, to leave out the values that
 are already named, to see what is frequent. A batch is drawn from its own generator, named after seed and step, so that
@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from itertools import repeat
 
-from .rows import ANSWER, REPEATED, Row
+from .rows import ANSWER, Row
 
 
 class Source:
@@ -79,6 +79,30 @@ class Source:
             row.answered(begin, "spaced", end=False)
         return row.cut(tokens)
 
+    def lists(self, rng: random.Random, tokens: int) -> Row:
+        """`mark item` several times among other tokens, then all items in any order; then the next list.
+
+        Almost every token of an answer says whether the items that are already named are left out.
+        """
+        row, words = Row("lists"), self.adjectives + self.nouns
+        kind, longest, loose = rng.choice(("tokens", "numbers", "words")), rng.choice((4, 8, 12)), rng.randint(0, 3)
+        item_of = {
+            "tokens": lambda: self.tokens(rng, rng.randint(1, 2)),
+            "numbers": lambda: self.encode(f" {rng.randint(10, 99)}"),
+            "words": lambda: self.encode(f" {rng.choice(words)}"),
+        }[kind]
+        between, repeats = self.tokens(rng, rng.randint(0, 1)), rng.random() < 0.5
+        while len(row.ids) < tokens:
+            mark, question = self.tokens(rng, rng.randint(1, 3)), self.tokens(rng, rng.randint(1, 3))
+            items = {tuple(item_of()): None for _ in range(rng.randint(2, longest))}
+            for item in items:
+                row.write(self.tokens(rng, rng.randint(0, loose)) + mark + list(item))
+            row.write(question + mark)
+            begin = len(row.ids)
+            row.choose_all(rng.sample([list(item) for item in items], len(items)), between, mark if repeats else [])
+            row.answered(begin, "lists")
+        return row.cut(tokens)
+
     def sets(self, rng: random.Random, tokens: int) -> Row:
         """Several values per key, told one by one in random order; all values of a key are the answer, in any order."""
         row = Row("sets")
@@ -97,21 +121,15 @@ class Source:
             row.write(key + before + value + self.tokens(rng, rng.randint(0, 1)))
         for key, values in rng.sample(groups, len(groups)):
             row.write(key + after)
-            begin, remaining = len(row.ids), rng.sample(values, len(values))
-            while remaining:
-                row.choose(remaining[0], remaining)
-                del remaining[0]
-                if remaining:
-                    row.write(between, ANSWER)
-                    row.write(key if repeats else [], REPEATED)
+            begin = len(row.ids)
+            row.choose_all(rng.sample(values, len(values)), between, key if repeats else [])
             row.answered(begin, f"sets {len(values)}")
         return row.cut(tokens)
 
     def counts(self, rng: random.Random, tokens: int) -> Row:
         """Words of random tokens in random order; the most frequent are the answer.
 
-        Either their numbers fall as 1 / rank^2 and three are asked for, in this order, or some come often, all others
-        once.
+        Either their numbers fall as 1 / rank^2 and three are asked for, or some come often, all others once.
         """
         row, falling = Row("counts"), rng.random() < 0.5
         size, between, mark = rng.randint(1, 3), self.tokens(rng, rng.random() < 0.7), self.tokens(rng, 2)
@@ -129,11 +147,8 @@ class Source:
         for word in told[:room]:
             row.write(word + between)
         row.write(mark)
-        begin, remaining = len(row.ids), words[:asked] if falling else rng.sample(words[:asked], asked)
-        while remaining:
-            row.choose(remaining[0], remaining)
-            del remaining[0]
-            row.write(between if remaining else [], REPEATED)
+        begin = len(row.ids)
+        row.choose_all(rng.sample(words[:asked], asked), repeated=between)
         row.answered(begin, "counts falling" if falling else "counts even")
         return row.cut(tokens)
 

@@ -55,7 +55,7 @@ MOST_FREQUENT = (
 SENTENCE = re.compile(r"(?<=[.!?]) ")
 SHORTEST = {"common": 160, "tracking": 300, "frequent": 320, "uuid": 200, "values": 200, "queries": 200, "single": 128}
 """Tokens below which a family has no room for one question."""
-RANDOM = ("copying", "spaced", "sets", "counts")
+RANDOM = ("copying", "spaced", "lists", "sets", "counts")
 SETS = (2, 3, 4, 4, 4, 4, 4, 4, 4, 4)
 """Numbers of values or keys in one question: RULER asks for four."""
 
@@ -208,38 +208,30 @@ class Families:
             row.write(self.source.encode(" " * (place > 0) + sentence))
 
     def tracking(self, rng: random.Random, tokens: int) -> Row:
-        """Variable tracking: now and then RULER's solved example first, one or two chains."""
+        """Variable tracking: now and then RULER's solved example first, then one chain, as RULER's task has it."""
         row = Row("tracking")
         if tokens > 420 and rng.random() < 0.6:
-            self._write_chains(rng, row, rng.randint(200, min(tokens // 2, 480)), 1, solved=True)
+            self._write_chain(rng, row, rng.randint(200, min(tokens // 2, 480)), solved=True)
             row.write(self.source.encode(rng.choice(("\n", "\n", "\n\n"))))
-        self._write_chains(rng, row, tokens - len(row.ids), rng.choice((1, 1, 1, 2)) if tokens > 340 else 1)
+        self._write_chain(rng, row, tokens - len(row.ids))
         return row
 
-    def _write_chains(self, rng: random.Random, row: Row, tokens: int, chains: int, solved: bool = False) -> None:
-        encode = self.source.encode
+    def _write_chain(self, rng: random.Random, row: Row, tokens: int, solved: bool = False) -> None:
+        encode, value = self.source.encode, str(rng.randrange(10000, 99999))
         names: dict[str, None] = {}
-        while len(names) < 5 * chains:
+        while len(names) < 5:
             names["".join(rng.choices(string.ascii_uppercase, k=3 if solved else 5))] = None
-        every, lines = list(names), list[str]()
-        values = [str(rng.randrange(10000, 99999)) for _ in range(chains)]
-        for chain, value in enumerate(values):
-            own = every[5 * chain : 5 * chain + 5]
-            assigned = [f"VAR {own[0]} = {value}", *(f"VAR {after} = VAR {before} " for before, after in pairwise(own))]
-            lines = merged(rng, lines, assigned)
-        room = tokens - 20 - chains * (5 * 18 + 104)
+        chain = list(names)
+        lines = [f"VAR {chain[0]} = {value}", *(f"VAR {after} = VAR {before} " for before, after in pairwise(chain))]
         row.write(encode(TRACK))
-        self._write_lines(row, merged(rng, [NOISE] * max(0, room // self._noise), lines))
-        for chain in rng.sample(range(chains), chains):
-            row.write(encode(TRACKED.format(value=values[chain])))
-            begin = len(row.ids)
-            for name in every[5 * chain : 5 * chain + 5]:
-                if solved:
-                    row.write(encode(f" {name}"), GUESSED)
-                else:
-                    row.choose(encode(f" {name}"), [encode(f" {name}")])
-            if not solved:
-                row.answered(begin, f"tracking {chains}")
+        self._write_lines(row, merged(rng, [NOISE] * max(0, (tokens - 214) // self._noise), lines))
+        row.write(encode(TRACKED.format(value=value)))
+        begin, named = len(row.ids), [encode(f" {name}") for name in chain]
+        if solved:
+            row.write([token for ids in named for token in ids], GUESSED)
+        else:  # in any order, else the last of the chain is always right
+            row.choose_all(rng.sample(named, len(named)))
+            row.answered(begin, "tracking")
 
     def common(self, rng: random.Random, tokens: int) -> Row:
         """Common words: ten words six times, others once; fewer in a short row. Often after a solved example."""
@@ -295,10 +287,8 @@ class Families:
         rng.shuffle(text)
         row.write(self.source.encode(FREQUENT + " ".join(text)))
         row.write(self.source.encode(MOST_FREQUENT))
-        begin, remaining = len(row.ids), [self.source.encode(f" {word}") for word in words[1:4]]
-        while remaining:
-            row.choose(remaining[0], remaining)
-            del remaining[0]
+        begin = len(row.ids)
+        row.choose_all([self.source.encode(f" {word}") for word in rng.sample(words[1:4], 3)])
         row.answered(begin, "frequent")
         return row
 

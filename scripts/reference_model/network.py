@@ -22,11 +22,11 @@ class Shape:
 
     vocabulary: int
     hidden: int = 192
-    layers: int = 7
+    layers: int = 6
     query_heads: int = 8
     kv_heads: int = 4
     head_dim: int = 64
-    inner: int = 768
+    inner: int = 512
     theta: float = 1e4
 
 

@@ -53,6 +53,16 @@ class Row:
                 self.alternatives[len(self.ids)] = sorted(right)
             self.write([token], ANSWER if place else CHOSEN)
 
+    def choose_all(
+        self, values: Sequence[Sequence[int]], between: Sequence[int] = (), repeated: Sequence[int] = ()
+    ) -> None:
+        """Append all values of an answer, any of which may be named first; the other ids stand between two of them."""
+        for place, value in enumerate(values):
+            if place:
+                self.write(between, ANSWER)
+                self.write(repeated, REPEATED)
+            self.choose(value, values[place:])
+
     def answered(self, first: int, name: str, end: bool = True) -> None:
         """End the answer that began at `first`."""
         if end:

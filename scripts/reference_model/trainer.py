@@ -152,8 +152,9 @@ class Trainer:
         loss = (nats * weights).sum() / weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, error_if_nonfinite=True)
-        rate = stage.rate * min(1.0, (self.step + 1) / WARM_UP)
-        rate *= 1.0 - place / stage.steps if stage.falls else 1.0
+        last_rate = stage.rate if stage.last_rate is None else stage.last_rate
+        rate = stage.rate + (last_rate - stage.rate) * place / stage.steps
+        rate *= min(1.0, (self.step + 1) / WARM_UP)
         for optimiser, share in zip(self.optimisers, (1.0, stage.embedding_rate), strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = rate * share
@@ -170,6 +171,8 @@ class Trainer:
             if row.hidden is None:
                 for (first, last), name in zip(row.answers, row.names, strict=True):
                     measured[name].append(float(right_at[first - 1 : last - 1].all()))
+                for first, last in row.values:
+                    measured[f"{row.kind} value"].append(float(right_at[first - 1 : last - 1].all()))
 
     def _log(self, stage: Stage, place: int, measured: dict[str, list[float]]) -> None:
         line: dict[str, Any] = {"step": self.step, "stage": stage.name, "stage_step": place}

@@ -61,15 +61,22 @@ def test_answers_are_what_the_needles_say(modules, source, tokenizer: Tokenizer,
                 assert row.alternatives.get(start, [row.ids[start]]) == sorted(firsts)
 
 
-def test_chains_are_followed_in_order(modules, source, tokenizer: Tokenizer) -> None:
-    for seed in range(5):
+def test_an_answer_names_every_variable_of_the_chain_in_any_order(modules, source, tokenizer: Tokenizer) -> None:
+    in_order = 0
+    for seed in range(8):
         row = draw(modules, source, seed, "tracking", tokens=701)
         text = tokenizer.decode(row.ids)
         first, last = row.answers[-1]
         names = tokenizer.decode(row.ids[first:last]).split()
         value = re.findall(r"the value (\d{5}), they are", text)[-1]
-        assert len(names) == 5 and f"VAR {names[0]} = {value}\n" in text
-        assert all(f"VAR {after} = VAR {before} \n" in text for before, after in pairwise(names))
+        (begin,) = re.findall(rf"VAR (\w+) = {value}\n", text)
+        after = {before: name for name, before in re.findall(r"VAR (\w+) = VAR (\w+) \n", text)}
+        chain = [begin]
+        while chain[-1] in after:
+            chain.append(after[chain[-1]])
+        assert len(chain) == 5 and sorted(names) == sorted(chain)
+        in_order += names == chain
+    assert in_order < 8
 
 
 @pytest.mark.parametrize(("name", "count"), [("common", 10), ("frequent", 3)])

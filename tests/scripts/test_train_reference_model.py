@@ -24,7 +24,7 @@ PLAN = [
         "shares": {"single/noise": 0.5, "values/essay": 0.5, "common": 0.5, "tracking": 0.5, "text": 0.5},
         "jumps": 0.5,
         "evicted": 0.5,
-        "falls": True,
+        "last_rate": 0.0,
     },
 ]
 SIZES = ("--vocabulary", "650", "--hidden", "32", "--layers", "1", "--query-heads", "2", "--kv-heads", "1")
