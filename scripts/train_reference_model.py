@@ -34,6 +34,9 @@ def main(line: Sequence[str] | None = None) -> None:
         help="folder of .txt books: two of three are read for tokenizer, haystacks and language modelling",
     )
     parser.add_argument("--start-from", type=Path, help="a model folder whose tokenizer and weights grow")
+    parser.add_argument(
+        "--suppression-layer", type=int, help="the place of a new layer that begins as copy suppression (0: the first)"
+    )
     parser.add_argument("--export", type=Path, help="write the model folder and stop")
     parser.add_argument("--evaluate", type=Path, help="measure a model folder and stop")
     parser.add_argument(
@@ -70,9 +73,11 @@ def train(arguments: argparse.Namespace) -> None:
     """Train in the folder `--out`, from the start or from its checkpoint."""
     import torch
     from reference_model.data import Source
+    from reference_model.families import Families
     from reference_model.growth import start_from
     from reference_model.network import TrainingLlama
     from reference_model.perplexity import held_back
+    from reference_model.suppression import suppress
     from reference_model.tokenizer import grow_tokenizer, load_tokenizer, train_tokenizer
     from reference_model.trainer import Settings, Trainer
 
@@ -87,7 +92,9 @@ def train(arguments: argparse.Namespace) -> None:
     settings = Settings(arguments.seed, arguments.device, arguments.compile, save_seconds=arguments.save_seconds)
     shape = Shape(len(tokenizer), **{size.name: getattr(arguments, size.name) for size in SIZES})
     model = TrainingLlama(shape, arguments.seed)
-    begun = start_from(arguments.start_from, model) if arguments.start_from else None
+    begun, place = None, arguments.suppression_layer
+    if arguments.start_from:
+        begun = start_from(arguments.start_from, model, () if place is None else {place})
     described = {
         "settings": vars(arguments),
         "shape": asdict(shape),
@@ -104,6 +111,8 @@ def train(arguments: argparse.Namespace) -> None:
         *words.trained,
         books,
     )
+    if place is not None and not (out / "checkpoint.pt").exists():
+        suppress(model, place, Families(source))
     trainer = Trainer(out, settings, plan, source, model)
     done = trainer.run(arguments.max_steps)
     print(

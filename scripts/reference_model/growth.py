@@ -1,6 +1,7 @@
 """Begin with weights that exist: more layers, heads, neurons and tokens that change nothing at first."""
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -12,12 +13,12 @@ LAST = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 """The matrices that write into the residual stream: zero where a layer, a head or a neuron is new."""
 
 
-def start_from(folder: Path, model: TrainingLlama) -> str:
+def start_from(folder: Path, model: TrainingLlama, added: Collection[int] = ()) -> str:
     """Fill `model` with the weights of `folder`; returns the SHA-256 of its weights.
 
     What is new is random but for its last matrices, which are zero, so that the model answers as before until training
-    moves them. New layers lie among the old ones; new heads come behind them, each KV head with its query heads; the
-    rows of new tokens are drawn around the mean of the old.
+    moves them. New layers are those that `added` names, else spread among the old ones; new heads come behind them,
+    each KV head with its query heads; the rows of new tokens are drawn around the mean of the old.
 
     Raises:
         ValueError: the folder's model is not smaller in every size, or has another hidden size.
@@ -40,7 +41,7 @@ def start_from(folder: Path, model: TrainingLlama) -> str:
     grown[: len(embedding)] = embedding
     grown[len(embedding) :] = embedding.mean(0) + 0.7 * embedding.std(0) * torch.randn_like(grown[len(embedding) :])
     new["model.norm.weight"].copy_(old["model.norm.weight"])
-    for place, source in enumerate(sources(depth, model.shape.layers)):
+    for place, source in enumerate(sources(depth, model.shape.layers, added)):
         for name, tensor in new.items():
             part = name.removeprefix(f"model.layers.{place}.")
             if part == name:
@@ -54,8 +55,14 @@ def start_from(folder: Path, model: TrainingLlama) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def sources(old: int, new: int) -> list[int | None]:
-    """The old layer that each of the new ones is, None for those that are new, spread evenly among the old."""
-    added = {round((place + 1) * new / (new - old + 1)) - 1 for place in range(new - old)}
+def sources(old: int, new: int, added: Collection[int] = ()) -> list[int | None]:
+    """The old layer that each of the new ones is, None for those that are new: `added`, else spread evenly.
+
+    Raises:
+        ValueError: `added` are not new - old places.
+    """
+    added = added or {round((place + 1) * new / (new - old + 1)) - 1 for place in range(new - old)}
+    if len(set(added) & set(range(new))) != new - old:
+        raise ValueError(f"{new - old} layers are new, of {new}; not {sorted(added)}")
     remaining = iter(range(old))
     return [None if place in added else next(remaining) for place in range(new)]

@@ -25,10 +25,11 @@ def modules() -> Iterator[SimpleNamespace]:
         network,
         perplexity,
         rows,
+        suppression,
     )
 
     names = {module.__name__.rpartition(".")[2]: module for module in (data, evaluation, families, growth)}
-    yield SimpleNamespace(**names, network=network, perplexity=perplexity, rows=rows)
+    yield SimpleNamespace(**names, network=network, perplexity=perplexity, rows=rows, suppression=suppression)
     sys.path.remove(str(SCRIPTS))
 
 

@@ -1,5 +1,7 @@
 """The network, its growth, measuring: the parts of the training script that could be wrong unnoticed."""
 
+import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,11 +47,46 @@ def test_a_grown_model_answers_as_before(modules: SimpleNamespace) -> None:
         grown_to(modules, 5, 4, 2, 512, hidden=32)
 
 
-def grown_to(modules: SimpleNamespace, layers: int, heads: int, kv_heads: int, inner: int, vocabulary=1536, hidden=192):
+def test_a_layer_that_begins_as_suppression_takes_named_values_away(
+    modules: SimpleNamespace, source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules.suppression, "BATCHES", 1)
+    monkeypatch.setattr(modules.suppression, "ROWS", 6)
+    depth = json.loads((REFERENCE / "config.json").read_text())["num_hidden_layers"]
+    place, added = 2, set(range(2, 10 - depth))
+    network, families = grown_to(modules, 8, 8, 4, 512, added=added), modules.families.Families(source)
+    batch = modules.rows.collate([families.row(random.Random(seed), "values/essay", 400) for seed in range(12)], 400)
+    before = named_and_right(network, batch)
+    modules.suppression.suppress(network, place, families)
+    named, right = named_and_right(network, batch) - before
+    assert named < -0.2 and right > 0, "nats"
+    with pytest.raises(ValueError, match="3 KV heads of 64, the model has 2"):
+        modules.suppression.suppress(grown_to(modules, 8, 8, 2, 512), place, families)
+
+
+def named_and_right(network, batch) -> torch.Tensor:
+    """Mean log probability of values that an answer has named, and of those it has not, where one is due."""
+    arrays = (torch.from_numpy(part) for part in (batch.ids, batch.positions, batch.hidden, batch.blind_from))
+    with torch.no_grad():
+        logs = network.logits(network(*arrays)).log_softmax(-1)
+    means = []
+    for index, row in enumerate(batch.rows):
+        for begin, end in row.answers:
+            firsts = [first for first, _ in row.values if begin <= first < end]
+            for place, first in enumerate(firsts[1:], 1):
+                right = row.alternatives.get(first, [row.ids[first]])
+                named = [row.ids[earlier] for earlier in firsts[:place]]
+                means.append(torch.stack([logs[index, first - 1, ids].logsumexp(0) for ids in (named, right)]))
+    return torch.stack(means).mean(0)
+
+
+def grown_to(
+    modules: SimpleNamespace, layers: int, heads: int, kv_heads: int, inner: int, vocabulary=1536, hidden=192, added=()
+):
     """The reference model in the training network, as large or larger."""
     shape = modules.network.Shape(vocabulary, hidden, layers, heads, kv_heads, 64, inner)
     network = modules.network.TrainingLlama(shape)
-    modules.growth.start_from(REFERENCE, network)
+    modules.growth.start_from(REFERENCE, network, added)
     return network
 
 
