@@ -18,12 +18,13 @@ FILE = REFERENCE / "sweeps.yaml"
 class Part:
     """One part of the file: sweeps, crossed with tasks.
 
-    book: the text that the part reads, if it reads one. kept: what is recorded of its kept sets, beside the rows.
+    tasks: each with settings of its own. common: settings of all of them. book: the text that the part reads, if it
+    reads one. kept: what is recorded of its kept sets, beside the rows.
     """
 
     name: str
     sweeps: tuple[str, ...]
-    tasks: tuple[str, ...]
+    tasks: dict[str, str]
     common: str
     samples: int
     book: str | None
@@ -33,9 +34,9 @@ class Part:
     def settings(self, results: Path, samples: int | None = None) -> list[list[str]]:
         """The settings of each sweep; `samples`: so many at most."""
         count = self.samples if samples is None else min(samples, self.samples)
-        tasks = f"task={','.join(self.tasks)}"
-        where = [tasks, *self.common.split(), f"task.samples={count}", f"results.dir={results}"]
-        return [[*sweep.split(), *where] for sweep in self.sweeps]
+        where = [*self.common.split(), f"task.samples={count}", f"results.dir={results}"]
+        tasks = [[f"task={task}", *own.split()] for task, own in self.tasks.items()]
+        return [[*sweep.split(), *task, *where] for sweep in self.sweeps for task in tasks]
 
 
 def parts(file: Path = FILE) -> dict[str, Part]:
@@ -45,7 +46,7 @@ def parts(file: Path = FILE) -> dict[str, Part]:
         name: Part(
             name,
             tuple(own["sweeps"]),
-            tuple(own.get("tasks", read["tasks"])),
+            {task: settings or "" for task, settings in own.get("tasks", read["tasks"]).items()},
             own.get("common", read["common"]),
             own["samples"],
             own.get("book"),
