@@ -1,10 +1,9 @@
 """A layer that begins as copy suppression: it lowers the probability of values that an answer has already named.
 
-Answers of several values need it, and training alone did not find it in 35 million tokens: the states of upper layers
-no longer hold which token they belong to, so it has to sit low, where nothing asks for it yet. Here linear probes of
-the states before the layer tell where a value of an answer begins and where the next one is due; queries and keys of
-the layer's first heads are these probes, and its values and outputs carry the token's embedding, negated. Such heads
-are known from larger models (McDougall et al., Copy Suppression, arXiv 2310.04625).
+Answers of several values need it, and training alone did not find it in 35 million tokens. Linear probes of the states
+before the layer tell where a value of an answer begins and where the next one is due; queries and keys of the layer's
+first heads are these probes, and its values and outputs carry the token's embedding, negated. Such heads are known from
+larger models (McDougall et al., Copy Suppression, arXiv 2310.04625).
 """
 
 import random
