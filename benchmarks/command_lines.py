@@ -261,8 +261,8 @@ def place() -> Iterator[None]:
 
 
 def _write(folder: Path, policy: str, right: int) -> None:
-    told = {"model": "reference", "task": "ruler/niah_single_1", "task_version": "1", "context_length": 512}
-    told |= {
+    columns = {"model": "reference", "task": "ruler/niah_single_1", "task_version": "1", "context_length": 512}
+    columns |= {
         "score": "attn",
         "budget": "0.1",
         "variant": "paper",
@@ -273,8 +273,8 @@ def _write(folder: Path, policy: str, right: int) -> None:
     description = {"policy": {"name": policy, "window": 16}, "score": {"name": "attn"}}
     cell = content_hash(description)[:16]
     ResultsFolder(folder).write_cell(cell, description)
-    told |= {"cell": cell, "policy": policy, "metric": "string_match_all"}
-    rows = [Row(sample=sample, value=float(sample < right), **told) for sample in range(10)]  # type: ignore[arg-type]
+    columns |= {"cell": cell, "policy": policy, "metric": "string_match_all"}
+    rows = [Row(sample=sample, value=float(sample < right), **columns) for sample in range(10)]  # type: ignore[arg-type]
     with Recorder(ResultsFolder(folder)) as recorder:
         recorder.append(rows)
 

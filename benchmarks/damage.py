@@ -211,12 +211,12 @@ def flipped(folder: Path, flips: int) -> int:
         place, mask = bit // 8, 1 << bit % 8
         path.write_bytes(whole[:place] + bytes([whole[place] ^ mask]) + whole[place + 1 :])
         for read in (read_rows, lambda folder, warn: load_table(folder, warn=warn)):
-            told: list[str] = []
+            messages: list[str] = []
             try:
-                read(folder, told.append)
+                read(folder, messages.append)
             except (UserError, MissingFile) as error:
-                told = [str(error)]
-            silent += not told
+                messages = [str(error)]
+            silent += not messages
     print(f"{flips} single-bit flips, rows read line by line and by Arrow: {silent} silent")
     return silent
 

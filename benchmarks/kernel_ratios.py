@@ -151,9 +151,9 @@ def random_layer(tokens: int, window: int) -> LayerCache:
     return from_dense(0, HEADS, keys, values, (observe(queries, outputs, keys, scaling),))
 
 
-def agree(what: str, one: Tensor, other: Tensor) -> None:
+def agree(what: str, outputs: Tensor, reference: Tensor) -> None:
     """Exit where two ways differ: a fast wrong answer is no result."""
-    error = ((one - other).abs().max() / other.abs().max()).item()
+    error = ((outputs - reference).abs().max() / reference.abs().max()).item()
     if not error < CLOSE:
         sys.exit(f"{what}: the two ways differ by {error:.1e} of the largest number: nothing to time")
 

@@ -78,7 +78,11 @@ def kvbench(*words: str) -> None:
 def working(folder: Path, killed: set[str]) -> list[str]:
     """The processes that have recorded rows and run; waits until there is one, or no job is queued."""
     while True:
-        names = [one.name for one in read_processes(folder) if one.rows and not one.gone and one.name not in killed]
+        names = [
+            process.name
+            for process in read_processes(folder)
+            if process.rows and not process.gone and process.name not in killed
+        ]
         if names or not is_queued():
             return names
         time.sleep(0.2)

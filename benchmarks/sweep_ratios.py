@@ -88,9 +88,9 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
     Sides alternate, with `turns` processes each but for kvpress' sweep, `repeat` times in a process, after one that
     warms up.
     """
-    many, one, full = (BUILD / "bench" / f"{len(request.context)}_{name}.json" for name in ("many", "one", "full"))
+    many, single, full = (BUILD / "bench" / f"{len(request.context)}_{name}.json" for name in ("many", "one", "full"))
     write(request, many)
-    write(replace(request, cells=[request.cells[2]]), one)
+    write(replace(request, cells=[request.cells[2]]), single)
     write(replace(request, cells=[("full", None)]), full)
     again = ("--repeat", str(repeat))
 
@@ -106,8 +106,8 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
     if theirs is not None:
         mine, their = [], []
         for _ in range(turns):
-            mine.append(ours(one))
-            their.append(side(str(theirs), SIDES / "kvpress_side.py", one, *again))
+            mine.append(ours(single))
+            their.append(side(str(theirs), SIDES / "kvpress_side.py", single, *again))
         measured["one"] = compare(joined(mine), joined(their))
         yield True
     first, masked = ours(many), ours(many, "--store", "shared")

@@ -29,7 +29,9 @@ WIDTH, HEIGHT, GAP, CHARACTERS = 6.0, 0.78, 0.07, 14.5
 def layers() -> list[list[str]]:
     """The packages of every layer, the top one first, as import-linter checks them."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    contract = next(one for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers")
+    contract = next(
+        contract for contract in settings["tool"]["importlinter"]["contracts"] if contract["type"] == "layers"
+    )
     return [[name.strip() for name in layer.split("|")] for layer in contract["layers"]]
 
 

@@ -57,9 +57,9 @@ def grammar(language: str) -> Any:
 
     def query(text: str) -> Any:
         def captures(root: Any) -> list[tuple[Any, str]]:
-            found = QueryCursor(Query(parsed, text)).captures(root)
+            nodes_by_name = QueryCursor(Query(parsed, text)).captures(root)
             return sorted(
-                ((node, name) for name, nodes in found.items() for node in nodes), key=lambda x: x[0].start_byte
+                ((node, name) for name, nodes in nodes_by_name.items() for node in nodes), key=lambda x: x[0].start_byte
             )
 
         return types.SimpleNamespace(captures=captures)

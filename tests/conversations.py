@@ -20,17 +20,17 @@ class Conversations(Questions):
         return sample // self.turns_each
 
     def generate(self, count_tokens: Callable[[str], int], indices: Collection[int]) -> Iterator[Sample]:
-        asked = list(super().generate(count_tokens, range(self.samples)))
+        samples = list(super().generate(count_tokens, range(self.samples)))
         for index in sorted(indices):
             context, place = divmod(index, self.turns_each)
             first = context * self.turns_each
             earlier = tuple(
                 Turn(each.question, None if self.turns == "own" else answer, self.max_new_tokens - turn)
-                for turn, (each, answer) in enumerate(zip(asked[first:index], self.answers, strict=False))
+                for turn, (each, answer) in enumerate(zip(samples[first:index], self.answers, strict=False))
             )
             yield replace(
-                asked[index],
-                context=asked[context].context,
+                samples[index],
+                context=samples[context].context,
                 answer_prefix="",
                 earlier=earlier if self.turns != "none" else (),
                 max_new_tokens=self.max_new_tokens - place,

@@ -64,19 +64,19 @@ class Command:
 
 def blocks(path: Path) -> Iterator[Block]:
     """The fenced blocks of a page. Raises ValueError for one that does not end."""
-    found: tuple[int, re.Match[str]] | None = None
+    open_fence: tuple[int, re.Match[str]] | None = None
     lines = path.read_text("utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         match = FENCE.match(line)
-        if found is None and match:
-            found = (number, match)
-        elif found is not None and match and not match["language"] and not match["rest"]:
-            start, opening = found
+        if open_fence is None and match:
+            open_fence = (number, match)
+        elif open_fence is not None and match and not match["language"] and not match["rest"]:
+            start, opening = open_fence
             text = "\n".join(lines[start : number - 1])
             yield Block(path.relative_to(ROOT).as_posix(), start, opening["language"], opening["title"] or "", text)
-            found = None
-    if found is not None:
-        raise ValueError(f"{path}:{found[0]}: this block does not end")
+            open_fence = None
+    if open_fence is not None:
+        raise ValueError(f"{path}:{open_fence[0]}: this block does not end")
 
 
 def commands(block: Block) -> Iterator[Command]:
@@ -105,18 +105,18 @@ def every_block() -> list[Block]:
 
 def every_command() -> list[Command]:
     """All commands of all pages, each once."""
-    found = {(one.block.page, one.words): one for block in every_block() for one in commands(block)}
-    return list(found.values())
+    distinct = {(command.block.page, command.words): command for block in every_block() for command in commands(block)}
+    return list(distinct.values())
 
 
 def inline_commands() -> list[tuple[str, tuple[str, ...]]]:
     """Commands between backticks in the text: page and words."""
-    found = []
+    inline = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
         for match in re.finditer(r"`(kvbench [^`]+|make [a-z-]+)`", text):
-            found.append((page.relative_to(ROOT).as_posix(), tuple(match[1].replace("'", "").split())))
-    return found
+            inline.append((page.relative_to(ROOT).as_posix(), tuple(match[1].replace("'", "").split())))
+    return inline
 
 
 def prose(path: Path) -> str:
@@ -133,12 +133,12 @@ def links(path: Path) -> list[str]:
 def anchors(path: Path) -> set[str]:
     """What can be linked to in a page: its headings, as Python-Markdown and GitHub name them."""
     text = re.sub(r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    found: set[str] = set()
+    slugs: set[str] = set()
     for heading in re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE):
         slug = re.sub(r"[^\w\s-]", "", re.sub(r"<[^>]+>", "", heading)).strip().lower()
         slug = re.sub(r"[-\s]+", "-", slug)
         number = 0
-        while (f"{slug}_{number}" if number else slug) in found:
+        while (f"{slug}_{number}" if number else slug) in slugs:
             number += 1
-        found.add(f"{slug}_{number}" if number else slug)
-    return found
+        slugs.add(f"{slug}_{number}" if number else slug)
+    return slugs

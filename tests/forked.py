@@ -12,14 +12,14 @@ from pathlib import Path
 class Forked:
     """Work in a child of this process, which has imported torch already; what it says goes to files of a folder."""
 
-    def __init__(self, work: Callable[[], int], cwd: Path, said: Path) -> None:
+    def __init__(self, work: Callable[[], int], cwd: Path, output_folder: Path) -> None:
         self.returncode: int | None = None
-        self._said = [said / name for name in ("out", "err")]
+        self._output_paths = [output_folder / name for name in ("out", "err")]
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:
-                for number, path in enumerate(self._said, start=1):
+                for number, path in enumerate(self._output_paths, start=1):
                     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
                 sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,7 +49,7 @@ class Forked:
     def communicate(self, timeout: float = 180.0) -> tuple[str, str]:
         """What it wrote to standard output and to standard error, once it has ended."""
         self.wait(timeout)
-        out, err = (path.read_text() for path in self._said)
+        out, err = (path.read_text() for path in self._output_paths)
         return out, err
 
     def send_signal(self, number: int) -> None:

@@ -314,8 +314,8 @@ class PretendedGpu:
                     first if first.held.is_contiguous(**kwargs) else first.clone(memory_format=torch.contiguous_format)
                 )
             if name == "nonzero":
-                found = torch.ops.aten.nonzero.default(first)
-                return found.unbind(1) if kwargs.get("as_tuple") else found
+                nonzero = torch.ops.aten.nonzero.default(first)
+                return nonzero.unbind(1) if kwargs.get("as_tuple") else nonzero
             if name == "__getitem__":
                 return self._getitem(first, args[1])
             if name == "__setitem__":

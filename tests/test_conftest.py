@@ -54,7 +54,7 @@ def test_a_parity_test_may_not_skip_where_the_files_are(tmp_path: Path, folder: 
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parity\n")
 
     def work() -> int:
-        for name in [one for one in os.environ if one == "KVBENCH_SHARED" or "PYTEST" in one]:
+        for name in [name for name in os.environ if name == "KVBENCH_SHARED" or "PYTEST" in name]:
             del os.environ[name]
         if folder:
             os.environ["KVBENCH_SHARED"] = folder

@@ -44,10 +44,10 @@ from tests.documented import (
 )
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-KVBENCH = [one for one in every_command() if one.program == "kvbench"]
-SWEEPS = [one for one in KVBENCH if one.words[1] in ("run", "plan", "heads", "probe", "paper")]
+KVBENCH = [command for command in every_command() if command.program == "kvbench"]
+SWEEPS = [command for command in KVBENCH if command.words[1] in ("run", "plan", "heads", "probe", "paper")]
 READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
-READERS = [one for one in KVBENCH if one.words[1] in READING and not one.is_pattern]
+READERS = [command for command in KVBENCH if command.words[1] in READING and not command.is_pattern]
 RUN = OmegaConf.load(paths.conf() / "run.yaml")
 MISSING = object()
 PLUGIN = {"half_life"}
@@ -97,22 +97,22 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
     """Names of parts and settings; what they make together is composed by the slow tests."""
     chosen: dict[str, list[str]] = {}
     words = [word for word in command.words[2:] if "=" in word and word[0] not in "-'" and not OF_HYDRA.match(word)]
-    for one in parse(words):
-        if one.key.startswith("probe."):
+    for override in parse(words):
+        if override.key.startswith("probe."):
             continue
-        values = [value.text for value in one.values]
-        group, _, field = one.key.partition(".")
-        if one.is_group:
+        values = [value.text for value in override.values]
+        group, _, field = override.key.partition(".")
+        if override.is_group:
             chosen[group] = [name for text in values for name in members(group, text) or [text] * text.endswith(".py")]
-            assert chosen[group], f"no {one.text}"
+            assert chosen[group], f"no {override.text}"
         elif group in GROUPS:
             named = chosen.get(group) or options(group)
             named = [choice for choice in named if not choice.endswith(".py")]
             allowed = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
-            assert field.partition(".")[0] in allowed, f"no setting {one.key}"
+            assert field.partition(".")[0] in allowed, f"no setting {override.key}"
         else:
-            assert OmegaConf.select(RUN, one.key, default=MISSING) is not MISSING, f"no setting {one.key}"
-        if one.key == "budget":
+            assert OmegaConf.select(RUN, override.key, default=MISSING) is not MISSING, f"no setting {override.key}"
+        if override.key == "budget":
             assert all(parse_budget(text) for text in values)
 
 
@@ -130,7 +130,7 @@ def settings_of(group: str, name: str) -> set[str]:
     node = OmegaConf.load(paths.conf() / group / f"{name}.yaml")
     if group == "model" and "_target_" not in node:
         return settings_of(group, "hf") | ({"shape"} & set(node))
-    return {one.name for one in fields(get_class(file_of(group, name)["_target_"]))}
+    return {field.name for field in fields(get_class(file_of(group, name)["_target_"]))}
 
 
 @pytest.mark.parametrize("command", READERS, ids=str)
@@ -179,10 +179,10 @@ def test_every_picture_is_shown_and_small() -> None:
 def test_the_schema_page_has_every_column_in_order() -> None:
     text = (DOCS / "rows.md").read_text("utf-8").partition("## Beside the rows")[0]
     assert f"(now {SCHEMA})" in text
-    said = re.findall(r"^\| `(\w+)` \| (text|integer|number) \|", text, re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \| (text|integer|number) \|", text, re.MULTILINE)
     kinds = {"text": str, "integer": int, "number": float}
-    assert tuple(name for name, _ in said) == COLUMNS
-    for name, kind in said:
+    assert tuple(name for name, _ in documented) == COLUMNS
+    for name, kind in documented:
         assert kinds[kind] is (_TYPES[name] if isinstance(_TYPES[name], type) else _TYPES[name].__args__[0]), name
 
 
@@ -195,7 +195,7 @@ def test_python_examples_are_python() -> None:
 def test_plain_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """The examples of docs/python.md that need no model, one after the other."""
     shared: dict[str, object] = {}
-    examples = [one for one in every_block() if one.page == "docs/python.md" and one.language == "python"]
+    examples = [block for block in every_block() if block.page == "docs/python.md" and block.language == "python"]
     for block in examples[:2]:
         exec(compile(block.text, str(block), "exec"), shared)
     assert "tensor" in capsys.readouterr().out

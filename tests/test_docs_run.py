@@ -21,8 +21,10 @@ from tests.documented import ROOT, Block, Command, commands, every_block, every_
 from tests.documented import blocks as blocks_of
 
 ELSEWHERE = ("in the plugin's folder", "needs kvpress")
-KVBENCH = [one for one in every_command() if one.program == "kvbench" and one.block.title not in ELSEWHERE]
-KVBENCH = [one for one in KVBENCH if not one.is_pattern]
+KVBENCH = [
+    command for command in every_command() if command.program == "kvbench" and command.block.title not in ELSEWHERE
+]
+KVBENCH = [command for command in KVBENCH if not command.is_pattern]
 RUNNABLE = [
     page
     for page in dict.fromkeys(block.page for block in every_block())
@@ -42,12 +44,12 @@ def runs_here(block: Block) -> bool:
 
 def shown(page: str) -> list[Command]:
     """The commands of a page that run on the embedded model."""
-    found = [one for block in blocks_of(ROOT / page) if runs_here(block) for one in commands(block)]
-    return [one for one in found if one.program == "kvbench" and not one.is_pattern]
+    page_commands = [command for block in blocks_of(ROOT / page) if runs_here(block) for command in commands(block)]
+    return [command for command in page_commands if command.program == "kvbench" and not command.is_pattern]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] in ("run", "plan")], ids=str)
+@pytest.mark.parametrize("command", [command for command in KVBENCH if command.words[1] in ("run", "plan")], ids=str)
 def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Composed and checked, as far as neither data, model nor folder is looked at."""
     monkeypatch.chdir(tmp_path)
@@ -62,7 +64,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] == "probe"], ids=str)
+@pytest.mark.parametrize("command", [command for command in KVBENCH if command.words[1] == "probe"], ids=str)
 def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     flags = declared("probe").read(command.words[2:])
@@ -70,7 +72,7 @@ def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [one for one in KVBENCH if one.words[1] == "paper"], ids=str)
+@pytest.mark.parametrize("command", [command for command in KVBENCH if command.words[1] == "paper"], ids=str)
 def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [word for word in command.words[1:] if word != "--plan"]
@@ -86,11 +88,13 @@ def test_the_cluster_page_submits_what_the_paper_asks_for(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(sweep, "check_data", lambda cells: None)
     monkeypatch.setattr(sweep, "check_writable", lambda path: None)
-    (command,) = [one for one in KVBENCH if one.block.page == "docs/cluster.md" and one.words[1] == "run"]
+    (command,) = [
+        command for command in KVBENCH if command.block.page == "docs/cluster.md" and command.words[1] == "run"
+    ]
     _, cells = sweep.checked(parse(command.words[2:]), print)
     mine = parse([word for word in command.words[2:] if word.startswith(("model.path", "data.root"))])
-    assert {repr(one) for one in cells} == {
-        repr(one.cell) for one in cells_of_item(item_of("obcache/table1"), mine).entries
+    assert {repr(cell) for cell in cells} == {
+        repr(entry.cell) for entry in cells_of_item(item_of("obcache/table1"), mine).entries
     }
 
 

@@ -55,11 +55,11 @@ def test_a_wheel_runs_from_another_folder_and_writes_nothing_home(installed: Pat
     before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
     kvbench, python = str(installed / "kvbench"), str(installed / "python")
     assert run(installed, tmp_path, kvbench, "--version").strip() == __version__
-    found = {one["name"]: one for one in json.loads(run(installed, tmp_path, kvbench, "doctor", "--json"))}
+    checks = {check["name"]: check for check in json.loads(run(installed, tmp_path, kvbench, "doctor", "--json"))}
     for name in ("settings", "reference model"):
-        assert found[name]["mark"] == "ok" and Path(found[name]["text"]).is_relative_to(site)
-    asked = ("policy=full,snapkv", "budget=0.2", "task.samples=1")
-    assert "snapkv" in run(installed, tmp_path, python, "-m", "kvbench", "run", *asked)
+        assert checks[name]["mark"] == "ok" and Path(checks[name]["text"]).is_relative_to(site)
+    settings = ("policy=full,snapkv", "budget=0.2", "task.samples=1")
+    assert "snapkv" in run(installed, tmp_path, python, "-m", "kvbench", "run", *settings)
     assert "snapkv" in run(installed, tmp_path, kvbench, "report", "table", "--format", "csv")
     assert "published" in run(installed, tmp_path, kvbench, "paper", "obcache/table1", "--published")
     assert "obcache_joint" in run(installed, tmp_path, kvbench, "list", "scores")

@@ -33,8 +33,8 @@ def _build(kind: str, source: Path, folder: Path) -> Path:
 
 def _files(*folders: str) -> set[str]:
     """The files of the checkout under some folders, byte code aside."""
-    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
-    return {path.relative_to(ROOT).as_posix() for path in found if "__pycache__" not in path.parts}
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def test_the_wheel_is_no_larger_than_its_model(wheel: Path) -> None:
     """10.2 MB, 9.4 of them the embedded model: what grows is noticed."""
     assert wheel.stat().st_size < 12_000_000
     members = zipfile.ZipFile(wheel).infolist()
-    model = sum(one.compress_size for one in members if one.filename.startswith("kvbench/models/assets/"))
-    assert sum(one.compress_size for one in members) - model < 2_000_000
+    model = sum(member.compress_size for member in members if member.filename.startswith("kvbench/models/assets/"))
+    assert sum(member.compress_size for member in members) - model < 2_000_000
 
 
 def test_licences_and_what_is_said_of_the_package_travel(wheel: Path) -> None:
@@ -67,13 +67,13 @@ def test_licences_and_what_is_said_of_the_package_travel(wheel: Path) -> None:
     about = f"kvbench-{__version__}.dist-info"
     held = {name.removeprefix(f"{about}/licenses/") for name in archive.namelist() if f"{about}/licenses/" in name}
     assert held == {"LICENSE", "NOTICE", *(f"licenses/{path.name}" for path in (ROOT / "licenses").iterdir())}
-    said = email.message_from_bytes(archive.read(f"{about}/METADATA"))
-    assert (said["Name"], said["License-Expression"]) == ("kvbench", "Apache-2.0")
-    assert {*said["Requires-Python"].split(",")} == {">=3.11", "<3.14"} and said[
+    metadata = email.message_from_bytes(archive.read(f"{about}/METADATA"))
+    assert (metadata["Name"], metadata["License-Expression"]) == ("kvbench", "Apache-2.0")
+    assert {*metadata["Requires-Python"].split(",")} == {">=3.11", "<3.14"} and metadata[
         "Description-Content-Type"
     ] == "text/markdown"
-    assert "Typing :: Typed" in said.get_all("Classifier", []) and "kvbench run" in str(said.get_payload())
-    assert {"accelerate", "benchmarks", "dev", "flash", "slurm", "wandb"} <= {*said.get_all("Provides-Extra", [])}
+    assert "Typing :: Typed" in metadata.get_all("Classifier", []) and "kvbench run" in str(metadata.get_payload())
+    assert {"accelerate", "benchmarks", "dev", "flash", "slurm", "wandb"} <= {*metadata.get_all("Provides-Extra", [])}
     notice = (ROOT / "NOTICE").read_text()
     assert all(path.name in notice for path in (ROOT / "licenses").iterdir())
 

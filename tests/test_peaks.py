@@ -48,11 +48,11 @@ def test_observed_rows_are_held_once(rows: int) -> None:
 
 
 def test_votes_of_a_whole_prompt_make_no_matrix() -> None:
-    def asked(tokens: int) -> int:
+    def peak(tokens: int) -> int:
         layer = random_layer(tokens, window=tokens, heads=2, kv_heads=1, head_dim=8)
         return allocated(lambda: Attention()(layer, layer.observed(tokens), "sum")).most
 
-    assert asked(3000) < 2.3 * asked(1500)
+    assert peak(3000) < 2.3 * peak(1500)
 
 
 def cache() -> KVCache:

@@ -102,8 +102,8 @@ def test_averages_that_do_not_hold_are_flagged(published, paper, members, lines)
 
 
 def test_averages_of_obcache_hold(published):
-    one = published[(published.paper == "obcache") & published.table.eq("table 1")]
-    numbers = one.assign(value=one.value.astype(float))
+    table = published[(published.paper == "obcache") & published.table.eq("table 1")]
+    numbers = table.assign(value=table.value.astype(float))
     line = ["policy", "score"]
     means = numbers[numbers.budget.ne("")].groupby(line).value.mean()
     assert (numbers[numbers.budget.eq("")].set_index(line).value - means).abs().max() <= ROUNDING
@@ -132,10 +132,10 @@ def test_spot_values(published, place):
     paper, table = place.split("/", 1)
     *cell, value = SPOTS[place]
     keys = ["score", "policy", "task", "budget", "context_length"]
-    found = published[(published.paper == paper) & published.table.eq(table)]
+    matching = published[(published.paper == paper) & published.table.eq(table)]
     for key, wanted in zip(keys, cell, strict=True):
-        found = found[found[key].eq(wanted)]
-    assert value in set(found.value)
+        matching = matching[matching[key].eq(wanted)]
+    assert value in set(matching.value)
 
 
 def test_table_2_of_obcache_is_data(published):

@@ -32,20 +32,22 @@ def test_the_core_knows_nothing_of_hydra_and_registers_nothing_when_imported() -
         "run.runner",
     ]
     forbidden = ("hydra", "omegaconf", "pydantic", "torch", "transformers")
-    found = imported(*((f"import kvbench.{name}", forbidden) for name in modules))
-    assert dict(zip(modules, found, strict=True)) == {name: ["torch"] for name in modules}
+    loaded = imported(*((f"import kvbench.{name}", forbidden) for name in modules))
+    assert dict(zip(modules, loaded, strict=True)) == {name: ["torch"] for name in modules}
 
 
 def test_text_and_rows_know_nothing_of_torch() -> None:
     modules = ["tasks.ruler.niah", "records", "models.loading.spec", "cli.data", "config.compose"]
-    found = imported(*((f"import kvbench.{name}", ("torch", "transformers", "hydra")) for name in modules))
-    assert found == [[], [], [], [], ["hydra"]], "the last is there to show that the check sees"
+    loaded = imported(*((f"import kvbench.{name}", ("torch", "transformers", "hydra")) for name in modules))
+    assert loaded == [[], [], [], [], ["hydra"]], "the last is there to show that the check sees"
 
 
 def test_help_imports_nothing_heavy() -> None:
     heavy = ("torch", "transformers", "hydra", "omegaconf", "rich", "pandas", "numpy")
-    asked: tuple[list[str], ...] = (["--help"], ["--version"], [])
-    assert imported(*((f"from kvbench.cli.main import main; main({one!r})", heavy) for one in asked)) == [[], [], []]
+    command_lines: tuple[list[str], ...] = (["--help"], ["--version"], [])
+    assert imported(
+        *((f"from kvbench.cli.main import main; main({arguments!r})", heavy) for arguments in command_lines)
+    ) == [[], [], []]
 
 
 def test_declarations_import_nothing_heavy() -> None:

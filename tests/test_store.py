@@ -31,8 +31,8 @@ def rows() -> list[Any]:
     ragged = replace(uniform, policy=replace(SNAPKV, heads=FlatHeads()))
     apart = replace(uniform, policy=replace(SNAPKV, layout="query_heads"))
     flat = (full, uniform, ragged, apart)
-    asked = (*flat, *(replace(cell, store="shared") for cell in flat))
-    made = run_prefill_job(model, PrefillJob({0: asked, 2: asked}), samples_of(0, 2), "here").rows
+    job_cells = (*flat, *(replace(cell, store="shared") for cell in flat))
+    made = run_prefill_job(model, PrefillJob({0: job_cells, 2: job_cells}), samples_of(0, 2), "here").rows
     assert model.engine.counters.prefills == 1 and all(row.error is None for row in made)
     return made
 

@@ -86,8 +86,8 @@ def main() -> int:
         _, expected = logits(load(model_info(spec)).engine, store)
         engine = load(model_info(spec)).engine
         weights = spread(engine, torch.device(second))
-        places, found = logits(engine, store)
-        difference = float((found - expected).abs().max())
+        places, spread_logits = logits(engine, store)
+        difference = float((spread_logits - expected).abs().max())
         good &= places == weights and difference <= MOST
         print(json.dumps({"store": store, "layers": weights, "caches": places, "difference": difference}), flush=True)
     return 0 if good else 1

@@ -24,7 +24,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     ids = torch.tensor([json.loads((folder / "prompt.json").read_text("utf-8"))])
     stand_in(kvpress)
-    found: dict[str, Any] = {}
+    kept_sets: dict[str, Any] = {}
     for path in sorted(path for path in folder.iterdir() if path.is_dir()):
         for name, args in CASES.items():
             attention = "eager" if name == "ObservedAttentionPress" else "sdpa"
@@ -32,8 +32,8 @@ def main() -> None:
                 path, dtype=torch.float32, attn_implementation=attention
             ).eval()
             for pairs in KEPT:
-                found[f"{path.name} {name} {pairs}"] = kept(model, name, args, pairs, ids)
-    print(json.dumps(found))
+                kept_sets[f"{path.name} {name} {pairs}"] = kept(model, name, args, pairs, ids)
+    print(json.dumps(kept_sets))
 
 
 @torch.inference_mode()

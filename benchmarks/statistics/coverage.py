@@ -68,9 +68,9 @@ def f1(shift: float, copied: float, demanded: bool = True, steps: int = 0) -> De
     """Shares with many zeros and ones: a third are 0, a fifth 1, the rest between; B has ``shift`` more zeros."""
 
     def value(u: np.ndarray, lost: float) -> np.ndarray:
-        zero, one = 0.35 + lost, 0.8 + lost / 2
-        between = np.clip((u - zero) / (one - zero), 0, 1) ** 1.3
-        answer = np.where(u < zero, 0.0, np.where(u > one, 1.0, between))
+        lower, upper = 0.35 + lost, 0.8 + lost / 2
+        between = np.clip((u - lower) / (upper - lower), 0, 1) ** 1.3
+        answer = np.where(u < lower, 0.0, np.where(u > upper, 1.0, between))
         return np.round(steps * answer) / steps if steps else answer
 
     def draw(generator: np.random.Generator, runs: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -62,7 +62,7 @@ def budget_table(plan: Plan, done: Callable[[int], None] = lambda prompts: None)
     for read, (prompt, cell, new_tokens) in enumerate(prompts_of(plan, model), 1):
         scene = Scene(model, prompt, prefill(model, {0: prompt}, [cell]))
         ranked = [ranking.scores.double().cpu().numpy() for ranking in scene.rank(cell)]
-        first = cell.policy.of_prompt(prompt.head, scene.tokens, cell.budget, prompt.asked).sinks
+        first = cell.policy.of_prompt(prompt.head, scene.tokens, cell.budget, prompt.question_tokens).sinks
         stop = ends(model.tokenizer, cell.task, model.stop)
         utility = np.stack(utilities(scene, stop, new_tokens))[..., first : first + ranked[0].shape[1]]
         total = total + evicted_parts(utility, np.stack(ranked), scene.tokens)

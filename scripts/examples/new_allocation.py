@@ -59,7 +59,7 @@ def main() -> None:
         Eviction(Policy("mine", pool=Pool("max", 7), recent=16, layers=layers), Attention(), Tokens(PAIRS))
         for layers in ALLOCATIONS
     ]
-    found = {one.policy.layers.kind: 0.0 for one in evictions}
+    correct = {eviction.policy.layers.kind: 0.0 for eviction in evictions}
     lengths: dict[str, list[int]] = {}
     for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
         assert isinstance(sample, Sample)
@@ -71,10 +71,10 @@ def main() -> None:
             evictions, caches, model.engine.generate(prefilled, tile, model.stop), strict=True
         ):
             kind = eviction.policy.layers.kind
-            found[kind] += TASK.score(model.tokenizer.decode(answer.ids), sample)
+            correct[kind] += TASK.score(model.tokenizer.decode(answer.ids), sample)
             lengths[kind] = cache.lengths[:, 0].tolist()
             assert cache.pairs == PAIRS * cache.lengths.numel()
-    for kind, worth in found.items():
+    for kind, worth in correct.items():
         print(f"{kind:8} pairs by layer {lengths[kind]}, sum {sum(lengths[kind])}; {worth:.0f} of {TASK.samples} found")
 
 

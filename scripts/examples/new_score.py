@@ -57,7 +57,7 @@ TASK = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="
 
 def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
     """What the answers to the task's samples are worth when so many pairs per head stay."""
-    found = []
+    values = []
     for sample in TASK.generate(TokensOf(model.tokenizer), range(TASK.samples)):
         assert isinstance(sample, Sample)
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
@@ -65,8 +65,8 @@ def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
         smaller = Eviction(POLICY, score, Tokens(pairs))(prefilled.cache)
         tile = RaggedBatch([smaller], model.engine.tile, sample.max_new_tokens)
         (answer,) = model.engine.generate(prefilled, tile, model.stop)
-        found.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
-    return found
+        values.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
+    return values
 
 
 def main() -> None:
@@ -76,9 +76,9 @@ def main() -> None:
     model = load(model_info(ModelSpec("reference")))
     for pairs in (24, 48):
         for score in (Attention(), Steady(), Steady(doubt=0.0)):
-            found = answers(model, score, pairs)
-            told = f"{score.name} doubt={score.doubt}" if isinstance(score, Steady) else score.name
-            print(f"{pairs} pairs per head, {told:16} {sum(found):4.0f} of {len(found)} needles found")
+            values = answers(model, score, pairs)
+            label = f"{score.name} doubt={score.doubt}" if isinstance(score, Steady) else score.name
+            print(f"{pairs} pairs per head, {label:16} {sum(values):4.0f} of {len(values)} needles found")
 
 
 if __name__ == "__main__":

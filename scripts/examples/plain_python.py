@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         smaller = Eviction(SNAPKV, Attention(), Tokens(pairs))(full)
         tile = RaggedBatch([smaller], cells=1, max_new_tokens=NEWEST)
         (answer,) = engine.generate(prefilled, tile, stop={model.generation_config.eos_token_id})
-        said = tokenizer.decode(answer.ids, skip_special_tokens=True).strip().split("\n")[0]
-        print(f"{pairs:4} pairs per head, {smaller.bytes_held / 2**10:7.1f} KiB: {said}")
+        text = tokenizer.decode(answer.ids, skip_special_tokens=True).strip().split("\n")[0]
+        print(f"{pairs:4} pairs per head, {smaller.bytes_held / 2**10:7.1f} KiB: {text}")
 
     decision = Eviction(SNAPKV, Attention(), Tokens(64)).decide(full)  # every step in between is an array
     kept = decision.kept[0][0].nonzero().flatten().tolist()

@@ -26,13 +26,13 @@ def naive(numbers: list[float], bits: int) -> list[float]:
     """A group as it is read back, one number after the other."""
     least, most = min(numbers), max(numbers)
     scale = (most - least) / (2**bits - 1)
-    return [round((one - least) / scale) * scale + least if scale else least for one in numbers]
+    return [round((number - least) / scale) * scale + least if scale else least for number in numbers]
 
 
 def in_a_row(pairs: Tensor, bits: int) -> Tensor:
     """Groups of 64 as the numbers lie."""
     flat = pairs.flatten().tolist()
-    read = [one for start in range(0, len(flat), 64) for one in naive(flat[start : start + 64], bits)]
+    read = [number for start in range(0, len(flat), 64) for number in naive(flat[start : start + 64], bits)]
     return torch.tensor(read, dtype=pairs.dtype).view(pairs.shape)
 
 
@@ -114,21 +114,21 @@ def test_a_tile_attends_to_what_is_read_back(model: LoadedModel, packing: Packin
     masks = [torch.rand(2, 150, generator=drawn) < 0.7 for _ in full.evictable]
     cut = full.with_evictable([layer.select(mask) for layer, mask in zip(full.evictable, masks, strict=True)])
     packed = [pack_cache(cache, packing) for cache in (full, cut)]
-    flat = [read_back(one, like) for one, like in zip(packed, (full, cut), strict=True)]
+    flat = [read_back(cache, like) for cache, like in zip(packed, (full, cut), strict=True)]
     tiles = QuantizedBatch(packed, 4, 9), RaggedBatch(flat, 4, 9)
     for new in (5, 1, 1):
         ids = torch.randint(5, 90, (1, new), generator=drawn).expand(4, -1)
         ours, theirs = (model.engine.read(tile, ids)[:2] for tile in tiles)
         assert (ours - theirs).abs().max() < 1e-4 and ours.isfinite().all()
-    assert [one > held.bytes_held for one, held in zip(tiles[0].peak_bytes, packed, strict=True)] == [True, True]
+    assert [peak > held.bytes_held for peak, held in zip(tiles[0].peak_bytes, packed, strict=True)] == [True, True]
 
 
 def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
     """Everything kept, cut evenly and raggedly, in every format: bytes of a row are those of its store."""
     full, uniform = cells("0.5")
     ragged = replace(uniform, policy=replace(SNAPKV, heads=FlatHeads()))
-    asked = tuple(replace(cell, store=store) for cell in (full, uniform, ragged) for store in ("flat", *PACKINGS))
-    rows = run_prefill_job(model, PrefillJob({0: asked}), samples_of(0), "here").rows
+    job_cells = tuple(replace(cell, store=store) for cell in (full, uniform, ragged) for store in ("flat", *PACKINGS))
+    rows = run_prefill_job(model, PrefillJob({0: job_cells}), samples_of(0), "here").rows
     assert all(row.error is None for row in rows) and model.engine.counters.prefills
     for start in range(0, len(rows), len(PACKINGS) + 1):
         flat, *packed = rows[start : start + len(PACKINGS) + 1]

@@ -126,15 +126,15 @@ def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
     started: list[Forked] = []
 
     def go(*arguments: str) -> Forked:
-        said = tmp_path_factory.mktemp("said")
-        started.append(Forked(lambda: main(sized(arguments)), tmp_path, said))
+        output_folder = tmp_path_factory.mktemp("said")
+        started.append(Forked(lambda: main(sized(arguments)), tmp_path, output_folder))
         return started[-1]
 
     yield go
-    for one in started:
-        if one.poll() is None:
-            one.send_signal(signal.SIGKILL)
-            one.wait()
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
 
 
 def wait_for_rows(folder: Path, run: Forked, more_than: int = 0) -> None:

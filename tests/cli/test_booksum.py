@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def asked(model: Path, tmp_path: Path) -> tuple[str, ...]:
+def shared_settings(model: Path, tmp_path: Path) -> tuple[str, ...]:
     """Settings that both readings share."""
     (tmp_path / "data").mkdir()
     write(tmp_path / "data", "booksum/test", *ROWS)
@@ -62,9 +62,9 @@ def seen(fed: int, cuts: list[int]) -> torch.Tensor:
     return sees
 
 
-def test_a_chapter_is_read_in_blocks(kvbench: Command, asked: tuple[str, ...], model: Path) -> None:
+def test_a_chapter_is_read_in_blocks(kvbench: Command, shared_settings: tuple[str, ...], model: Path) -> None:
     """Each chapter once; a token sees the cache after the last block, and its own block up to itself."""
-    assert kvbench("run", *asked, "task=booksum/chapter", *STREAMING).code == 0
+    assert kvbench("run", *shared_settings, "task=booksum/chapter", *STREAMING).code == 0
     first, second = sorted(rows_of(Path("out")), key=lambda row: row.sample)
     ids = AutoTokenizer.from_pretrained(model)(CHAPTER).input_ids[:31]
     nll = expected(model, ids, seen(30, [7, 14, 21, 28]))
@@ -73,35 +73,37 @@ def test_a_chapter_is_read_in_blocks(kvbench: Command, asked: tuple[str, ...], m
     assert (first.kept_tokens, first.task_version) == (10, "booksum-chapter.1")
     whole = expected(model, ids, torch.ones(30, 30, dtype=torch.bool).tril())
     assert abs(whole.mean() - nll.mean()) > 1e-3  # the cut is what is tested
-    planned = kvbench("plan", *asked, "task=booksum/chapter", *STREAMING, "results.dir=new").out
+    planned = kvbench("plan", *shared_settings, "task=booksum/chapter", *STREAMING, "results.dir=new").out
     assert "evicted during prefill, 7 tokens at a time" in planned
 
 
 @pytest.mark.parametrize("every", ["1", "null"])
-def test_a_summary_is_read_after_its_chapter(kvbench: Command, asked: tuple[str, ...], model: Path, every: str) -> None:
+def test_a_summary_is_read_after_its_chapter(
+    kvbench: Command, shared_settings: tuple[str, ...], model: Path, every: str
+) -> None:
     """The chapter in blocks but for its last token, which is fed as those of the summary are."""
     given = ("task=booksum/summary", "task.given=20", "task.samples=2", f"schedule.decode_every={every}")
-    assert kvbench("run", *asked, *given, *STREAMING).code == 0
-    found = min(rows_of(Path("out")), key=lambda row: row.sample)
+    assert kvbench("run", *shared_settings, *given, *STREAMING).code == 0
+    row = min(rows_of(Path("out")), key=lambda row: row.sample)
     tokenizer = AutoTokenizer.from_pretrained(model)
     lead = tokenizer(CHAPTER).input_ids[:20] + tokenizer("\n\n", add_special_tokens=False).input_ids
     ids = lead + tokenizer(SUMMARY, add_special_tokens=False).input_ids
     fed, read = len(ids) - 1, len(lead) - 1
     cuts = [*range(7, read, 7), read, *(range(read + 1, fed) if every == "1" else ())]
     nll = expected(model, ids, seen(fed, cuts))[len(lead) - 1 :]
-    assert found.value == pytest.approx(nll.mean().item(), abs=1e-5)
-    assert found.new_tokens == len(SUMMARY) and found.prompt_tokens == fed
-    assert found.kept_tokens == (10 if every == "1" else 10 + len(SUMMARY))
+    assert row.value == pytest.approx(nll.mean().item(), abs=1e-5)
+    assert row.new_tokens == len(SUMMARY) and row.prompt_tokens == fed
+    assert row.kept_tokens == (10 if every == "1" else 10 + len(SUMMARY))
 
 
-def test_cells_read_side_by_side_are_the_cells_alone(kvbench: Command, asked: tuple[str, ...]) -> None:
-    swept = (*asked, "task=booksum/chapter", "schedule.prefill_block=7", "policy.recent=4")
+def test_cells_read_side_by_side_are_the_cells_alone(kvbench: Command, shared_settings: tuple[str, ...]) -> None:
+    swept = (*shared_settings, "task=booksum/chapter", "schedule.prefill_block=7", "policy.recent=4")
     assert kvbench("run", *swept, "policy=h2o,tova", "score=attn,caote", "budget=9").code == 0
     assert kvbench("run", *swept, "policy=h2o", "score=caote", "budget=9", "results.dir=alone").code == 0
     assert outcomes(Path("alone")).items() <= outcomes(Path("out")).items()
 
 
-def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, asked: tuple[str, ...]) -> None:
+def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, shared_settings: tuple[str, ...]) -> None:
     summary = make(Path("data"), "booksum/summary")
     assert isinstance(summary, BookSum) and summary.samples == 3
     *_, spoilt = summary.generate(Words(), range(3))
@@ -118,6 +120,6 @@ def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, asked:
         (("task.evict=before", "policy=h2o", "budget=40"), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
     ):
-        refused = kvbench("run", *asked, "task=booksum/chapter", *settings)
+        refused = kvbench("run", *shared_settings, "task=booksum/chapter", *settings)
         assert refused.code == 2 and reason in refused.err, refused.err
-    assert kvbench("run", *asked, "task=booksum/chapter", "data.root=elsewhere").code == 3
+    assert kvbench("run", *shared_settings, "task=booksum/chapter", "data.root=elsewhere").code == 3

@@ -42,13 +42,13 @@ def folder(path: Path, *cells: list[Row], windows: dict[str, int] | None = None)
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Path:
+def results(tmp_path: Path) -> Path:
     cells = rows("snapkv", 25), rows("h2o", 10), rows("snapkv", 30, budget="0.2"), rows("h2o", 12, budget="0.2")
     return folder(tmp_path / "one", *cells, windows={"snapkv-0_2": 32})
 
 
-def test_two_selections_of_one_folder(kvbench, one: Path) -> None:
-    done = kvbench("compare", "--results", str(one), "policy=snapkv", "policy=h2o", "--format", "json")
+def test_two_selections_of_one_folder(kvbench, results: Path) -> None:
+    done = kvbench("compare", "--results", str(results), "policy=snapkv", "policy=h2o", "--format", "json")
     tree = json.loads(done.out)
     assert (done.code, done.err) == (0, "")
     assert [(line["budget"], line["n"], line["verdict"]) for line in tree["lines"]] == [
@@ -58,29 +58,29 @@ def test_two_selections_of_one_folder(kvbench, one: Path) -> None:
     assert tree["overall"]["n"] == 60
 
 
-def test_a_setting_of_cells_selects_too(kvbench, one: Path) -> None:
-    done = kvbench("compare", "--results", str(one), "policy=snapkv,policy.window=32", "policy=h2o,budget=0.2")
+def test_a_setting_of_cells_selects_too(kvbench, results: Path) -> None:
+    done = kvbench("compare", "--results", str(results), "policy=snapkv,policy.window=32", "policy=h2o,budget=0.2")
     assert done.code == 0 and "-60.0" in done.out
 
 
-def test_a_cell_of_one_side_only_is_named(kvbench, one: Path) -> None:
-    done = kvbench("compare", "--results", str(one), "policy=snapkv", "policy=h2o,budget=0.2")
+def test_a_cell_of_one_side_only_is_named(kvbench, results: Path) -> None:
+    done = kvbench("compare", "--results", str(results), "policy=snapkv", "policy=h2o,budget=0.2")
     assert done.code == 0 and "only in A: budget 0.1" in done.out
 
 
-def test_two_folders_with_and_without_selections(kvbench, one: Path, tmp_path: Path) -> None:
-    two = folder(tmp_path / "two", rows("snapkv", 20), rows("h2o", 10))
-    done = kvbench("compare", str(one), str(two), "--format", "csv")
+def test_two_folders_with_and_without_selections(kvbench, results: Path, tmp_path: Path) -> None:
+    other = folder(tmp_path / "two", rows("snapkv", 20), rows("h2o", 10))
+    done = kvbench("compare", str(results), str(other), "--format", "csv")
     head, *lines = done.out.splitlines()
     assert done.code == 0 and len(lines) == 5 and head.startswith("line,model,task")
-    chosen = kvbench("compare", str(one), str(two), "policy=snapkv,budget=0.1", "--format", "csv")
+    chosen = kvbench("compare", str(results), str(other), "policy=snapkv,budget=0.1", "--format", "csv")
     assert len(chosen.out.splitlines()) == 2
-    crossed = kvbench("compare", str(one), str(two), "policy=snapkv,budget=0.2", "policy=h2o", "--out", "said.md")
+    crossed = kvbench("compare", str(results), str(other), "policy=snapkv,budget=0.2", "policy=h2o", "--out", "said.md")
     assert crossed.code == 0 and crossed.out == "" and "-66.7" in Path("said.md").read_text()
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["policy=snapkv"], 2, "compare takes two folders"),
         ([], 2, ""),
@@ -93,13 +93,13 @@ def test_two_folders_with_and_without_selections(kvbench, one: Path, tmp_path: P
         (["policy=snapkv", "policy=tova"], 4, "policy=tova: no row has policy=tova; the rows have h2o, snapkv"),
     ],
 )
-def test_bad_words_are_one_clear_line(kvbench, one: Path, words: list[str], code: int, said: str) -> None:
-    done = kvbench("compare", *(["--results", str(one)] if words else []), *words)
-    assert done.code == code and said in done.err and len(done.err.splitlines()) <= 1
+def test_bad_words_are_one_clear_line(kvbench, results: Path, words: list[str], code: int, message: str) -> None:
+    done = kvbench("compare", *(["--results", str(results)] if words else []), *words)
+    assert done.code == code and message in done.err and len(done.err.splitlines()) <= 1
 
 
-def test_a_folder_without_rows_is_missing_data(kvbench, one: Path) -> None:
-    assert kvbench("compare", str(one), "nowhere").code == 3
+def test_a_folder_without_rows_is_missing_data(kvbench, results: Path) -> None:
+    assert kvbench("compare", str(results), "nowhere").code == 3
 
 
 def test_nothing_in_common_is_incomplete(kvbench, tmp_path: Path) -> None:
@@ -109,20 +109,20 @@ def test_nothing_in_common_is_incomplete(kvbench, tmp_path: Path) -> None:
     assert done.code == 4 and "nothing was compared" in done.err and "30 failed" in done.out
 
 
-def test_a_value_that_is_no_number_is_no_pair(kvbench, one: Path) -> None:
-    (path,) = (one / "rows").glob("*.jsonl")
+def test_a_value_that_is_no_number_is_no_pair(kvbench, results: Path) -> None:
+    (path,) = (results / "rows").glob("*.jsonl")
     lines = path.read_text().splitlines()
     lines[3] = Row.from_json(lines[3]).to_json().replace('"value": 1.0', '"value": null')
     path.write_text("".join(f"{with_checksum(line.rpartition(', ')[0] + '}')}\n" for line in lines))
-    done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
+    done = kvbench("compare", "--results", str(results), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
     assert done.code == 0 and "A: 1 without a value (sample 3): ruler/niah_single_1" in done.out
 
 
-def test_two_outcomes_of_one_sample_are_refused(kvbench, one: Path) -> None:
-    with Recorder(one) as recorder:
-        first = next(row for row in read_rows(one) if row.policy == "snapkv" and row.budget == "0.1")
+def test_two_outcomes_of_one_sample_are_refused(kvbench, results: Path) -> None:
+    with Recorder(results) as recorder:
+        first = next(row for row in read_rows(results) if row.policy == "snapkv" and row.budget == "0.1")
         recorder.append([replace(first, value=0.5)])
-    done = kvbench("compare", "--results", str(one), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
+    done = kvbench("compare", "--results", str(results), "policy=snapkv,budget=0.1", "policy=h2o,budget=0.1")
     assert done.code == 2 and "sample 0 has two outcomes" in done.err
 
 
@@ -141,34 +141,33 @@ def test_several_models_and_tasks_are_paired_and_told_apart(kvbench, tmp_path: P
     ]
 
 
-def test_the_gate_passes_and_fails_with_its_code_and_its_files(kvbench, one: Path, tmp_path: Path) -> None:
+def test_the_gate_passes_and_fails_with_its_code_and_its_files(kvbench, results: Path, tmp_path: Path) -> None:
     same = folder(tmp_path / "same", rows("snapkv", 25), rows("h2o", 10), rows("snapkv", 30, budget="0.2"))
-    done = kvbench("gate", "--baseline", str(one), "--current", str(same), "policy=snapkv")
+    done = kvbench("gate", "--baseline", str(results), "--current", str(same), "policy=snapkv")
     assert done.code == 0 and done.out.startswith("gate passed")
     files = "--junit", "gate.xml", "--summary", "gate.md", "--github"
-    done = kvbench("gate", "--baseline", str(one), "--current", str(same), *files)
+    done = kvbench("gate", "--baseline", str(results), "--current", str(same), *files)
     assert done.code == 5
     assert "the cell is missing, 30 rows" in done.out and "::error title=kvbench gate%3A present::" in done.out
     assert [case.get("type") for case in ET.parse("gate.xml").getroot().iter("failure")] == ["present"]
     assert Path("gate.md").read_text().startswith("## gate FAILED (present)")
     worse = folder(tmp_path / "worse", *(rows("snapkv", 5, budget=budget) for budget in ("0.1", "0.2")))
-    done = kvbench("gate", "--baseline", str(one), "--current", str(worse), "policy=snapkv", "--format", "json")
-    assert done.code == 5 and {found["check"] for found in json.loads(done.out)["findings"]} == {"regression"}
+    done = kvbench("gate", "--baseline", str(results), "--current", str(worse), "policy=snapkv", "--format", "json")
+    assert done.code == 5 and {finding["check"] for finding in json.loads(done.out)["findings"]} == {"regression"}
 
 
-def test_the_summary_of_a_github_step_grows(kvbench, one: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_summary_of_a_github_step_grows(kvbench, results: Path, tmp_path: Path, monkeypatch) -> None:
     summary = tmp_path / "step.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     same = folder(tmp_path / "same", rows("snapkv", 25))
-    kvbench(
-        "gate", "--baseline", str(one), "--current", str(same), "policy=snapkv,budget=0.1", "--summary", str(summary)
-    )
+    folders = "--baseline", str(results), "--current", str(same)
+    kvbench("gate", *folders, "policy=snapkv,budget=0.1", "--summary", str(summary))
     assert summary.read_text().startswith("before\n## gate passed")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--baseline", "one"], 2, "gate: the following arguments are required: --current"),
         (["--baseline", "one", "--current", "one"], 2, "are the same folder"),
@@ -179,10 +178,10 @@ def test_the_summary_of_a_github_step_grows(kvbench, one: Path, tmp_path: Path, 
         (["--baseline", "one", "--current", "two", "--junit", "no/where.xml"], 2, "cannot write"),
     ],
 )
-def test_bad_words_of_the_gate(kvbench, one: Path, words: list[str], code: int, said: str) -> None:
-    folder(one.parent / "two", rows("snapkv", 25))
+def test_bad_words_of_the_gate(kvbench, results: Path, words: list[str], code: int, message: str) -> None:
+    folder(results.parent / "two", rows("snapkv", 25))
     done = kvbench("gate", *words)
-    assert done.code == code and said in done.err, done.err
+    assert done.code == code and message in done.err, done.err
 
 
 def test_windows_that_differ_come_first(kvbench: Command, tiny: tuple[str, ...]) -> None:

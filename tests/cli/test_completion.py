@@ -59,9 +59,9 @@ def test_what_is_offered(words: list[str], offered: list[str]) -> None:
 def test_every_setting_that_is_offered_is_one() -> None:
     """Each can be read by the grammar, and belongs to a file or to conf/run.yaml."""
     for group in ("model", "task", "policy", "score", "schedule", "results", "data", "launcher", "logger"):
-        found = candidates(["run", f"{group}."])
-        assert found and len(found) == len(set(found))
-        for word in found:
+        offered = candidates(["run", f"{group}."])
+        assert offered and len(offered) == len(set(offered))
+        for word in offered:
             parse([f"{word}1"])
 
 
@@ -81,9 +81,9 @@ def test_names_are_those_of_the_lists(kvbench: Command) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None:
-    said = kvbench("help", command)
-    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", said.out))
-    assert told <= {*declared(command).flags(), "--help"}
+    finished = kvbench("help", command)
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", finished.out))
+    assert flags <= {*declared(command).flags(), "--help"}
 
 
 def test_formats_are_those_that_commands_take() -> None:
@@ -157,5 +157,5 @@ def test_zsh_reads_its_script(tmp_path: Path) -> None:
 
 
 def test_an_unknown_shell_is_told(kvbench: Command) -> None:
-    said = kvbench("completion", "bsh")
-    assert said.code == 2 and "no completion for bsh: did you mean bash?" in said.err
+    refused = kvbench("completion", "bsh")
+    assert refused.code == 2 and "no completion for bsh: did you mean bash?" in refused.err

@@ -26,8 +26,8 @@ def line_of(out: str, name: str) -> str:
             rows[-1] += line.strip()
         else:
             rows.append(line)
-    (found,) = (" ".join(row.split()) for row in rows if f" {name} " in row)
-    return found
+    (joined,) = (" ".join(row.split()) for row in rows if f" {name} " in row)
+    return joined
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +80,10 @@ def test_a_package_that_does_not_load_is_missing(
     monkeypatch.setattr(doctor.importlib, "import_module", failing("transformers", error))
     assert main(["doctor"]) == 3
     line = line_of(capsys.readouterr().out, "transformers")
-    said = " ".join(str(error).split())
-    assert line == (f"missing transformers {type(error).__name__}: {said}: pip install --force-reinstall transformers")
+    message = " ".join(str(error).split())
+    assert line == (
+        f"missing transformers {type(error).__name__}: {message}: pip install --force-reinstall transformers"
+    )
 
 
 def test_without_torch_no_device_is_listed(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:

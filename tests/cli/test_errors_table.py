@@ -179,11 +179,11 @@ def test_an_error_is_a_line_that_says_what_to_do(
     before = sorted(place.rglob("*"))
     command, code, words = TABLE[name]
     finished = kvbench(*command.split())
-    said = finished.err
-    assert finished.code == code, said
-    assert said.startswith("kvbench: ") and said.count("\n") == 1 and "Traceback" not in said
-    assert all(word in said for word in words), said
-    assert len(said) < 1200 and sorted(place.rglob("*")) == before
+    message = finished.err
+    assert finished.code == code, message
+    assert message.startswith("kvbench: ") and message.count("\n") == 1 and "Traceback" not in message
+    assert all(word in message for word in words), message
+    assert len(message) < 1200 and sorted(place.rglob("*")) == before
 
 
 def test_every_command_is_in_the_table() -> None:
@@ -231,7 +231,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.setattr(util, "find_spec", without)
-        for module in [one for name, one in sys.modules.items() if name.startswith("kvbench.") and one]:
+        for module in [module for name, module in sys.modules.items() if name.startswith("kvbench.") and module]:
             if getattr(module, "find_spec", None) is find:
                 monkeypatch.setattr(module, "find_spec", without)
 
@@ -246,7 +246,7 @@ def test_slurm_that_is_not_here(kvbench: Command, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (
             OSError(28, "No space left on device", "out/rows/1.jsonl"),
@@ -275,14 +275,14 @@ def test_slurm_that_is_not_here(kvbench: Command, monkeypatch: pytest.MonkeyPatc
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_a_machine_in_trouble(
-    kvbench: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
+    kvbench: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, message: str
 ) -> None:
     def fail(*words: object) -> None:
         raise error
 
     monkeypatch.setattr("kvbench.cli.list.items", fail)
     finished = kvbench("list", "tasks")
-    assert finished.code == code and finished.err.startswith(f"kvbench: {said}") and finished.err.count("\n") == 1
+    assert finished.code == code and finished.err.startswith(f"kvbench: {message}") and finished.err.count("\n") == 1
 
 
 def test_a_traceback_that_cannot_be_kept_is_no_second_error(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,10 @@ def test_samples_and_tasks_are_taken_together(kvbench: Command, model: tuple[str
         "both.tsv": ("task=ruler/niah_single_1,ruler/vt", "task.samples=1"),
     }.items():
         assert kvbench("heads", *model, *READ, *words, "--output", name).code == 0
-    one, two, both = table("one.json"), table("two.json"), table("both.json")
-    assert (two >= one).all() and (two > one).any()
-    assert (both == np.maximum(one, table("vt.json"))).all()
-    assert (np.loadtxt("both.tsv", delimiter="\t") == both).all()
+    one_sample, two_samples, two_tasks = table("one.json"), table("two.json"), table("both.json")
+    assert (two_samples >= one_sample).all() and (two_samples > one_sample).any()
+    assert (two_tasks == np.maximum(one_sample, table("vt.json"))).all()
+    assert (np.loadtxt("both.tsv", delimiter="\t") == two_tasks).all()
     source = json.loads(Path("both.json").read_text())["source"]
     assert source["contexts"] == 2 and source["score"]["chunk"] == 190
     assert [task["name"] for task in source["tasks"]] == ["ruler/niah_single_1", "ruler/vt"]
@@ -77,14 +77,17 @@ def test_statistics_of_queries_are_sums_over_all_tokens(
         assert kvbench("heads", *model, *read, *words, "--output", f"{name}.safetensors").code == 0
     both = ("task=ruler/niah_single_1,ruler/vt", "task.samples=1", "--output", "both.safetensors")
     assert kvbench("heads", *model, *read, *both).code == 0
-    one, two, vt, joint = (read_statistics(f"{name}.safetensors") for name in ("one", "two", "vt", "both"))
-    assert (two.source["prompts"], joint.source["prompts"]) == (2, 2) and not torch.equal(two.mean, one.mean)
-    counts = one.source["tokens"], vt.source["tokens"]
+    one_prompt, two_prompts, vt, joint = (
+        read_statistics(f"{name}.safetensors") for name in ("one", "two", "vt", "both")
+    )
+    assert (two_prompts.source["prompts"], joint.source["prompts"]) == (2, 2)
+    assert not torch.equal(two_prompts.mean, one_prompt.mean)
+    counts = one_prompt.source["tokens"], vt.source["tokens"]
     assert sum(counts) == joint.source["tokens"]
     for name in ("mean", "size"):
-        parts = [count * getattr(each, name) for count, each in zip(counts, (one, vt), strict=True)]
+        parts = [count * getattr(each, name) for count, each in zip(counts, (one_prompt, vt), strict=True)]
         assert torch.allclose(getattr(joint, name), torch.stack(parts).sum(dim=0) / sum(counts), atol=1e-5)
-    assert (one.size > one.mean.abs()).all() and (one.frequencies[:, 0] == 1).all()
+    assert (one_prompt.size > one_prompt.mean.abs()).all() and (one_prompt.frequencies[:, 0] == 1).all()
     run = ("run", *READ[:-1], "policy=triattention", "task.samples=1", "budget=40", "schedule.decode_every=1")
     assert kvbench(*run, *model, "score.statistics=two.safetensors", "results.dir=rows").code == 0
     assert [row.error for row in rows_of(Path("rows"))] == [None]

@@ -24,13 +24,13 @@ def examples() -> dict[str, list[str]]:
 
     from kvbench.cli.main import main
 
-    found = {}
+    by_command = {}
     for command in COMMANDS:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             assert main([command, "--help"]) == 0
-        found[command] = [line.strip() for line in EXAMPLE.findall(out.getvalue().partition(HYDRA)[0])]
-    return found
+        by_command[command] = [line.strip() for line in EXAMPLE.findall(out.getvalue().partition(HYDRA)[0])]
+    return by_command
 
 
 def test_every_command_has_examples(examples: dict[str, list[str]]) -> None:
@@ -43,7 +43,7 @@ def test_every_command_has_examples(examples: dict[str, list[str]]) -> None:
 READING = ("report", "compare", "gate", "export", "status", "cancel", "list", "completion")
 
 
-@pytest.mark.parametrize("command", [one for one in READING if one != "completion"])
+@pytest.mark.parametrize("command", [name for name in READING if name != "completion"])
 def test_examples_that_read_are_run(
     kvbench: Command, examples: dict[str, list[str]], tmp_path: Path, command: str
 ) -> None:
@@ -91,7 +91,7 @@ def test_settings_of_examples_are_legal(kvbench: Command, examples: dict[str, li
 
 
 @pytest.mark.parametrize("width", [40, 80])
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one != "run"])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
 def test_help_fits_the_screen(kvbench: Command, monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
     """Words that cannot be cut aside."""
     monkeypatch.setenv("COLUMNS", str(width))
@@ -105,9 +105,9 @@ def test_help_fits_the_screen(kvbench: Command, monkeypatch: pytest.MonkeyPatch,
 
 def test_the_help_of_a_run_fits_80_columns(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = kvbench("run", "--help").out
-    assert max(map(len, said.splitlines())) <= 80 and "Exit codes" in said
-    assert not re.search(r"\w-$", said, re.MULTILINE), "folded inside a name"
+    help_text = kvbench("run", "--help").out
+    assert max(map(len, help_text.splitlines())) <= 80 and "Exit codes" in help_text
+    assert not re.search(r"\w-$", help_text, re.MULTILINE), "folded inside a name"
 
 
 def test_the_help_of_a_run_begins_with_ten_settings(kvbench: Command) -> None:
@@ -134,6 +134,6 @@ def test_an_example_is_cut_where_a_shell_goes_on() -> None:
 
 
 def test_help_of_nothing_is_the_list_of_commands(kvbench: Command) -> None:
-    said = kvbench("--help")
-    assert all(re.search(rf"^  {name} ", said.out, re.MULTILINE) for name in COMMANDS)
-    assert kvbench("help").out == kvbench().out == said.out
+    finished = kvbench("--help")
+    assert all(re.search(rf"^  {name} ", finished.out, re.MULTILINE) for name in COMMANDS)
+    assert kvbench("help").out == kvbench().out == finished.out

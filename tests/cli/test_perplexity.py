@@ -96,10 +96,10 @@ def test_a_window_is_a_masked_forward(
     assert kvbench("run", *pg19, *STREAMING, "budget=10", f"task.evict={evict}").code == 0
     row, column = torch.arange(27)[:, None], torch.arange(27)
     sees = (column <= row) & ((column < 3) | (column >= row - (held - 3)))
-    for found, name in zip(by_sample(), sorted(BOOKS), strict=True):
-        assert found.value == pytest.approx(losses(model, BOOKS[name], sees).mean().item(), abs=1e-5)
-        assert found.kept_tokens == min(held, found.prompt_tokens or 0)
-        assert found.schedule == "prompt decode_every=1"
+    for book_row, name in zip(by_sample(), sorted(BOOKS), strict=True):
+        assert book_row.value == pytest.approx(losses(model, BOOKS[name], sees).mean().item(), abs=1e-5)
+        assert book_row.kept_tokens == min(held, book_row.prompt_tokens or 0)
+        assert book_row.schedule == "prompt decode_every=1"
     whole = losses(model, BOOKS["a.txt"]).mean().item()
     assert abs(losses(model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
 
@@ -122,11 +122,13 @@ def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str
 
 def test_without_reset_books_are_one_stream(kvbench: Command, pg19: tuple[str, ...], model: Path) -> None:
     """All but the last token of each book, one after the other, seen through one mask; the first of a book is given."""
-    asked = (*pg19, *STREAMING, "budget=10", "task.reset=false")
-    assert kvbench("run", *asked).code == 0
+    settings = (*pg19, *STREAMING, "budget=10", "task.reset=false")
+    assert kvbench("run", *settings).code == 0
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [tokenizer(BOOKS[name].replace("\r\n", "\n")).input_ids[:-1][:27] for name in sorted(BOOKS)]
-    fed, targets = ([one for ids in texts for one in part(ids)] for part in (lambda ids: ids[:-1], lambda ids: ids[1:]))
+    fed, targets = (
+        [token for ids in texts for token in part(ids)] for part in (lambda ids: ids[:-1], lambda ids: ids[1:])
+    )
     row, column = torch.arange(len(fed))[:, None], torch.arange(len(fed))
     sees = (column <= row) & ((column < 3) | (column >= row - 7))
     mask = torch.zeros(1, 1, *sees.shape).masked_fill(~sees, -math.inf)
@@ -135,27 +137,27 @@ def test_without_reset_books_are_one_stream(kvbench: Command, pg19: tuple[str, .
         logits = plain(torch.tensor([fed]), attention_mask=mask).logits[0]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="none")
     rows, start = by_sample(), 0
-    for found, ids in zip(rows, texts, strict=True):
+    for book_row, ids in zip(rows, texts, strict=True):
         own = expected[start : start + len(ids) - 1]
-        assert found.value == pytest.approx(own.mean().item(), abs=1e-5) and found.new_tokens == len(own)
+        assert book_row.value == pytest.approx(own.mean().item(), abs=1e-5) and book_row.new_tokens == len(own)
         start += len(own)
-        assert found.prompt_tokens == start and found.kept_tokens == 10
+        assert book_row.prompt_tokens == start and book_row.kept_tokens == 10
     assert rows[0].task_version == "pg19-stream.1"
-    assert kvbench("run", *asked, "task.samples=2", "results.dir=parts").code == 0
-    assert kvbench("run", *asked, "results.dir=parts").code == 0, "the last book is read after the first two again"
+    assert kvbench("run", *settings, "task.samples=2", "results.dir=parts").code == 0
+    assert kvbench("run", *settings, "results.dir=parts").code == 0, "the last book is read after the first two again"
     assert outcomes(Path("parts")) == outcomes(Path("out"))
 
 
 def test_a_stream_stops_where_the_model_does_unless_positions_are_those_of_the_cache(
     kvbench: Command, pg19: tuple[str, ...]
 ) -> None:
-    asked = (*pg19, *STREAMING, "budget=10", "task.reset=false", "model.max_length=60")
-    assert kvbench("run", *asked).code == 4
+    settings = (*pg19, *STREAMING, "budget=10", "task.reset=false", "model.max_length=60")
+    assert kvbench("run", *settings).code == 4
     assert [row.error is None for row in by_sample()] == [True, True, False]
     assert "beyond the longest sequence of the model, 60 tokens; use policy.positions=cache" in (
         by_sample()[2].error or ""
     )
-    assert kvbench("run", *asked, "policy.positions=cache", "results.dir=far").code == 0
+    assert kvbench("run", *settings, "policy.positions=cache", "results.dir=far").code == 0
     refused = kvbench("run", *pg19, *STREAMING, "budget=0.5", "task.reset=false")
     assert refused.code == 2 and "budget=0.5 is a fraction of one text" in refused.err
 
@@ -177,8 +179,8 @@ def test_cells_that_do_not_fit_together_are_halved(
 ) -> None:
     """Memory runs out in the middle of a book: rows, curves and kept sets are those of a run with enough of it."""
     swept = ("policy=tova,streaming_llm", "policy.recent=3", "score=attn", "budget=7,9", "results.kept=positions")
-    asked = (*pg19, *swept, "task.samples=2", "task.context_length=12", f"task.reset={not stream}")
-    assert kvbench("run", *asked).code == 0
+    settings = (*pg19, *swept, "task.samples=2", "task.context_length=12", f"task.reset={not stream}")
+    assert kvbench("run", *settings).code == 0
     attend = EvictingBatch.attend
 
     def short_of_memory(tile: EvictingBatch, *given: Any) -> torch.Tensor:
@@ -187,7 +189,7 @@ def test_cells_that_do_not_fit_together_are_halved(
         return attend(tile, *given)
 
     monkeypatch.setattr(EvictingBatch, "attend", short_of_memory)
-    halved = kvbench("run", *asked, "results.dir=halved")
+    halved = kvbench("run", *settings, "results.dir=halved")
     assert halved.code == 0 and "ran out of memory" in halved.err
     assert outcomes(Path("halved")) == outcomes(Path("out")) and len(outcomes(Path("out"))) == 8
     for room in ("curves", "kept"):
@@ -205,7 +207,7 @@ def test_a_cell_without_memory_is_an_error_of_its_rows(
 
     def short_of_memory(tile: EvictingBatch, new: int) -> None:
         finish(tile, new)
-        if any(one.every is None for one in tile.caches) and tile.num_new_tokens > 9:  # the full cache
+        if any(cache.every is None for cache in tile.caches) and tile.num_new_tokens > 9:  # the full cache
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
     monkeypatch.setattr(EvictingBatch, "finish", short_of_memory)
@@ -220,7 +222,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("settings", "reason"),
     [
         (("task.samples=4",), "there are 3 books"),
         (("task.samples=0",), "allowed: 1 or more books"),
@@ -242,10 +244,10 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_what_cannot_be_is_refused(
-    kvbench: Command, pg19: tuple[str, ...], asked: tuple[str, ...], reason: str
+    kvbench: Command, pg19: tuple[str, ...], settings: tuple[str, ...], reason: str
 ) -> None:
-    policy = () if asked[0].startswith("policy=") else ("policy=h2o",)
-    finished = kvbench("run", *pg19, *policy, "budget=20", *asked)
+    policy = () if settings[0].startswith("policy=") else ("policy=h2o",)
+    finished = kvbench("run", *pg19, *policy, "budget=20", *settings)
     assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
 
 

@@ -32,8 +32,8 @@ def test_every_probe_is_tried_here() -> None:
 def test_a_probe_measures_prints_draws_and_resumes(
     kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    asked = (name, *tiny, "task.samples=2", *SMALL[name])
-    first = kvbench("probe", *asked, "--plot", "seen.png")
+    arguments = (name, *tiny, "task.samples=2", *SMALL[name])
+    first = kvbench("probe", *arguments, "--plot", "seen.png")
     assert first.code == 0, first.err
     assert first.out.startswith(name) and "over n = 2 samples" in first.out
     assert (tmp_path / "seen.png").read_bytes().startswith(PNG)
@@ -42,32 +42,32 @@ def test_a_probe_measures_prints_draws_and_resumes(
     assert set(frame["probe"]) == {name} and set(frame["layer"]) == {0, 1} and frame["value"].notna().any()
     assert frame["cell"].nunique() == len(list((tmp_path / "out" / "cells").iterdir()))
     monkeypatch.setattr(probe_run, "load", lambda _: pytest.fail("a finished probe loads no model"))
-    again = kvbench("probe", *asked, "--format", "csv")
+    again = kvbench("probe", *arguments, "--format", "csv")
     lines = list(csv.DictReader(io.StringIO(again.out)))
     assert again.code == 0 and "are in out" in again.err
     assert {"n", "mean", "low", "high", "quantity"} <= set(lines[0]) and all(line["n"] == "2" for line in lines)
-    told = json.loads(kvbench("probe", *asked, "--format", "json", "--by", "sample").out)
-    assert {line["sample"] for line in told} == {0, 1} and all(line["low"] is None for line in told)
+    by_sample = json.loads(kvbench("probe", *arguments, "--format", "json", "--by", "sample").out)
+    assert {line["sample"] for line in by_sample} == {0, 1} and all(line["low"] is None for line in by_sample)
 
 
 def test_more_samples_go_on_where_fewer_stopped(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
-    asked = ("head_scores", *(word for word in tiny if word != "results.dir=out"), "score=attn", "policy=plain")
-    kvbench("probe", *asked, "task.samples=1", "--results", "other")
+    arguments = ("head_scores", *(word for word in tiny if word != "results.dir=out"), "score=attn", "policy=plain")
+    kvbench("probe", *arguments, "task.samples=1", "--results", "other")
     (path,) = (tmp_path / "other" / "probes").iterdir()
     before = path.stat().st_mtime_ns
-    more = kvbench("probe", *asked, "task.samples=2", "--results", "other", "--format", "markdown")
+    more = kvbench("probe", *arguments, "task.samples=2", "--results", "other", "--format", "markdown")
     assert "1 measurement to run (1 are there already)" in more.err and "| layer |" in more.out
     assert path.stat().st_mtime_ns == before and len(list((tmp_path / "other" / "probes").iterdir())) == 2
-    fewer = kvbench("probe", *asked, "task.samples=1", "--results", "other", "--out", "table.txt")
+    fewer = kvbench("probe", *arguments, "task.samples=1", "--results", "other", "--out", "table.txt")
     assert fewer.out == "" and "n = 1 samples" in (tmp_path / "table.txt").read_text()
 
 
 def test_a_sample_that_fails_says_why_and_is_tried_again_when_asked(
     kvbench: Command, tiny: tuple[str, ...], tmp_path: Path
 ) -> None:
-    asked = ("oracle_recall", *tiny, "task.samples=1", "score=attn", "budget=0.01", "probe.windows=4")
+    arguments = ("oracle_recall", *tiny, "task.samples=1", "score=attn", "budget=0.01", "probe.windows=4")
     for flags, measured in (((), True), ((), False), (("--retry-errors",), True)):
-        finished = kvbench("probe", *asked, *flags)
+        finished = kvbench("probe", *arguments, *flags)
         assert finished.code == 4 and "1 failed: budget=0.01 keeps" in finished.out
         assert ("to run" in finished.err) is measured
     assert len(list((tmp_path / "out" / "probes").iterdir())) == 1
@@ -75,9 +75,9 @@ def test_a_sample_that_fails_says_why_and_is_tried_again_when_asked(
 
 def test_what_is_usual_gives_way_to_what_is_named(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """The usual layout of oracle_recall goes with the usual policy; another policy has its own."""
-    asked = ("probe", "oracle_recall", *tiny, "task.samples=1", "probe.windows=4", "score=attn", "--format", "csv")
-    heads = [kvbench(*asked, *more, "--by", "head") for more in ((), ("policy=snapkv",))]
-    assert [len(list(csv.DictReader(io.StringIO(one.out)))) for one in heads] == [4, 2]
+    arguments = ("probe", "oracle_recall", *tiny, "task.samples=1", "probe.windows=4", "score=attn", "--format", "csv")
+    heads = [kvbench(*arguments, *more, "--by", "head") for more in ((), ("policy=snapkv",))]
+    assert [len(list(csv.DictReader(io.StringIO(finished.out)))) for finished in heads] == [4, 2]
 
 
 def test_the_question_is_read_after_the_cut(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -116,8 +116,8 @@ def test_bad_arguments_are_refused_in_one_line(
 
 def test_layers_with_windows_of_their_own_have_no_numbers(kvbench: Command) -> None:
     """A shape model whose every other layer is local."""
-    asked = ("set_error", "model=shape/tiny-gemma2", "task.samples=1", "score=attn", "budget=0.5", "--format", "csv")
-    finished = kvbench("probe", *asked)
+    arguments = ("set_error", "model=shape/tiny-gemma2", "task.samples=1", "score=attn", "budget=0.5")
+    finished = kvbench("probe", *arguments, "--format", "csv")
     layers = {line["layer"] for line in csv.DictReader(io.StringIO(finished.out))}
     assert finished.code == 0 and layers == {"1", "3"}, finished.err
 
@@ -130,8 +130,8 @@ def test_probes_can_be_listed(kvbench: Command) -> None:
 def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) -> None:
     (tmp_path / "data" / "pg19").mkdir(parents=True)
     (tmp_path / "data" / "pg19" / "1.txt").write_text("It was a dark night. " * 200)
-    asked = ("task=pg19", "schedule.decode_every=1", f"data.root={tmp_path / 'data'}")
-    finished = kvbench("probe", "set_error", *asked)
+    settings = ("task=pg19", "schedule.decode_every=1", f"data.root={tmp_path / 'data'}")
+    finished = kvbench("probe", "set_error", *settings)
     assert finished.code == 2 and "task pg19 has no question" in finished.err and finished.err.count("\n") == 1, (
         finished.err
     )

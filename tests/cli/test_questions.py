@@ -40,8 +40,10 @@ def test_questions_share_prefill_and_cut(kvbench: Command, asking: tuple[str, ..
     assert [row.question_number for row in rows] == [1, 2, 1, 2, 3] * 2
     for policy in ("kvzip", "snapkv"):
         own = [row for row in rows if row.policy == policy]
-        by_context = {row.context_sha256: {one.kept_sha256 for one in own if one.context_sha256 == row.context_sha256}
-                      for row in own}  # fmt: skip
+        by_context = {
+            row.context_sha256: {other.kept_sha256 for other in own if other.context_sha256 == row.context_sha256}
+            for row in own
+        }
         assert len(by_context) == 2 and all(len(kept) == 1 for kept in by_context.values())
     assert all(row.schedule == "context" and row.metric == "kvzip_inclusion" for row in rows)
 
@@ -59,10 +61,10 @@ def test_questions_asked_alone_are_the_same_rows(kvbench: Command, asking: tuple
 def test_the_instruction_is_in_the_head_that_kvzip_keeps(kvbench: Command, asking: tuple[str, ...]) -> None:
     kvbench("run", *asking, "policy=kvzip", "budget=0.3", "results.kept=positions", "task.samples=1")
     opening = "Given the context, answer to the following question or request without explanation.\n\n"
-    path = next(one.removeprefix("model.path=") for one in asking if one.startswith("model.path="))
+    path = next(setting.removeprefix("model.path=") for setting in asking if setting.startswith("model.path="))
     tokenizer = AutoTokenizer.from_pretrained(path)
     whole, alone = (tokenizer(text).input_ids for text in (opening + FACTS, opening))
-    head = next(place for place, (one, two) in enumerate(zip(whole, alone, strict=False)) if one != two)
+    head = next(place for place, (token, other) in enumerate(zip(whole, alone, strict=False)) if token != other)
     assert head > 10
     kept = json.loads(next(Path("out/kept").glob("*.jsonl")).read_text().splitlines()[0])
     for layer in kept["kept"]:
@@ -85,8 +87,8 @@ def test_tables_by_question_number(kvbench: Command, asking: tuple[str, ...]) ->
     numbers = [cell.partition("<br>")[0].strip() for cell in header.split("|") if "question" in cell]
     assert numbers == [f"question number {number}" for number in (1, 2, 3)], shown.out
     assert "snapkv" in shown.out and "full" in shown.out
-    one = kvbench("report", "table", "--results", "out", "--format", "csv", "question_number=3")
-    assert [line.split(",")[6] for line in one.out.splitlines()[1:]] == ["1", "1"]
+    third = kvbench("report", "table", "--results", "out", "--format", "csv", "question_number=3")
+    assert [line.split(",")[6] for line in third.out.splitlines()[1:]] == ["1", "1"]
     refused = kvbench("report", "table", "--results", "out", "cols=question_number", "against=full")
     assert refused.code == 2 and "against= compares complete cells" in refused.err
 
@@ -131,8 +133,8 @@ def test_a_kill_in_the_middle_of_a_conversation_costs_no_row(
 
     with monkeypatch.context() as patch:
         patch.setattr(prefill_job, "converse", doomed)
-        (said := tmp_path / "said").mkdir()
-        child = Forked(lambda: main([*run, "results.dir=killed"]), tmp_path, said)
+        (output_folder := tmp_path / "said").mkdir()
+        child = Forked(lambda: main([*run, "results.dir=killed"]), tmp_path, output_folder)
         assert child.wait() == -signal.SIGKILL
     kept = rows_of(Path("killed"))
     assert {row.question_number for row in kept} == {1, 2} and len(kept) == 4

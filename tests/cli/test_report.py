@@ -11,11 +11,11 @@ from tests.cli.conftest import Command
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two policies, two samples each."""
-    asked = {"model": "m", "task": "t", "context_length": 512, "score": "attn", "budget": "0.1"}
+    settings = {"model": "m", "task": "t", "context_length": 512, "score": "attn", "budget": "0.1"}
     blank = dict.fromkeys(("task_version", "variant", "layout", "schedule", "seed"))
     with Recorder(tmp_path / "runs") as recorder:
         for policy in ("h2o", "tova"):
-            rows = [Row(cell=policy, sample=i, policy=policy, value=float(i), **asked, **blank) for i in range(2)]
+            rows = [Row(cell=policy, sample=i, policy=policy, value=float(i), **settings, **blank) for i in range(2)]
             recorder.append(rows)
     return tmp_path / "runs"
 
@@ -46,7 +46,7 @@ def test_an_empty_selection_is_said_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("table", "polcy=h2o"), "rows have no column 'polcy'"),
         (("table", "h2o"), "cannot read h2o: settings are key=value"),
@@ -55,6 +55,6 @@ def test_an_empty_selection_is_said_and_leaves_nothing(
         (("tables",), "unknown report tables: did you mean table?"),
     ],
 )
-def test_wrong_words_are_usage(kvbench: Command, folder: Path, words: tuple[str, ...], said: str) -> None:
+def test_wrong_words_are_usage(kvbench: Command, folder: Path, words: tuple[str, ...], message: str) -> None:
     finished = kvbench("report", *words, "--results", str(folder))
-    assert finished.code == 2 and said in finished.err and finished.err.count("\n") == 1
+    assert finished.code == 2 and message in finished.err and finished.err.count("\n") == 1

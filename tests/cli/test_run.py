@@ -218,7 +218,7 @@ def test_a_text_of_the_task_ends_an_answer(kvbench: Command, tiny: tuple[str, ..
         for folder, *more in (("stopped",), ("late", "task.min_new_tokens=8"))
     )
     assert stopped.code == late.code == 0, stopped.err + late.err
-    answers = {one.sample: one for one in rows_of(Path("stopped"))}
+    answers = {answer.sample: answer for answer in rows_of(Path("stopped"))}
     assert answers[row.sample].prediction == str(row.prediction)[: str(row.prediction).index(word)]
     assert answers[row.sample].new_tokens < 8 == rows_of(Path("late"))[row.sample].new_tokens
     bad = kvbench("run", *tiny, "task.stop=[No such text]", "results.dir=bad")

@@ -11,11 +11,11 @@ STEPS = ("schedule.decode_every=1", "schedule.prefill_block=50")
 
 def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Two cells that evict once share a prefill, two that evict after every block do not."""
-    asked = (*tiny, "policy=h2o", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
-    planned = kvbench("plan", *asked)
+    settings = (*tiny, "policy=h2o", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
+    planned = kvbench("plan", *settings)
     assert planned.out.count("evicted after every 50 tokens of the prompt: later blocks attend to what was kept") == 2
     assert "evicted after the prompt\n" in planned.out
-    assert kvbench("run", *asked).err.count("from 9 prefills") == 1
+    assert kvbench("run", *settings).err.count("from 9 prefills") == 1
     rows = rows_of(Path("out"))
     for row in rows:
         assert row.error is None and str(row.kept_tokens) in ("20", "30", "20.0", "30.0")
@@ -29,8 +29,8 @@ def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple
 
 def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Within the same prefill, from the same first cut."""
-    asked = (*tiny, "policy=tova", "budget=25", "schedule.decode_every=null,1,3", "task.samples=2")
-    assert "6 rows from 2 prefills" in kvbench("run", *asked).err
+    settings = (*tiny, "policy=tova", "budget=25", "schedule.decode_every=null,1,3", "task.samples=2")
+    assert "6 rows from 2 prefills" in kvbench("run", *settings).err
     rows = rows_of(Path("out"))
     assert len({row.kept_sha256 for row in rows}) == 2 and {row.error for row in rows} == {None}
     held = {row.schedule: row.peak_bytes for row in rows}
@@ -43,19 +43,19 @@ def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut
     kvbench: Command, tiny: tuple[str, ...]
 ) -> None:
     """Then answers differ in confidence at least; what is kept is the same. Samples do not see each other."""
-    asked = (*tiny, "policy=streaming_llm", "policy.positions=original,cache", "budget=20,500", "task.samples=2")
+    settings = (*tiny, "policy=streaming_llm", "policy.positions=original,cache", "budget=20,500", "task.samples=2")
     for number, schedule in enumerate(("schedule.evict_after=context", *STEPS)):
         out = Path(f"out{number}")
-        assert kvbench("run", *asked, schedule, f"results.dir={out}").code == 0
+        assert kvbench("run", *settings, schedule, f"results.dir={out}").code == 0
         rows = rows_of(out)
         assert len(rows) == 8 and {row.error for row in rows} == {None}
         for budget in ("20", "500"):
             for sample in {row.sample for row in rows}:
-                one, other = (row for row in rows if (row.budget, row.sample) == (budget, sample))
-                assert one.kept_sha256 == other.kept_sha256
-                assert (one.top2_margin == other.top2_margin) == (budget == "500")
+                first, second = (row for row in rows if (row.budget, row.sample) == (budget, sample))
+                assert first.kept_sha256 == second.kept_sha256
+                assert (first.top2_margin == second.top2_margin) == (budget == "500")
     alone = ("policy.positions=cache", "budget=20", "task.samples=1", STEPS[0], "results.dir=alone")
-    assert kvbench("run", *asked[:-3], *alone).code == 0
+    assert kvbench("run", *settings[:-3], *alone).code == 0
     together = outcomes(Path("out1"))
     assert all(together[key] == outcome for key, outcome in outcomes(Path("alone")).items())
 
@@ -63,10 +63,10 @@ def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut
 @pytest.mark.parametrize("steps", STEPS)
 def test_no_state_survives_a_sample(kvbench: Command, tiny: tuple[str, ...], steps: str) -> None:
     """Samples one after the other leave the rows that each leaves alone, and so do other cells beside it."""
-    asked = (*tiny, "policy=h2o", "policy.recent=4", "policy.window=all", steps)
-    assert kvbench("run", *asked, "budget=20,30,0.3", "results.dir=together").code == 0
+    settings = (*tiny, "policy=h2o", "policy.recent=4", "policy.window=all", steps)
+    assert kvbench("run", *settings, "budget=20,30,0.3", "results.dir=together").code == 0
     for samples in (1, 2, 3):
-        assert kvbench("run", *asked, "budget=20", f"task.samples={samples}", "results.dir=apart").code == 0
+        assert kvbench("run", *settings, "budget=20", f"task.samples={samples}", "results.dir=apart").code == 0
     apart, together = outcomes(Path("apart")), outcomes(Path("together"))
     assert len(apart) == 3 and apart == {key: together[key] for key in apart}
 
@@ -77,7 +77,7 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("settings", "reason"),
     [
         (
             ("schedule.decode_every=0",),
@@ -92,9 +92,9 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_what_cannot_be_is_refused(
-    kvbench: Command, tiny: tuple[str, ...], asked: tuple[str, ...], reason: str
+    kvbench: Command, tiny: tuple[str, ...], settings: tuple[str, ...], reason: str
 ) -> None:
-    finished = kvbench("run", *tiny, "policy=snapkv", *asked)
+    finished = kvbench("run", *tiny, "policy=snapkv", *settings)
     assert finished.code == 2 and reason in finished.err
 
 
@@ -107,8 +107,8 @@ def test_a_budget_below_the_protected_tokens_is_an_error_of_its_sample(kvbench: 
 def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """All policies over one context share its prefill and its repetition; what cannot be repeated again is refused."""
     policies = "policy=kvzip,kvzip_uniform,kvzip_head,h2o"
-    asked = (*tiny, policies, "score=kvzip", "score.chunk=100", "budget=0.3,0.5", "schedule.evict_after=context")
-    assert "24 rows from 3 prefills" in kvbench("run", *asked).err
+    settings = (*tiny, policies, "score=kvzip", "score.chunk=100", "budget=0.3,0.5", "schedule.evict_after=context")
+    assert "24 rows from 3 prefills" in kvbench("run", *settings).err
     rows = rows_of(Path("out"))
     assert {row.error for row in rows} == {None} and {row.schedule for row in rows} == {"context"}
     kept = {(row.policy, row.budget): row.kept_fraction for row in rows if row.sample == 0}
@@ -125,9 +125,9 @@ def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ..
 
 
 def test_cake_cuts_while_it_answers_unless_told_otherwise(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    asked = (*tiny, "policy=cake", "policy.window=8", "policy.recent=8", "budget=25", "task.samples=1")
-    assert kvbench("run", *asked, "results.dir=own").code == 0
-    assert kvbench("run", *asked, "schedule.decode_every=null", "results.dir=grows").code == 0
+    settings = (*tiny, "policy=cake", "policy.window=8", "policy.recent=8", "budget=25", "task.samples=1")
+    assert kvbench("run", *settings, "results.dir=own").code == 0
+    assert kvbench("run", *settings, "schedule.decode_every=null", "results.dir=grows").code == 0
     (own,), (grows,) = rows_of(Path("own")), rows_of(Path("grows"))
     assert (own.schedule, grows.schedule) == ("prompt decode_every=1", "prompt")
     assert own.kept_sha256 == grows.kept_sha256 and own.error is None
@@ -140,10 +140,10 @@ def test_a_table_of_another_model_is_refused_before_anything_is_written(
     """The tiny model has two layers of two KV heads."""
     for name, text in {"own": "0.9\t0.1\n0.4\t1\n", "other": "0.9\t0.1\n0.4\t1\n0.2\t0.3\n"}.items():
         Path(f"{name}.tsv").write_text(text)
-    asked = (*tiny, "policy=duo_attention", "policy.recent=4", "budget=0.5", "task.samples=1")
-    refused = kvbench("run", *asked, "score.path=other.tsv")
+    settings = (*tiny, "policy=duo_attention", "policy.recent=4", "budget=0.5", "task.samples=1")
+    refused = kvbench("run", *settings, "score.path=other.tsv")
     assert refused.code == 2 and not list(Path("out").glob("rows/*"))
     assert "score.path=other.tsv: the table has 3 layers and 2 KV heads, the model 2 layers" in refused.err
-    assert kvbench("run", *asked, "score.path=own.tsv").code == 0
+    assert kvbench("run", *settings, "score.path=own.tsv").code == 0
     (row,) = rows_of(Path("out"))
     assert row.error is None and row.schedule == "prompt decode_every=1"

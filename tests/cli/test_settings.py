@@ -25,9 +25,9 @@ def cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cells:
 def test_a_policy_without_a_score_keeps_its_own(cells: Cells, policy: str) -> None:
     (own,) = cells(f"policy={policy}")
     crossed = cells(f"policy={policy}", "score=obcache_joint,random,attn")
-    assert {one.score for one in crossed} == {own.score} and own.score.name == "recency"
-    assert {one.id for one in crossed} == {own.id}
-    assert {one.score_label for one in crossed} == {None}
+    assert {cell.score for cell in crossed} == {own.score} and own.score.name == "recency"
+    assert {cell.id for cell in crossed} == {own.id}
+    assert {cell.score_label for cell in crossed} == {None}
 
 
 def test_streaming_llm_keeps_the_same_pairs_whatever_it_is_crossed_with(
@@ -62,8 +62,8 @@ def test_streaming_llm_keeps_the_same_pairs_whatever_it_is_crossed_with(
     ids=" ".join,
 )
 def test_a_label_shows_what_differs_from_the_file(cells: Cells, words: list[str], policy: str, score: str) -> None:
-    (one,) = cells(*words)
-    assert (one.policy_label, one.score_label) == (policy, score)
+    (cell,) = cells(*words)
+    assert (cell.policy_label, cell.score_label) == (policy, score)
 
 
 def test_a_setting_applies_to_the_files_that_have_it(cells: Cells) -> None:
@@ -77,25 +77,25 @@ def test_a_setting_applies_to_the_files_that_have_it(cells: Cells) -> None:
 
 @pytest.mark.parametrize("word", ["policy='h2o'", 'policy="h2o"', "policy= h2o", "policy=h2o "])
 def test_names_may_be_quoted(cells: Cells, word: str) -> None:
-    assert [one.policy.name for one in cells(word)] == ["h2o"]
-    assert [one.policy.name for one in cells(f"{word},tova")] == ["h2o", "tova"]
+    assert [cell.policy.name for cell in cells(word)] == ["h2o"]
+    assert [cell.policy.name for cell in cells(f"{word},tova")] == ["h2o", "tova"]
 
 
 @pytest.mark.parametrize("text", ["1234567", "12345e6", "1_0", "0x1", "true", "main"])
 def test_a_text_stays_as_it_was_written(cells: Cells, text: str) -> None:
-    (one,) = cells("model=hf", "model.path=org/name", f"model.revision={text}", "task.context_length=512")
-    assert one.model.revision == text
+    (cell,) = cells("model=hf", "model.path=org/name", f"model.revision={text}", "task.context_length=512")
+    assert cell.model.revision == text
 
 
 def test_a_range_has_no_noise(cells: Cells) -> None:
-    assert [str(one.budget) for one in cells("budget=range(0.1,0.5,0.1)")] == ["0.1", "0.2", "0.3", "0.4"]
-    assert [str(one.budget) for one in cells("budget=range(0.1,0.4,0.1)")] == ["0.1", "0.2", "0.3"]
-    assert [one.policy.window for one in cells("policy.window=range(8,17,4)")] == [8, 12, 16]
+    assert [str(cell.budget) for cell in cells("budget=range(0.1,0.5,0.1)")] == ["0.1", "0.2", "0.3", "0.4"]
+    assert [str(cell.budget) for cell in cells("budget=range(0.1,0.4,0.1)")] == ["0.1", "0.2", "0.3"]
+    assert [cell.policy.window for cell in cells("policy.window=range(8,17,4)")] == [8, 12, 16]
 
 
 def test_of_a_repeated_setting_the_last_counts(cells: Cells) -> None:
-    (one,) = cells("policy=tova", "budget=0.1", "policy=h2o", "budget=0.3")
-    assert (one.policy.name, str(one.budget)) == ("h2o", "0.3")
+    (cell,) = cells("policy=tova", "budget=0.1", "policy=h2o", "budget=0.3")
+    assert (cell.policy.name, str(cell.budget)) == ("h2o", "0.3")
 
 
 def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> None:
@@ -107,15 +107,17 @@ def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> No
     words = (f"data.root={tmp_path}", "policy=h2o,tova", "task.context_length=1024")
     every = cells("task=ruler", *words)
     names = [name for name in options("task") if name.startswith("ruler/")]
-    assert [one.task.name for one in every] == [name for name in names for _ in range(2)] and len(every) >= 16
+    assert [cell.task.name for cell in every] == [name for name in names for _ in range(2)] and len(every) >= 16
     named = cells(f"task=ruler/niah_multikey_2,{','.join(names[:2])}", *words)
-    assert [one.id for one in cells("task=ruler/niah_multikey_2,ruler", *words)[:2]] == [one.id for one in named[:2]]
+    assert [cell.id for cell in cells("task=ruler/niah_multikey_2,ruler", *words)[:2]] == [
+        cell.id for cell in named[:2]
+    ]
 
 
 def test_a_pattern_stands_for_what_it_matches(cells: Cells) -> None:
-    names = [one.task.name for one in cells("task=ruler/*we,ruler/vt")]
+    names = [cell.task.name for cell in cells("task=ruler/*we,ruler/vt")]
     assert names == ["ruler/cwe", "ruler/fwe", "ruler/vt"]
-    assert {one.policy.name for one in cells("policy=*ov*")} == {"tova"}
+    assert {cell.policy.name for cell in cells("policy=*ov*")} == {"tova"}
     with pytest.raises(ValueError, match=r"unknown task ruler/nah_\*"):
         cells("task=ruler/nah_*")
 

@@ -21,7 +21,7 @@ from tests.cli.conftest import Command, outcomes
 CELLS = ("policy=full,snapkv", "budget=0.2")
 
 
-def told(folder: Path, **changes: object) -> Process:
+def write_process(folder: Path, **changes: object) -> Process:
     """The file of a process, as it may be found."""
     heart = Heartbeat(ResultsFolder(folder), 100.0, 180.0)
     name = heart.start()
@@ -40,9 +40,9 @@ def test_a_finished_sweep_and_one_that_grew(kvbench: Command, tiny: tuple[str, .
     assert "processes: 1 ended; 0 prompts being made" in done.out and "device hours: " in done.out
     ResultsFolder("out").write_sweep(("more",), {next(Path("out/cells").iterdir()).stem: 10})
     more = kvbench("status", "--results=out", "--json")
-    said = json.loads(more.out)
-    assert more.code == 75 and (said["rows"], said["done"], said["left"]) == (13, 6, 7)
-    assert said["eta_seconds"] is None and said["rows_per_second"] is None
+    status = json.loads(more.out)
+    assert more.code == 75 and (status["rows"], status["done"], status["left"]) == (13, 6, 7)
+    assert status["eta_seconds"] is None and status["rows_per_second"] is None
     assert kvbench("run", *tiny, "policy=h2o", "budget=0.01", "results.dir=bad").code == 4
     failed = kvbench("status", "--results", "bad")
     assert failed.code == 4 and "3 of 3 rows done (100 %), 3 of them failed, 0 left" in failed.out
@@ -54,14 +54,14 @@ def test_processes_are_told_apart_by_what_they_do(kvbench: Command, tmp_path: Pa
     (folder / "rows").mkdir(parents=True)
     ResultsFolder(folder).write_sweep((), {"ab": 100})
     early, late = "2026-01-01T00:00:00.000+00:00", "2026-01-01T01:00:00.000+00:00"
-    told(folder, rows=30, devices=2, started_utc=early, beat_utc=late)
-    told(folder, born="1", started_utc=early, beat_utc=late)
-    told(folder, machine="another", started_utc=early, beat_utc=late)
-    told(folder, machine="another", ended="finished", started_utc=early, beat_utc=late)
-    said = json.loads(kvbench("status", "--results", "out", "--json").out)
-    assert said["processes"] == {"running": 1, "killed": 1, "silent": 1, "ended": 1}
-    assert said["device_hours"] == pytest.approx(5) and said["rows_per_second"] == pytest.approx(30 / 3600)
-    assert said["eta_seconds"] == pytest.approx(100 * 3600 / 30)
+    write_process(folder, rows=30, devices=2, started_utc=early, beat_utc=late)
+    write_process(folder, born="1", started_utc=early, beat_utc=late)
+    write_process(folder, machine="another", started_utc=early, beat_utc=late)
+    write_process(folder, machine="another", ended="finished", started_utc=early, beat_utc=late)
+    status = json.loads(kvbench("status", "--results", "out", "--json").out)
+    assert status["processes"] == {"running": 1, "killed": 1, "silent": 1, "ended": 1}
+    assert status["device_hours"] == pytest.approx(5) and status["rows_per_second"] == pytest.approx(30 / 3600)
+    assert status["eta_seconds"] == pytest.approx(100 * 3600 / 30)
 
 
 def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -82,10 +82,10 @@ def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch
         job = Job(number, tasks, "2026-01-01T00:00:00+00:00", ())
         (folder.path / "jobs").mkdir(parents=True, exist_ok=True)
         (folder.path / "jobs" / f"{number}.json").write_text(json.dumps(asdict(job)))
-    told(Path("out"), machine="another", job="12_0", beat_utc="2026-01-01T00:00:00.000+00:00")
-    said = kvbench("status", "--results", "out")
-    assert "job 9: 1 completed" in said.out and "job 12: 1 pending, 1 running" in said.out
-    assert "processes: 1 running" in said.out
+    write_process(Path("out"), machine="another", job="12_0", beat_utc="2026-01-01T00:00:00.000+00:00")
+    finished = kvbench("status", "--results", "out")
+    assert "job 9: 1 completed" in finished.out and "job 12: 1 pending, 1 running" in finished.out
+    assert "processes: 1 running" in finished.out
     cancelled = kvbench("cancel", "--results", "out")
     assert cancelled.code == 0 and "cancelled job 12" in cancelled.err and "job 9" not in cancelled.err
     assert (tmp_path / "cancelled").read_text() == "12\n"
@@ -140,7 +140,7 @@ def test_a_process_is_locked_until_it_ends(kvbench: Command, tmp_path: Path) -> 
 
 def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path) -> None:
     """By a file, which it sees with its next heartbeat."""
-    there = told(tmp_path / "out", machine="another")
+    there = write_process(tmp_path / "out", machine="another")
     assert "stops with its next heartbeat" in kvbench("cancel", "--results", "out").err
     assert (tmp_path / "out" / "processes" / f"{there.name}.cancel").exists()
     heart = Heartbeat(ResultsFolder("out"), 0.01, 180.0)
@@ -203,7 +203,7 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     assert left.code == 75 and "of 60 rows done" in left.out
     assert kvbench("run", *settings).code == kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
-    assert sum(one.rows for one in read_processes(tmp_path / "out")) == 60
+    assert sum(process.rows for process in read_processes(tmp_path / "out")) == 60
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
     assert sum(map(len, lines)) == 60
 

@@ -56,8 +56,8 @@ def test_a_terminal_without_unicode_gets_the_table(
     monkeypatch.setattr(sys, "stdout", stream("ascii", tmp_path / "said"))
     for command in (compared, ["list", "policies"], ["list", "tasks", "--long"], ["--help"]):
         assert main(command) == 0
-    said = (tmp_path / "said").read_bytes().decode("ascii")
-    assert "better or worse than h2o" in said and "^" in said
+    printed = (tmp_path / "said").read_bytes().decode("ascii")
+    assert "better or worse than h2o" in printed and "^" in printed
 
 
 @pytest.mark.parametrize("command", [["list", "tasks"], ["--help"], ["report", "rows", "--results", "out"]])
@@ -153,9 +153,11 @@ def test_colour_is_for_terminals_that_want_it(
 
 def test_json_is_for_programs(kvbench: Command, tmp_path: Path) -> None:
     listed = json.loads(kvbench("list", "scores", "lava", "--json").out)
-    assert [one["name"] for one in listed] == ["lava"] and listed[0]["verified"] and listed[0]["source"] == "kvbench"
-    found = json.loads(kvbench("doctor", "--json").out)
-    assert {"mark", "name", "text", "command"} == set(found[0]) and found[0]["name"] == "kvbench"
+    assert (
+        [score["name"] for score in listed] == ["lava"] and listed[0]["verified"] and listed[0]["source"] == "kvbench"
+    )
+    checks = json.loads(kvbench("doctor", "--json").out)
+    assert {"mark", "name", "text", "command"} == set(checks[0]) and checks[0]["name"] == "kvbench"
     planned = json.loads(kvbench("plan", "policy=h2o", "budget=0.1,0.2", "task.samples=2", "--json").out)
     assert (planned["rows"], planned["rows_to_do"], len(planned["groups"][0]["cells"])) == (4, 4, 2)
     assert planned["groups"][0]["cells"][0]["rows"] == "0/2" and list(tmp_path.iterdir()) == []

@@ -50,21 +50,21 @@ def test_a_sweep_has_the_cells_of_its_combinations() -> None:
 
 def test_a_store_in_few_bits_is_told_by_the_label() -> None:
     """Tables take a policy called full for the reference; what is timed may be packed, but not masked."""
-    found = cells_of(["policy=full,snapkv", "budget=0.1", "store=flat,shared,int4", "task=efficiency"])
-    labels = [(cell.policy_label, cell.store) for cell in found]
+    swept_cells = cells_of(["policy=full,snapkv", "budget=0.1", "store=flat,shared,int4", "task=efficiency"])
+    labels = [(cell.policy_label, cell.store) for cell in swept_cells]
     assert labels == [
         (f"{policy} store=int4" if store == "int4" else policy, store)
         for policy in ("full", "snapkv")
         for store in ("flat", "shared", "int4")
     ]
-    for cell in found:
+    for cell in swept_cells:
         with pytest.raises(ValueError, match="store=flat") if cell.store == "shared" else nullcontext():
             cell.check()
 
 
 def test_an_interpolation_follows_what_it_leads_to() -> None:
-    found = cells_of(["policy=snapkv", "budget=24,48", "policy.window=${budget}", "seed=3"])
-    assert [(cell.budget.of(999), cell.policy.window) for cell in found] == [(24, 24), (48, 48)]
+    swept_cells = cells_of(["policy=snapkv", "budget=24,48", "policy.window=${budget}", "seed=3"])
+    assert [(cell.budget.of(999), cell.policy.window) for cell in swept_cells] == [(24, 24), (48, 48)]
 
 
 def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +74,11 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
     def counted(where: Any, name: str) -> None:
         real = getattr(where, name)
 
-        def one(*given: Any, **named: Any) -> Any:
+        def wrapper(*given: Any, **named: Any) -> Any:
             made[name] += 1
             return real(*given, **named)
 
-        monkeypatch.setattr(where, name, one)
+        monkeypatch.setattr(where, name, wrapper)
 
     for where, name in ((compose, "_merged"), (OmegaConf, "load"), (cells, "build")):
         counted(where, name)
@@ -86,8 +86,8 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
     for budgets in (range(100, 102), range(100, 350)):
         made.clear()
         compose._parsed.cache_clear()
-        found = cells_of(["policy=snapkv,tova", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
-        assert len({cell.id for cell in found}) == 4 * len(budgets)
+        swept_cells = cells_of(["policy=snapkv,tova", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
+        assert len({cell.id for cell in swept_cells}) == 4 * len(budgets)
         work.append(dict(made))
     assert work[0] == work[1] and min(work[0].values()) > 0 and len(work[0]) == 3
 

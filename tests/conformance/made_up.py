@@ -141,6 +141,6 @@ def _rounded(array: Array) -> Array:
     return array.astype(np.float16).astype(np.float32)
 
 
-def _judged(spec: dict[str, Any], arrays: dict[str, Array], found: dict[str, Array]) -> Case:
-    spec["total_pairs"] = int(found["lengths"].sum())
-    return Case(spec, arrays | found)
+def _judged(spec: dict[str, Any], arrays: dict[str, Array], expected: dict[str, Array]) -> Case:
+    spec["total_pairs"] = int(expected["lengths"].sum())
+    return Case(spec, arrays | expected)

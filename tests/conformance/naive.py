@@ -109,7 +109,7 @@ def _pool(row: Array, pool: dict[str, Any]) -> Array:
 
 def best(entries: Sequence[tuple[float, float, int, int, int]]) -> list[tuple[float, float, int, int, int]]:
     """(score, unpooled, layer, head, place) from best to worst."""
-    return sorted(entries, key=lambda one: (-one[0], -one[1], *one[2:]))
+    return sorted(entries, key=lambda entry: (-entry[0], -entry[1], *entry[2:]))
 
 
 def largest_remainder(targets: Sequence[float], total: int, n: int) -> list[int]:

@@ -78,7 +78,7 @@ def head_budgets(spec: dict[str, Any], scores: Array, unpooled: Array, b: int) -
     if kind in ("uniform", "shared"):
         return [b] * heads
     entries = best([(scores[h, j], unpooled[h, j], 0, h, j) for h in range(heads) for j in range(n)])
-    counts = [sum(one[3] == h for one in entries[: heads * b]) for h in range(heads)]
+    counts = [sum(entry[3] == h for entry in entries[: heads * b]) for h in range(heads)]
     if kind == "flat":
         return counts
     alpha = spec["heads"]["alpha"]
@@ -90,8 +90,8 @@ def head_budgets(spec: dict[str, Any], scores: Array, unpooled: Array, b: int) -
     protected = spec["sink"] + spec["recent"]
     sure = max(0, int(alpha * (b + protected)) - protected)
     ranked = [best([(scores[h, j], unpooled[h, j], 0, h, j) for j in range(n)]) for h in range(heads)]
-    rest = best([one for own in ranked for one in own[sure:]])[: heads * (b - sure)]
-    return [sure + sum(one[3] == h for one in rest) for h in range(heads)]
+    rest = best([entry for own in ranked for entry in own[sure:]])[: heads * (b - sure)]
+    return [sure + sum(entry[3] == h for entry in rest) for h in range(heads)]
 
 
 def expected(spec: dict[str, Any], query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
@@ -107,37 +107,39 @@ def decided(
 ) -> tuple[Array, Array, Array]:
     """The same from the scores before shaping, and what the layers are worth where their scores do not say."""
     sink, recent, tokens = spec["sink"], spec["recent"], values[0].shape[1]
-    n, found = tokens - sink - recent, []
+    n, scored_layers = tokens - sink - recent, []
     for index, (raw, v) in enumerate(zip(raws, values, strict=True)):
         scores, unpooled = (shaped(spec, raw, v, pooled) for pooled in (True, False))
         entropy = spec["layers"]["kind"] == "entropy"
-        found.append((scores, unpooled, dispersion(scores) if entropy else worths[index] if worths else 1.0))
-    budgets = layer_budgets(spec, [one[2] for one in found], n)
-    counts = [head_budgets(spec, *one[:2], b) for one, b in zip(found, budgets, strict=True)]
+        scored_layers.append((scores, unpooled, dispersion(scores) if entropy else worths[index] if worths else 1.0))
+    budgets = layer_budgets(spec, [scored[2] for scored in scored_layers], n)
+    counts = [head_budgets(spec, *scored[:2], b) for scored, b in zip(scored_layers, budgets, strict=True)]
     if spec["layers"]["kind"] == "global":
-        counts = global_counts(spec, [one[:2] for one in found])
+        counts = global_counts(spec, [scored[:2] for scored in scored_layers])
     heads = len(counts[0])
-    every = np.full((len(found), heads, tokens), np.nan)
-    kept = np.ones((len(found), heads, tokens), dtype=bool)
-    for layer, (scores, unpooled, _) in enumerate(found):
+    every = np.full((len(scored_layers), heads, tokens), np.nan)
+    kept = np.ones((len(scored_layers), heads, tokens), dtype=bool)
+    for layer, (scores, unpooled, _) in enumerate(scored_layers):
         every[layer, :, sink : tokens - recent] = scores
         for head, count in enumerate(counts[layer]):
             own = best([(scores[head, j], unpooled[head, j], 0, 0, j) for j in range(n)])
-            kept[layer, head, [sink + one[4] for one in own[count:]]] = False
+            kept[layer, head, [sink + entry[4] for entry in own[count:]]] = False
     return every, kept.sum(2), kept
 
 
-def global_counts(spec: dict[str, Any], found: list[tuple[Array, Array]]) -> list[list[int]]:
-    (heads, n), base = found[0][0].shape, spec["budget_tokens"] - spec["sink"] - spec["recent"]
+def global_counts(spec: dict[str, Any], scored_layers: list[tuple[Array, Array]]) -> list[list[int]]:
+    (heads, n), base = scored_layers[0][0].shape, spec["budget_tokens"] - spec["sink"] - spec["recent"]
     entries = best(
         [
             (scores[h, j], unpooled[h, j], layer, h, j)
-            for layer, (scores, unpooled) in enumerate(found)
+            for layer, (scores, unpooled) in enumerate(scored_layers)
             for h in range(heads)
             for j in range(n)
         ]
     )
-    kept = entries[: len(found) * heads * base]
+    kept = entries[: len(scored_layers) * heads * base]
     if spec["variant"] == "official" and kept:
-        kept = [one for one in kept if one[0] > kept[-1][0]]
-    return [[sum(one[2:4] == (layer, h) for one in kept) for h in range(heads)] for layer in range(len(found))]
+        kept = [entry for entry in kept if entry[0] > kept[-1][0]]
+    return [
+        [sum(entry[2:4] == (layer, h) for entry in kept) for h in range(heads)] for layer in range(len(scored_layers))
+    ]

@@ -91,7 +91,7 @@ class Layer:
         spec = self.spec | {"order": ["group", "pool"], "group": "none"}
         scores, unpooled = (shaped(spec, head.total[None], head.v[None], pooled)[0] for pooled in (True, False))
         worth[sink:stop] = scores
-        ranked = [sink + one[4] for one in best([(scores[j], unpooled[j], 0, 0, j) for j in range(stop - sink)])]
+        ranked = [sink + entry[4] for entry in best([(scores[j], unpooled[j], 0, 0, j) for j in range(stop - sink)])]
         kept = ranked[: max(0, capacity - sink - recent)]
         if self.spec["schedule"].get("slot_order", "position") == "position":
             kept = sorted(kept)
@@ -119,11 +119,11 @@ def decoded(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array]:
         capacity = lengths[:, 0].tolist()
     for index, layer in enumerate(made):
         total = _totals(spec, layer, q[index], k[index], v[index])
-        for head, one in enumerate(layer.heads):
+        for head, cache in enumerate(layer.heads):
             places, kv = np.flatnonzero(kept[index, head]), head * layer.kv // stored
-            one.append(places, k[index, kv, places], v[index, kv, places], total[head][places])
+            cache.append(places, k[index, kv, places], v[index, kv, places], total[head][places])
             if spec["schedule"].get("slot_order") == "score" and tokens > spec["budget_tokens"]:
-                one.choose(_order(spec, places, scores[index, head], tokens))
+                cache.choose(_order(spec, places, scores[index, head], tokens))
     news = [arrays[f"{name}_step"].astype(float) for name in ("query", "key", "value")]
     cuts = [
         [
@@ -181,20 +181,20 @@ def by_blocks(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array
 def _snapshot(layer: Layer) -> list[tuple[Array, Array]]:
     """Positions after the cut, ascending, with their running score."""
     order = [head.positions.argsort() for head in layer.heads]
-    return [(head.positions[one], head.total[one]) for head, one in zip(layer.heads, order, strict=True)]
+    return [(head.positions[slots], head.total[slots]) for head, slots in zip(layer.heads, order, strict=True)]
 
 
 def _arrays(spec: dict[str, Any], cuts: list[list[Any]]) -> dict[str, Array]:
     steps, layers, heads = len(cuts), len(cuts[0]), len(cuts[0][0][2])
-    flat = [(one[0][h], one[1][h], *one[2][h]) for cut in cuts for one in cut for h in range(heads)]
-    found = {
-        "kept_positions": _padded([one[2] for one in flat], -1),
-        "step_lengths": np.array([len(one[2]) for one in flat]),
-        "step_scores": _padded([one[1][one[0].argsort()] for one in flat], np.nan),
+    flat = [(layer[0][h], layer[1][h], *layer[2][h]) for cut in cuts for layer in cut for h in range(heads)]
+    arrays = {
+        "kept_positions": _padded([head[2] for head in flat], -1),
+        "step_lengths": np.array([len(head[2]) for head in flat]),
+        "step_scores": _padded([head[1][head[0].argsort()] for head in flat], np.nan),
     }
     if spec["schedule"]["state"] == "accumulate":
-        found["accumulator"] = _padded([one[3] for one in flat], np.nan)
-    return {name: array.reshape(steps, layers, heads, *array.shape[1:]) for name, array in found.items()}
+        arrays["accumulator"] = _padded([head[3] for head in flat], np.nan)
+    return {name: array.reshape(steps, layers, heads, *array.shape[1:]) for name, array in arrays.items()}
 
 
 def _padded(rows: list[Array], fill: float) -> Array:

@@ -33,8 +33,10 @@ every = pytest.mark.parametrize(("policy", "score"), MATRIX, ids=lambda name: na
 some = pytest.mark.parametrize(
     ("policy", "score"),
     [
-        one if one[0] in HOSTS or one[1] in GUESTS else pytest.param(*one, marks=pytest.mark.slow, id="-".join(one))
-        for one in MATRIX
+        pair
+        if pair[0] in HOSTS or pair[1] in GUESTS
+        else pytest.param(*pair, marks=pytest.mark.slow, id="-".join(pair))
+        for pair in MATRIX
     ],
     ids=lambda name: name,
 )
@@ -65,9 +67,9 @@ def combination(policy: str, score: str) -> tuple[Policy, Score] | None:
 
 
 def holds(properties: tuple[Property, ...], policy: str, score: str) -> None:
-    if found := combination(policy, score):
-        for one in properties:
-            one(*found)
+    if pair := combination(policy, score):
+        for requirement in properties:
+            requirement(*pair)
 
 
 @every

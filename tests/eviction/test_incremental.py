@@ -117,14 +117,14 @@ def test_heads_of_different_capacity_do_not_see_each_other(score: Score) -> None
 def test_one_cut_after_a_few_tokens_adds_up_the_same_as_one_after_each() -> None:
     """As long as nothing is evicted in between."""
     stepping, first = begin(POLICIES[0], Attention(), 60)
-    one, many, records = first, first, []
+    stepwise, deferred, records = first, first, []
     for position, token in enumerate(tokens(6), 40):
-        one, rows = read(one, token, position)
-        one = stepping.step(one, rows).layer
-        many, rows = read(many, token, position)
+        stepwise, rows = read(stepwise, token, position)
+        stepwise = stepping.step(stepwise, rows).layer
+        deferred, rows = read(deferred, token, position)
         records.append(rows)
-    many = stepping.step(many, joined(records)).layer
-    assert torch.allclose(one.state[ACCUMULATED], many.state[ACCUMULATED], rtol=1e-5)
+    deferred = stepping.step(deferred, joined(records)).layer
+    assert torch.allclose(stepwise.state[ACCUMULATED], deferred.state[ACCUMULATED], rtol=1e-5)
 
 
 def test_a_short_prompt_grows_to_the_budget_first() -> None:

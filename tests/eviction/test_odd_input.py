@@ -15,9 +15,9 @@ from tests.conformance.test_properties import combination as built
 
 def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction:
     """A combination of conf/ with another budget and other fields."""
-    found = built(policy, score)
-    assert found is not None
-    return Eviction(replace(found[0], **fields), found[1], Tokens(budget))
+    parts = built(policy, score)
+    assert parts is not None
+    return Eviction(replace(parts[0], **fields), parts[1], Tokens(budget))
 
 
 def test_equal_scores_keep_the_oldest() -> None:
@@ -26,8 +26,8 @@ def test_equal_scores_keep_the_oldest() -> None:
     same = KVCache((layer_of(torch.ones(6, 8, 10), keys, values),), 50)
     oldest = {"snapkv": [20, 20], "tova": [20, 20], "lava_uniform": [4 + 32, 4], "ada_snapkv": [4 + 29, 4 + 3]}
     for policy, lengths in oldest.items():
-        found = combination(policy, "attn", 20, window=1, pool=None, recent=4)
-        smaller = found(same)
+        eviction = combination(policy, "attn", 20, window=1, pool=None, recent=4)
+        smaller = eviction(same)
         assert smaller.lengths.tolist() == [lengths]
         assert smaller.layers[0].positions.tolist() == [
             position for length in lengths for position in (*range(length - 4), *range(46, 50))
@@ -35,6 +35,6 @@ def test_equal_scores_keep_the_oldest() -> None:
 
 
 def test_a_budget_that_cannot_hold_the_protected_tokens_says_so() -> None:
-    found = combination("snapkv", "attn", 15)
+    eviction = combination("snapkv", "attn", 15)
     with pytest.raises(ValueError, match="cannot hold the 32 protected tokens of snapkv"):
-        found(random_cache(60))
+        eviction(random_cache(60))

@@ -22,14 +22,14 @@ def records(results: Path) -> dict[str, list]:
     """The records of every offline run, by run id."""
     from wandb.proto import wandb_internal_pb2
 
-    found: dict[str, list] = {}
+    by_run: dict[str, list] = {}
     for path in sorted(results.glob("wandb/*/run-*.wandb")):
-        own = found.setdefault(path.stem.removeprefix("run-"), [])
+        own = by_run.setdefault(path.stem.removeprefix("run-"), [])
         for data in logged(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             own.append(record)
-    return found
+    return by_run
 
 
 def logged(data: bytes) -> Iterator[bytes]:
@@ -64,19 +64,19 @@ def mirrored(tmp_path_factory):
 
 def test_each_cell_is_a_run_of_its_own_name(mirrored):
     cells = {row.cell for row in read_rows(mirrored)}
-    found = records(mirrored)
-    assert cells < set(found) and len(found) == len(cells) + 1
+    by_run = records(mirrored)
+    assert cells < set(by_run) and len(by_run) == len(cells) + 1
     for cell in cells:
-        (run,) = [record.run for record in found[cell] if record.WhichOneof("record_type") == "run"]
+        (run,) = [record.run for record in by_run[cell] if record.WhichOneof("record_type") == "run"]
         assert (run.run_id, run.project, run.job_type) == (cell, "kvbench", "cell")
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
         assert config["cell"] == cell and "policy" in config
 
 
 def test_values_and_means_are_those_of_the_rows(mirrored):
-    found = records(mirrored)
+    by_run = records(mirrored)
     rows = [row for row in read_rows(mirrored) if row.policy == "snapkv"]
-    own = found[rows[0].cell]
+    own = by_run[rows[0].cell]
     history = [
         {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
         for record in own

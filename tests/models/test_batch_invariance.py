@@ -31,7 +31,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
     if onednn:
         use_onednn(model)
     bridge.attach(model)
-    found = []
+    generated = []
     question = torch.arange(11)
     few = invariance_of(model, 16)
     assert few.any_rows == onednn
@@ -46,8 +46,8 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
                 for share in shares
             ]
             answers = engine.generate(prefilled, RaggedBatch(caches, engine.tile, 20), (), question=question)
-            found.append([(answer.ids, answer.top2_margin) for answer in answers])
-    assert found[:3] == found[3:]
+            generated.append([(answer.ids, answer.top2_margin) for answer in answers])
+    assert generated[:3] == generated[3:]
 
 
 def test_passes_end_where_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +74,11 @@ def test_a_whole_batch_ends_where_vectors_do() -> None:
     """Three rows of 80 numbers leave half a vector to a routine with other last bits: its last row would differ."""
     model = tiny_llama()
     bridge.attach(model)
-    found = functions_of(model)
-    assert 80 in found.widths and found.vector == 32
-    assert [found.rows(3, cells, new) for cells, new in ((1, 1), (3, 1), (3, 2), (1, 5))] == [4, 4, 4, 4]
-    assert [replace(found, steps=(1, 2)).rows(3, cells, 1) for cells in (1, 2, 3)] == [4, 4, 4]
-    assert replace(found, steps=(2,), widths=(16,)).rows(3, 1, 1) == 2
+    invariance = functions_of(model)
+    assert 80 in invariance.widths and invariance.vector == 32
+    assert [invariance.rows(3, cells, new) for cells, new in ((1, 1), (3, 1), (3, 2), (1, 5))] == [4, 4, 4, 4]
+    assert [replace(invariance, steps=(1, 2)).rows(3, cells, 1) for cells in (1, 2, 3)] == [4, 4, 4]
+    assert replace(invariance, steps=(2,), widths=(16,)).rows(3, 1, 1) == 2
     assert functions_of(tiny_llama_attached(torch.bfloat16)).vector == 64
 
 
@@ -107,8 +107,8 @@ def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatc
     bridge.attach(model)
     norm = type(model.model.norm).forward
     monkeypatch.setattr(type(model.model.norm), "forward", lambda self, x: norm(self, x) + 0 * (x @ torch.ones(48, 48)))
-    found = invariance_of(model, 16)
-    assert not found.any_rows
+    invariance = invariance_of(model, 16)
+    assert not invariance.any_rows
 
 
 class RowsCount(torch.nn.Module):

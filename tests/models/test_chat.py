@@ -27,9 +27,9 @@ def test_a_system_turn_comes_first() -> None:
 )
 def test_a_turn_is_split_where_its_context_ends(context: str, question: str, before: str, after: str) -> None:
     """The template strips what it wraps, and its own marks hold words of the context."""
-    said = split(of_bytes(template=TURNS), "Be brief.", context, question)
-    assert said == (f"<|system|>Be brief.<|user|>{before}", f"{after}<|bot|>")
-    assert "".join(said) == render(of_bytes(template=TURNS), "Be brief.", context + question)
+    sides = split(of_bytes(template=TURNS), "Be brief.", context, question)
+    assert sides == (f"<|system|>Be brief.<|user|>{before}", f"{after}<|bot|>")
+    assert "".join(sides) == render(of_bytes(template=TURNS), "Be brief.", context + question)
 
 
 def test_a_turn_is_split_by_templates_that_strip_nothing_or_one_side() -> None:

@@ -19,7 +19,7 @@ def test_the_cache_of_a_layer_stays_on_its_device(store: str, make_engine: Calla
     with PretendedGpu(interpret=False) as gpu:
         engine = make_engine(block=16, tile=2)
         spread(engine, torch.device("cuda"))
-        places, found = logits(engine, store)
-        read = found.tolist()
+        places, spread_logits = logits(engine, store)
+        read = spread_logits.tolist()
     assert places == ["cpu", "cuda", "cpu"] and not gpu.mixed
     assert torch.allclose(torch.tensor(read), expected, atol=1e-4)

@@ -136,8 +136,9 @@ def test_a_block_as_long_as_the_prompt_is_one_eviction(
     for block in (61, 200):
         read = engine.prefill_evicting(prompt, IncrementalEviction(eviction, shared.budget), block)
         assert torch.equal(read.cache.lengths, at_once.lengths) and read.full_bytes == full.full_bytes
-        for one, other in zip(read.cache.layers, at_once.layers, strict=True):
-            assert torch.equal(one.positions, other.positions) and torch.allclose(one.keys, other.keys, atol=1e-12)
+        for layer, expected in zip(read.cache.layers, at_once.layers, strict=True):
+            assert torch.equal(layer.positions, expected.positions)
+            assert torch.allclose(layer.keys, expected.keys, atol=1e-12)
         assert torch.allclose(read.logits, full.logits, atol=1e-10)
 
 

@@ -84,10 +84,10 @@ def test_the_cache_of_the_last_block_goes_on(make_engine: MakeEngine, prompt: to
 
 def test_nll_is_that_of_the_oracle(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     engine = make_engine(torch.float64)
-    found = engine.nll(prompt, [EvictingCache(IncrementalEviction(H2O, 18), 1)])[0]
+    nll = engine.nll(prompt, [EvictingCache(IncrementalEviction(H2O, 18), 1)])[0]
     logits = stepwise_forward(engine.model, prompt, StepwiseReader(0, 1, 18, 6, True))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
-    assert torch.allclose(found, expected, atol=1e-10)
+    assert torch.allclose(nll, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "gpt_oss", "qwen2 window"])
@@ -145,9 +145,11 @@ def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine
     prefilled = engine.prefill(prompt, {1})
 
     def answers(stop: set[int], *evictions: Eviction) -> list[tuple[tuple[int, ...], int]]:
-        tile = EvictingBatch([cut_prompt(engine, prompt, one, every=30) for one in evictions], engine.tile, 25)
-        found = engine.generate(prefilled, tile, stop, question=ANSWER[:3])
-        return [(one.ids, peak) for one, peak in zip(found, tile.peak_bytes, strict=True)]
+        tile = EvictingBatch(
+            [cut_prompt(engine, prompt, eviction, every=30) for eviction in evictions], engine.tile, 25
+        )
+        generated = engine.generate(prefilled, tile, stop, question=ANSWER[:3])
+        return [(answer.ids, peak) for answer, peak in zip(generated, tile.peak_bytes, strict=True)]
 
     first, second = (ids for ids, _ in answers(set(), few, many))
     stop = next(token for place, token in enumerate(first) if token not in second[: place + 5])

@@ -25,12 +25,12 @@ def test_cells_of_a_mixture_of_experts_are_read_as_if_alone(family: str) -> None
     question, after = tokens[50:57], tokens[57:]
 
     def logits(caches: list) -> torch.Tensor:
-        tile, found = RaggedBatch(caches, engine.tile, 11), []
+        tile, step_logits = RaggedBatch(caches, engine.tile, 11), []
         for new in (question, *after[:, None]):
             rows = torch.stack([(new.roll(cell) + cell) % 97 for cell in range(engine.tile)])
             rows[0] = new
-            found.append(engine.read(tile, rows)[0])
-        return torch.stack(found)
+            step_logits.append(engine.read(tile, rows)[0])
+        return torch.stack(step_logits)
 
     alone = logits(cells[:1])
     assert torch.equal(alone, logits(cells))

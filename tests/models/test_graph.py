@@ -43,12 +43,12 @@ def both(
     choose: Choose = greedy,
 ) -> None:
     """The same answers by a graph and without one."""
-    found = []
+    generated = []
     for cuda_graph in ("auto", "never"):
         engine = small_engine(1 if sliding_window is None else 2, tile=2, kernels=kernels, cuda_graph=cuda_graph)
         engine.model.float()
-        found.append(answers(engine, stop, at_least, sliding_window, choose))
-    for graph, eager in zip(*found, strict=True):
+        generated.append(answers(engine, stop, at_least, sliding_window, choose))
+    for graph, eager in zip(*generated, strict=True):
         assert graph.ids == eager.ids and len(graph.ids) > 1
         assert graph.top2_margin == pytest.approx(eager.top2_margin, rel=1e-4)
         assert graph.running == eager.running and graph.seconds > 0

@@ -113,13 +113,13 @@ def test_nll_token_by_token(make_engine: MakeEngine, prompt: Tensor) -> None:
     """A sequence longer than the model may read: positions end where the cache does."""
     engine = make_engine(torch.float64)
     engine.max_length = 40
-    found = engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(STREAMING, HELD), 1)])[0]
+    nll = engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(STREAMING, HELD), 1)])[0]
     logits = torch.cat(list(renumbered_forward(engine.model, [(token.view(1), streaming) for token in prompt])))
     expected = torch.nn.functional.cross_entropy(logits[:-1], prompt[1:], reduction="none")
-    assert torch.allclose(found, expected, atol=1e-10)
+    assert torch.allclose(nll, expected, atol=1e-10)
     original = replace(STREAMING, policy=replace(STREAMING.policy, positions="original"))
     assert (
-        engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(original, HELD), 1)])[0] - found
+        engine.nll(prompt, [engine.evicting_cache(IncrementalEviction(original, HELD), 1)])[0] - nll
     ).abs().max() > 1e-3
 
 
@@ -129,7 +129,9 @@ def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -
     _, cache = cut_prompt(engine, prompt, roomy)
     assert (cache.position, cache.num_tokens) == (61, 61)
     shown, full = engine.re_rotation.show_all(cache), engine.prefill(prompt).cache
-    assert all(torch.equal(one.keys, other.keys) for one, other in zip(shown.layers, full.layers, strict=True))
+    assert all(
+        torch.equal(layer.keys, expected.keys) for layer, expected in zip(shown.layers, full.layers, strict=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -51,13 +51,13 @@ def test_compacted_decode_is_a_masked_forward(family: str, heads: int, prompt: t
 def masks(cache: KVCache, seed: int, heads: int) -> list[torch.Tensor | None]:
     """Ragged random masks of the global layers; one head is empty."""
     generator = torch.Generator().manual_seed(seed)
-    found: list[torch.Tensor | None] = []
+    layer_masks: list[torch.Tensor | None] = []
     for layer in cache.layers:
         shares = torch.rand(heads, 1, generator=generator)
         mask = torch.rand(heads, cache.num_tokens, generator=generator) < shares
         mask[0] &= layer is not cache.evictable[0]
-        found.append(mask if layer.evictable else None)
-    return found
+        layer_masks.append(mask if layer.evictable else None)
+    return layer_masks
 
 
 @pytest.mark.parametrize("block", [1, 13, 61])

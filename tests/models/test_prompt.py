@@ -26,7 +26,7 @@ def sample(context: str, question: str = "", answer_prefix: str = "") -> Sample:
     return Sample(0, "any", context, question, answer_prefix, ("x",), 8)
 
 
-def said(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
+def decoded(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
     """Both sides of the cut in words, special tokens included."""
     return tokenizer.decode(prompt.context), tokenizer.decode(prompt.question)
 
@@ -34,7 +34,7 @@ def said(tokenizer: Any, prompt: Prompt) -> tuple[str, str]:
 def test_a_raw_prompt_is_its_text(tokenizer: Any) -> None:
     text = "The grass is green.\n"
     prompt = build(tokenizer, sample(text), ALL, 100)
-    assert said(tokenizer, prompt) == (text, "")
+    assert decoded(tokenizer, prompt) == (text, "")
     assert prompt.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert TokensOf(tokenizer)(text) == prompt.tokens
 
@@ -55,13 +55,13 @@ def test_texts_of_tokens_are_the_text(tokenizer: Any) -> None:
 
 def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
     tokenizer.chat_template = TURNS
-    asked = sample("Hi", ".", " So")
+    task_sample = sample("Hi", ".", " So")
     for chat in ("auto", "required"):
-        assert said(tokenizer, build(tokenizer, asked, ALL, 100, chat=chat)) == ("<|user|>Hi.<|bot|> So", "")
-    assert said(tokenizer, build(tokenizer, asked, ALL, 100, chat="never")) == ("Hi. So", "")
-    assert said(tokenizer, build(tokenizer, asked, TaskSettings(chat=False), 100)) == ("Hi. So", "")
-    system = build(tokenizer, asked, ALL, 100, system="Be brief.")
-    assert said(tokenizer, system) == ("<|system|>Be brief.<|user|>Hi.<|bot|> So", "")
+        assert decoded(tokenizer, build(tokenizer, task_sample, ALL, 100, chat=chat)) == ("<|user|>Hi.<|bot|> So", "")
+    assert decoded(tokenizer, build(tokenizer, task_sample, ALL, 100, chat="never")) == ("Hi. So", "")
+    assert decoded(tokenizer, build(tokenizer, task_sample, TaskSettings(chat=False), 100)) == ("Hi. So", "")
+    system = build(tokenizer, task_sample, ALL, 100, system="Be brief.")
+    assert decoded(tokenizer, system) == ("<|system|>Be brief.<|user|>Hi.<|bot|> So", "")
 
 
 @pytest.mark.parametrize("era", ["2024", "2026"])
@@ -93,7 +93,7 @@ def test_a_sequence_begins_at_most_once(begin: bool, end: bool, text: str, templ
     prompt = build(tokenizer, sample(text, " Blue?", " So"), ALL, 100, evict_after=evict_after)
     marked = begin or (template or text).startswith("<s>")
     whole = {None: "A sky. Blue? So", TURNS: "<|user|>A sky. Blue?<|bot|> So"}.get(template and TURNS)
-    assert "".join(said(tokenizer, prompt)) == ("<s>" if marked else "") + str(whole)
+    assert "".join(decoded(tokenizer, prompt)) == ("<s>" if marked else "") + str(whole)
 
 
 def test_tokenizers_that_always_begin_a_sequence_do_it_once() -> None:
@@ -109,34 +109,34 @@ def test_tokenizers_that_always_begin_a_sequence_do_it_once() -> None:
             return self.inner(text)
 
     prompt = build(Stubborn(), sample("A sky.", " Blue?"), ALL, 100, evict_after="context")
-    assert said(of_bytes(), prompt) == ("<s>A sky.", " Blue?")
-    assert said(of_bytes(), build(Stubborn(), sample("<s>A sky."), ALL, 100)) == ("<s>A sky.", "")
+    assert decoded(of_bytes(), prompt) == ("<s>A sky.", " Blue?")
+    assert decoded(of_bytes(), build(Stubborn(), sample("<s>A sky."), ALL, 100)) == ("<s>A sky.", "")
 
 
 def test_a_mark_inside_a_text_stays() -> None:
     prompt = build(of_bytes(begin=True), sample("A sky.<s>A needle."), ALL, 100)
-    assert said(of_bytes(), prompt) == ("<s>A sky.<s>A needle.", "")
+    assert decoded(of_bytes(), prompt) == ("<s>A sky.<s>A needle.", "")
 
 
 def test_the_cut_is_after_the_context(tokenizer: Any) -> None:
     """Chat header and context before it; question, end of the turn and answer prefix after it."""
-    asked = sample("The sky. ", " Blue?", " It is")
-    raw = build(tokenizer, asked, ALL, 100, evict_after="context")
-    assert said(tokenizer, raw) == ("The sky. ", " Blue? It is")
+    task_sample = sample("The sky. ", " Blue?", " It is")
+    raw = build(tokenizer, task_sample, ALL, 100, evict_after="context")
+    assert decoded(tokenizer, raw) == ("The sky. ", " Blue? It is")
     tokenizer.chat_template = TURNS
-    templated = build(tokenizer, asked, ALL, 100, system="Be brief.", evict_after="context")
-    assert said(tokenizer, templated) == ("<|system|>Be brief.<|user|>The sky. ", " Blue?<|bot|> It is")
+    templated = build(tokenizer, task_sample, ALL, 100, system="Be brief.", evict_after="context")
+    assert decoded(tokenizer, templated) == ("<|system|>Be brief.<|user|>The sky. ", " Blue?<|bot|> It is")
     other = build(tokenizer, sample("The sky. ", "Green?\n"), ALL, 100, system="Be brief.", evict_after="context")
     assert other.context == templated.context and other.question != templated.question
 
 
 def test_both_sides_of_a_cut_must_be_there(tokenizer: Any) -> None:
-    for asked, lacking in (
+    for incomplete, lacking in (
         (sample("", "Blue?"), "context to evict from"),
         (sample("A sky."), "question to read after the eviction"),
     ):
         with pytest.raises(ValueError, match=rf"schedule\.evict_after=context: the sample has no {lacking}"):
-            build(tokenizer, asked, ALL, 100, evict_after="context")
+            build(tokenizer, incomplete, ALL, 100, evict_after="context")
 
 
 @pytest.mark.parametrize("template", [TURNS, "<s>" + TURNS, "\n<s>" + TURNS], ids=["bare", "marked", "marked_later"])
@@ -166,7 +166,7 @@ def test_context_and_question_are_the_tokens_of_the_whole_prompt(kind: Any, temp
     divided = build(tokenizer, sample(context, question), ALL, 100, evict_after="context")
     assert divided.context + divided.question == whole.context and divided.border_tokens is None
     assert whole.border_tokens is None and whole.sha256 == divided.sha256
-    assert (whole.asked, divided.asked) == (len(divided.question), 0)
+    assert (whole.question_tokens, divided.question_tokens) == (len(divided.question), 0)
     if template is None:
         assert list(whole.context) == tokenizer(context + question).input_ids
     if kind != "bytes":
@@ -198,11 +198,11 @@ def test_a_token_across_the_border_is_divided_and_counted(kind: Any) -> None:
 
 @pytest.mark.parametrize("evict_after", ["prompt", "context"])
 def test_a_prompt_must_leave_room_for_its_answer(tokenizer: Any, evict_after: Any) -> None:
-    asked = sample("one two three four five six seven eight", " nine")
-    tokens = build(tokenizer, asked, ALL, 1000, evict_after=evict_after).tokens
-    assert build(tokenizer, asked, ALL, tokens, evict_after=evict_after).tokens == tokens
+    task_sample = sample("one two three four five six seven eight", " nine")
+    tokens = build(tokenizer, task_sample, ALL, 1000, evict_after=evict_after).tokens
+    assert build(tokenizer, task_sample, ALL, tokens, evict_after=evict_after).tokens == tokens
     with pytest.raises(ValueError, match=f"{tokens} tokens, the model reads at most {tokens - 1}"):
-        build(tokenizer, asked, ALL, tokens - 1, evict_after=evict_after)
+        build(tokenizer, task_sample, ALL, tokens - 1, evict_after=evict_after)
 
 
 def test_a_prompt_without_tokens_is_refused(tokenizer: Any) -> None:

@@ -53,24 +53,28 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
     repeat = Repeat(25, 8, REPEAT, CONTINUE, softmax=True, by_norm=by_norm)
     read = engine.prefill(prompt).cache
     before = [layer.keys.clone() for layer in read.layers]
-    told = [RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
-            for start in (3, 28, 53)]  # fmt: skip
-    cache = engine.repeat(read, told, repeat)
-    for one in told:
+    repeat_passes = [
+        RepeatPass(3, start, min(start + 25, 61), tuple(range(5, 12)) + tuple(prompt[start : start + 25].tolist()))
+        for start in (3, 28, 53)
+    ]
+    cache = engine.repeat(read, repeat_passes, repeat)
+    for repeat_pass in repeat_passes:
         spy, hidden = Spy(), dict[int, Tensor]()
         with bridge.attention_calls(
             engine.model, lambda call, read=hidden: read.update({call.module.layer_idx: call.hidden})
         ):
-            bridge.forward(engine.model, torch.cat((prompt, torch.tensor(one.ids)))[None], 0, spy)
-        columns = [*range(3), *range(one.start, one.stop), *range(61, 61 + len(one.ids))]
+            bridge.forward(engine.model, torch.cat((prompt, torch.tensor(repeat_pass.ids)))[None], 0, spy)
+        columns = [*range(3), *range(repeat_pass.start, repeat_pass.stop), *range(61, 61 + len(repeat_pass.ids))]
         for layer in cache.layers:
             queries, keys = spy.queries[layer.index][:, 61:], spy.keys[layer.index][:, columns]
             logits = queries @ keys.repeat_interleave(3, 0).mT * 8**-0.5
-            ahead = torch.tensor(columns) > torch.arange(61, 61 + len(one.ids))[:, None]
-            weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)[..., 3 : 3 + one.stop - one.start]
+            ahead = torch.tensor(columns) > torch.arange(61, 61 + len(repeat_pass.ids))[:, None]
+            weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)[
+                ..., 3 : 3 + repeat_pass.stop - repeat_pass.start
+            ]
             if by_norm:
                 weights = weights / hidden[layer.index][0, 61:].norm(dim=-1)[:, None]
-            record = layer.probed[repeat][:, one.start : one.stop]
+            record = layer.probed[repeat][:, repeat_pass.start : repeat_pass.stop]
             assert torch.allclose(record.double(), weights.amax(dim=1), rtol=1e-5)
     assert all((layer.probed[repeat][:, :3] == 0).all() for layer in cache.layers)
     assert engine.counters.tokens_repeated == 3 * 7 + 58 and engine.counters.prefills == 1
@@ -100,7 +104,10 @@ def test_passes_are_those_of_the_published_code() -> None:
         head=False,
     ).inputs.repeat
     assert paper is not None
-    assert [(one.head, one.ids[: -(one.stop - one.start)]) for one in passes(Words(), prompt, paper)] == [
+    assert [
+        (repeat_pass.head, repeat_pass.ids[: -(repeat_pass.stop - repeat_pass.start)])
+        for repeat_pass in passes(Words(), prompt, paper)
+    ] == [
         (0, (3, 2)),
         (0, (8, 4, *range(118, 126), 2, 1)),
         (0, (8, 4, *range(138, 146), 2, 1)),
@@ -108,7 +115,7 @@ def test_passes_are_those_of_the_published_code() -> None:
     short = KVzip(chunk=3, repeat_prompt="say it again").inputs.repeat
     assert short is not None
     begun = list(passes(Words(), Prompt(read[:12], (), "", head=4), short))
-    assert [one.ids[: -(one.stop - one.start)] for one in begun] == [
+    assert [repeat_pass.ids[: -(repeat_pass.stop - repeat_pass.start)] for repeat_pass in begun] == [
         (3, 2, 5),
         (*then, 104, 105, 106),
         (*then, 107, 108, 109),

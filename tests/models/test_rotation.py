@@ -80,7 +80,7 @@ def test_scaled_and_half_precision_rotations_are_undone() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = tiny("llama", dtype, rope_parameters=yarn)
         bridge.attach(model)
-        assert all(one.dims != "none" for one in rotations(model).values())
+        assert all(rotation.dims != "none" for rotation in rotations(model).values())
 
 
 def test_nothing_is_predicted_unless_asked() -> None:

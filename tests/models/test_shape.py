@@ -49,12 +49,12 @@ def test_shapes_have_the_size_of_their_models(name: str) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_is_read_as_transformers_reads_it(name: str) -> None:
     """The try-out of loading, with large dimensions cut down to what a test can hold."""
-    asked = spec(name)
+    model_spec = spec(name)
     if not name.startswith("tiny-"):
-        assert asked.shape is not None
+        assert model_spec.shape is not None
         small = {"intermediate_size": 64, "vocab_size": 2048, "num_hidden_layers": 2}
-        asked = spec(name, hidden_size=8 * asked.shape.config["num_attention_heads"], **small)
-    loaded = load(model_info(asked))
+        model_spec = spec(name, hidden_size=8 * model_spec.shape.config["num_attention_heads"], **small)
+    loaded = load(model_info(model_spec))
     assert loaded.stop == frozenset() and loaded.engine.prefill(torch.arange(30)).cache.num_tokens == 30
 
 
@@ -63,24 +63,28 @@ def first_weight(loaded: LoadedModel) -> torch.Tensor:
 
 
 def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
-    one, other = spec("tiny-llama"), spec("tiny-llama")
-    assert other.shape is not None
+    first, second = spec("tiny-llama"), spec("tiny-llama")
+    assert second.shape is not None
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    weights = first_weight(load(model_info(one)))
+    weights = first_weight(load(model_info(first)))
     assert torch.equal(torch.get_rng_state(), before), "the generator of the process is nobody's to use"
     torch.manual_seed(2)
-    assert torch.equal(first_weight(load(model_info(other))), weights)
-    changed = replace(other, shape=replace(other.shape, seed=5))
+    assert torch.equal(first_weight(load(model_info(second))), weights)
+    changed = replace(second, shape=replace(second.shape, seed=5))
     assert not torch.equal(first_weight(load(model_info(changed))), weights)
 
 
 def test_a_shape_is_named_by_its_dimensions_and_seed() -> None:
-    one = spec("tiny-llama")
-    assert one.shape is not None and hash(one) == hash(spec("tiny-llama")) and one == spec("tiny-llama")
-    assert describe_model(one) == describe_model(replace(one, device="cpu", threads=2))
-    for other in (spec("tiny-llama", num_hidden_layers=3), replace(one, shape=replace(one.shape, seed=5))):
-        assert describe_model(other) != describe_model(one)
+    model_spec = spec("tiny-llama")
+    assert model_spec.shape is not None
+    assert hash(model_spec) == hash(spec("tiny-llama")) and model_spec == spec("tiny-llama")
+    assert describe_model(model_spec) == describe_model(replace(model_spec, device="cpu", threads=2))
+    for other in (
+        spec("tiny-llama", num_hidden_layers=3),
+        replace(model_spec, shape=replace(model_spec.shape, seed=5)),
+    ):
+        assert describe_model(other) != describe_model(model_spec)
 
 
 @pytest.mark.parametrize(

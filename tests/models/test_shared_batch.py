@@ -57,11 +57,12 @@ def test_masks_over_one_cache_are_copies_of_what_is_kept(
     engine = engine_of(family, dtype)
     full = engine.prefill(prompt).cache
     kept = [masks(full, seed, heads) for seed in (0, 1)]
-    flat = read(engine, RaggedBatch([compact(full, one) for one in kept], 3, 5))
+    flat = read(engine, RaggedBatch([compact(full, layer_masks) for layer_masks in kept], 3, 5))
     shared = read(engine, SharedCacheBatch(full, kept, 3, 5))
     assert (flat - shared).abs().max() < tolerance
     everything = read(
-        engine, SharedCacheBatch(full, [tuple(torch.ones_like(mask) for mask in one) for one in kept], 3, 5)
+        engine,
+        SharedCacheBatch(full, [tuple(torch.ones_like(mask) for mask in layer_masks) for layer_masks in kept], 3, 5),
     )
     assert (everything - shared).abs().max() > 1e-2, "the masks must matter"
 

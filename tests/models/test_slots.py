@@ -104,11 +104,11 @@ def check_alone(
     every: int,
     arrays: Sequence[Sequence[Tensor]],
     rule: Rule,
-    found: tuple[list[Tensor], list[KVCache]],
+    batched: tuple[list[Tensor], list[KVCache]],
     near: float = 1e-9,
 ) -> None:
     """Each cell by itself gives the same outputs, pairs, order and state."""
-    outputs, caches = found
+    outputs, caches = batched
     for cell, stepping in enumerate(evictions):
         alone = Alone(stepping, every, ROTATION if stepping.policy.positions == "cache" else None)
         what = f"{stepping.policy.name} {stepping.score.name}"
@@ -130,8 +130,8 @@ def test_every_score_and_policy(every: int, rule: str) -> None:
     """Cells fill up at different times; then a question of several tokens, then an answer."""
     evictions = steppings(PAIRS)
     arrays = given(len(evictions), [7, *[1] * 6, 4, *[1] * 3])
-    found = together([cache_of(stepping, every) for stepping in evictions], arrays, RULES[rule])
-    check_alone(evictions, every, arrays, RULES[rule], found)
+    batched = together([cache_of(stepping, every) for stepping in evictions], arrays, RULES[rule])
+    check_alone(evictions, every, arrays, RULES[rule], batched)
 
 
 KERNELS = [
@@ -179,8 +179,8 @@ def test_kernels_evict_the_same_pairs(every: int, pairs: Sequence[tuple[Policy, 
     pytest.importorskip("triton")
     evictions = steppings(pairs)
     arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
-    found = together([cache_of(stepping, every, "triton") for stepping in evictions], arrays, RULES["plain"])
-    check_alone(evictions, every, arrays, RULES["plain"], found, 1e-3)
+    batched = together([cache_of(stepping, every, "triton") for stepping in evictions], arrays, RULES["plain"])
+    check_alone(evictions, every, arrays, RULES["plain"], batched, 1e-3)
 
 
 @pytest.mark.parametrize("every", [1, 3])

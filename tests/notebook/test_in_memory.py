@@ -73,7 +73,7 @@ def test_several_policies_share_a_prefill(monkeypatch: pytest.MonkeyPatch) -> No
     settings: dict[str, Any] = {"policy": ["full", "snapkv", "h2o"], "budget": [0.4, 24], "max_new_tokens": 4, **TIGHT}
     answers = library.generate(model, PROMPT, **settings)
     names = [("full", "1.0"), ("snapkv", "0.4"), ("snapkv", "24"), ("h2o", "0.4"), ("h2o", "24")]
-    assert [(one.policy.split()[0], one.budget) for one in answers] == names and len(prefills) == 1
+    assert [(answer.policy.split()[0], answer.budget) for answer in answers] == names and len(prefills) == 1
     for answer, (name, value) in zip(answers[1:], names[1:], strict=True):
         assert answer.ids == library.generate(model, PROMPT, **settings | {"policy": name, "budget": value}).ids
     (listed,) = library.generate(model, PROMPT, **settings | {"policy": ["snapkv"], "budget": 0.4})
@@ -93,7 +93,7 @@ def test_prompts_can_be_texts_lists_and_encodings() -> None:
     text = "Anna wrote it. " * 3 + "Who?"
     encoded = tokenizer(text, return_tensors="pt")
     given = (text, encoded, encoded.input_ids, encoded.input_ids[0], encoded.input_ids[0].tolist())
-    answers = [library.generate(model, one, tokenizer, policy="full", max_new_tokens=4) for one in given]
+    answers = [library.generate(model, prompt, tokenizer, policy="full", max_new_tokens=4) for prompt in given]
     assert len({tuple(answer.ids) for answer in answers}) == 1
     assert answers[0].text == tokenizer.decode(answers[0].ids, skip_special_tokens=True)
 

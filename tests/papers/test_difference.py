@@ -20,12 +20,12 @@ ASKED = ["policy=h2o", "policy.layout=query_heads", "score=attn", "budget=80", "
 def published():
     with (paths.papers() / "obcache.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["table"] == "table 1"]
-    (one,) = [
+    (line,) = [
         line
         for line in lines
         if (line["policy"], line["score"], line["budget"], line["context_length"]) == ("h2o", "attn", "80", "4096")
     ]
-    return float(one["value"])
+    return float(line["value"])
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +50,21 @@ def planted(folder, model, data, *words):
     settings = parse([*ASKED, f"model.path={model}", f"data.root={data}", f"results.dir={folder}", *words])
     (entry,) = cells_of_item(item_of("obcache/table1"), settings).able
     cell, task = entry.cell, entry.cell.task
-    asked: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "cell": cell.id,
         "model": cell.model.label,
         "task": task.name,
         "task_version": task.version,
     }
-    asked |= {"context_length": task.context_length, "policy": "h2o", "score": "attn", "budget": "80", "seed": 42}
-    asked |= {"variant": cell.policy.variant, "layout": cell.policy.layout, "schedule": str(cell.schedule)}
+    requested |= {"context_length": task.context_length, "policy": "h2o", "score": "attn", "budget": "80", "seed": 42}
+    requested |= {"variant": cell.policy.variant, "layout": cell.policy.layout, "schedule": str(cell.schedule)}
     rows = [
-        Row(**asked, sample=sample, metric=task.metric, value=float(sample % 2), prompt_sha256=f"{sample}")
+        Row(**requested, sample=sample, metric=task.metric, value=float(sample % 2), prompt_sha256=f"{sample}")
         for sample in range(task.samples)
     ]
     (folder / "rows").mkdir(parents=True)
     (folder / "rows" / "planted.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
-    return [one.text for one in settings]
+    return [setting.text for setting in settings]
 
 
 def rendered(words, out):
@@ -84,7 +84,7 @@ def test_the_papers_model_and_protocol_have_a_difference(tmp_path, model, data, 
 
 OTHERS = [
     "task.samples=40",
-    *(pytest.param(one, marks=pytest.mark.slow) for one in ("policy.window=8", "model.dtype=float32")),
+    *(pytest.param(setting, marks=pytest.mark.slow) for setting in ("policy.window=8", "model.dtype=float32")),
 ]
 
 

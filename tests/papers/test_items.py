@@ -72,10 +72,10 @@ def test_a_run_composes_and_its_cell_is_legal(words, tmp_path):
 @pytest.mark.parametrize("name", ITEMS)
 def test_every_name_that_a_run_lists_exists(name):
     for run in ITEMS[name].all_runs:
-        for one in parse(run):
-            if one.key in GROUPS:
-                folders = {known.rpartition("/")[0] for known in named(one.key)}
-                assert {value.text for value in one.values} <= named(one.key) | folders
+        for setting in parse(run):
+            if setting.key in GROUPS:
+                folders = {known.rpartition("/")[0] for known in named(setting.key)}
+                assert {value.text for value in setting.values} <= named(setting.key) | folders
 
 
 @pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.published])
@@ -85,13 +85,13 @@ def test_the_published_block_has_the_numbers_of_the_csv(name):
     (shown,) = page(item, printed).sheets
     assert shown.title == "published" and printed
     figures = {figure.mean for line in shown.lines for figure in line.figures if figure.mean}
-    assert figures == {one.value for one in printed if one.value}
+    assert figures == {number.value for number in printed if number.value}
     texts = [text for line in shown.lines for text in (*line.labels, *(figure.note for figure in line.figures))]
     marks = {
         mark for text in (*texts, *(head for heads in shown.heads for head in heads)) for mark in MARK.findall(text)
     }
     explained = [note.partition(":")[0] for note in shown.notes]
-    assert len(explained) == len({one.flag for one in printed} - {""})
+    assert len(explained) == len({number.flag for number in printed} - {""})
     assert marks == {mark for mark in explained if mark != "all numbers"}
 
 
@@ -103,21 +103,21 @@ def test_settings_name_their_sources(name):
 
 def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_path):
     words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o,snapkv", "score=attn"]
-    asked = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
+    settings = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
     unused: set[str] = set()
-    where, cells = cells_of(asked, unused)
-    whole = [Cells().cell(tree) for tree in combinations(asked)]
+    where, cells = cells_of(settings, unused)
+    whole = [Cells().cell(tree) for tree in combinations(settings)]
     assert unused == set() and where.dir == str(tmp_path)
-    assert len(cells) == 8 and {(one.id, one.task.samples) for one in cells} == {
-        (one.id, one.task.samples) for one in whole
+    assert len(cells) == 8 and {(cell.id, cell.task.samples) for cell in cells} == {
+        (cell.id, cell.task.samples) for cell in whole
     }
 
 
 def test_a_task_with_a_schedule_of_its_own_is_composed_with_every_method():
     """booksum's file speaks about the schedule, and so does cake's."""
-    asked = parse(["task=ruler/niah_single_1,booksum/chapter", "policy=snapkv", "budget=64"])
-    _, cells = cells_of(asked, set())
-    assert [one.schedule.prefill_block for one in cells] == [None, 128]
+    settings = parse(["task=ruler/niah_single_1,booksum/chapter", "policy=snapkv", "budget=64"])
+    _, cells = cells_of(settings, set())
+    assert [cell.schedule.prefill_block for cell in cells] == [None, 128]
 
 
 def test_costs_are_those_of_the_formulas():
@@ -125,8 +125,8 @@ def test_costs_are_those_of_the_formulas():
     (item,) = [item for item in ITEMS.values() if item.kind == "costs"]
     printed = published(item, paths.papers())
     of_caote = {
-        int(at[item.keys.index("context_length")]): one.mean
-        for at, one in ratios(printed, item.keys).items()
+        int(at[item.keys.index("context_length")]): ratio.mean
+        for at, ratio in ratios(printed, item.keys).items()
         if "caote" in at and any("prefill" in part for part in at)
     }
     assert [of_caote[tokens] for tokens in (4096, 8192, 32768)] == pytest.approx([1.27e-4, 9.8e-5, 4.1e-5], rel=0.01)

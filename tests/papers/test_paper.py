@@ -50,7 +50,7 @@ def test_an_item_without_columns_has_latex_too(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["obcache/tabel1"], "did you mean obcache/table1?"),
         (["obcache/table1", "task.smaples=2"], "unknown setting task.smaples"),
@@ -60,9 +60,9 @@ def test_an_item_without_columns_has_latex_too(capsys):
         (["list", "policy=h2o"], "takes no settings"),
     ],
 )
-def test_what_is_refused(words, said, capsys):
+def test_what_is_refused(words, message, capsys):
     assert run(*words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_plan_needs_no_model_and_runs_nothing(folder, capsys):

@@ -9,19 +9,19 @@ from kvbench.papers.settings import cells_of_item, smoke
 
 
 def small(*own, words=()):
-    return [one.canonical for one in smoke(parse(own), parse(words))]
+    return [setting.canonical for setting in smoke(parse(own), parse(words))]
 
 
 def test_sizes_go_by_rank_and_no_number_of_tokens_stays():
     lengths = "task.context_length=4096,8192,16384,32768"
-    said = small("task=needle/official", "budget=2048,4096", lengths, "policy.recent=256", "policy.sink=4")
-    assert said[5:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
-    assert said[:2] == ["model=reference", "task.samples=1"]
+    settings = small("task=needle/official", "budget=2048,4096", lengths, "policy.recent=256", "policy.sink=4")
+    assert settings[5:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
+    assert settings[:2] == ["model=reference", "task.samples=1"]
 
 
 def test_shares_and_depths_keep_their_ends():
-    said = small("budget=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0", "task.depth=0,11,22,33,100", "score=attn")
-    assert said[5:] == ["budget=0.1,0.5,1.0", "task.depth=0,22,100"]
+    settings = small("budget=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0", "task.depth=0,11,22,33,100", "score=attn")
+    assert settings[5:] == ["budget=0.1,0.5,1.0", "task.depth=0,22,100"]
 
 
 def test_the_task_that_needs_most_says_how_short_contexts_are():
@@ -41,36 +41,36 @@ def test_long_prompts_are_cut_unless_another_task_is_named():
 
 def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
     task = "ruler/niah_single_1"
-    found = cells_of_item(
+    cells = cells_of_item(
         item_of("kvzip/softmax_free"), parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True
     )
-    assert {entry.cell.task.name for entry in found.entries} == {task} and not found.missing
-    assert found.replaced and found.unused == set()
-    assert all((entry.cell.task.context_length or 0) <= 384 for entry in found.entries)
-    assert any(f"task={task} instead of task=" in text for text in found.entries[0].differs)
+    assert {entry.cell.task.name for entry in cells.entries} == {task} and not cells.missing
+    assert cells.replaced and cells.unused == set()
+    assert all((entry.cell.task.context_length or 0) <= 384 for entry in cells.entries)
+    assert any(f"task={task} instead of task=" in text for text in cells.entries[0].differs)
 
 
 @pytest.mark.slow
 def test_a_task_that_is_named_has_no_stand_in(tmp_path):
     words = parse(["task=squad", f"data.root={tmp_path}", f"results.dir={tmp_path}"])
-    found = cells_of_item(item_of("kvzip/uniform"), words, small=True)
-    assert not found.able and not found.replaced
+    cells = cells_of_item(item_of("kvzip/uniform"), words, small=True)
+    assert not cells.able and not cells.replaced
 
 
 @pytest.mark.slow
 def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
     words = ["kvzip/repeat_prompt", "--smoke", f"data.root={tmp_path}", f"results.dir={tmp_path / 'runs'}"]
     assert main(["paper", *words]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "SMOKE: ours: model reference; n = 1 a number" in said
-    assert "Another task is used instead, because data is missing" in said and "No difference is shown" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "SMOKE: ours: model reference; n = 1 a number" in printed
+    assert "Another task is used instead, because data is missing" in printed and "No difference is shown" in printed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_item_is_small_enough_for_the_embedded_model(name, tmp_path):
     item = item_of(name)
-    found = cells_of_item(item, parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True)
-    for entry in found.entries:
+    cells = cells_of_item(item, parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"]), small=True)
+    for entry in cells.entries:
         assert entry.cell.model.label == "reference" and entry.cell.task.samples <= 2
         assert (entry.cell.task.context_length or 0) <= 1024

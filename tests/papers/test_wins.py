@@ -40,13 +40,13 @@ def test_ours_are_counted_by_task_and_a_failed_sample_is_told():
         Placed(at("mine"), "b", "p", "m", 2, False, summary(0.5, 1), ("task.samples=2 instead",)),
         Placed(at("theirs"), "b", "p", "m", 1, False, summary(0.75, 1), ()),
     ]
-    found = places(PAIR, cells)
-    mine, theirs = found[at("mine")], found[at("theirs")]
+    measured = places(PAIR, cells)
+    mine, theirs = measured[at("mine")], measured[at("theirs")]
     assert (mine.mean, mine.n, mine.failed, theirs.mean, theirs.failed) == (1, 2, 1, 1, 0)
     assert mine.differs == ("task.samples=2 instead",)
 
 
 def test_published_wins_of_lava_are_those_of_its_tables():
     """At 128 pairs a head, from Tables 2 and 13: uniform layers win 13 of 20 tasks, AdaKV 6, one is a tie."""
-    printed = {one.at: one.value for one in published(item_of("lava/figure5"), paths.papers())}
+    printed = {number.at: number.value for number in published(item_of("lava/figure5"), paths.papers())}
     assert printed["lava_uniform", "lava", "128"] == "13" and printed["ada_snapkv", "attn", "128"] == "6"

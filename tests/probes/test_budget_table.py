@@ -47,8 +47,8 @@ def test_the_utility_is_the_largest_weight_of_an_answer_times_a_share_of_norms()
     prefilled = engine.prefill(torch.tensor(context))
     prompt = Prompt(tuple(context), tuple(question), "")
     scene = Scene(LoadedModel(engine, None, frozenset(), 512, {}), prompt, TimedPrefill(prefilled, 0.0))
-    found = utilities(scene, frozenset(), 6)
-    for index, utility in enumerate(found):
+    by_layer = utilities(scene, frozenset(), 6)
+    for index, utility in enumerate(by_layer):
         layer = prefilled.cache.layers[index]
         group = layer.query_heads // layer.cache_heads
         output_matrix = model.model.layers[index].self_attn.o_proj.weight.detach()

@@ -23,7 +23,7 @@ Found = dict[tuple[int, int | None, str], float | None]
 
 
 def numbers(world: World, probe: object, cell: Cell) -> Found:
-    return {(one.layer, one.head, one.quantity): one.value for one in world.measured(probe, cell)}  # type: ignore[arg-type]
+    return {(number.layer, number.head, number.quantity): number.value for number in world.measured(probe, cell)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("at", "layout"), [("prompt", "kv_heads"), ("decode", "query_heads")])
@@ -31,7 +31,7 @@ def test_layer_loss_is_what_the_output_really_loses(
     world: World, make_cell: Callable[..., Cell], at: str, layout: str
 ) -> None:
     cell = make_cell(KeyNorm(), "0.3", layout=layout)
-    found = numbers(world, LayerLoss(at=at), cell)  # type: ignore[arg-type]
+    measured = numbers(world, LayerLoss(at=at), cell)  # type: ignore[arg-type]
     row, columns = (TOKENS - 1, TOKENS) if at == "prompt" else (world.last, len(world.ids))
     for layer, (arrays, kept) in enumerate(zip(world.arrays, world.scene.decide(cell).kept, strict=True)):
         before, after, evicted = [], [], 0.0
@@ -46,9 +46,9 @@ def test_layer_loss_is_what_the_output_really_loses(
         whole = arrays.matrix @ np.concatenate(before)
         lost = np.abs(whole - arrays.matrix @ np.concatenate(after)).sum()
         most = max(float(np.abs(arrays.matrix[:, column]).sum()) for column in range(arrays.matrix.shape[1]))
-        assert found[layer, None, "loss"] == pytest.approx(lost)
-        assert found[layer, None, "relative"] == pytest.approx(lost / np.abs(whole).sum())
-        assert found[layer, None, "bound"] == pytest.approx(2 * most * evicted)
+        assert measured[layer, None, "loss"] == pytest.approx(lost)
+        assert measured[layer, None, "relative"] == pytest.approx(lost / np.abs(whole).sum())
+        assert measured[layer, None, "bound"] == pytest.approx(2 * most * evicted)
 
 
 @settings(max_examples=40)
@@ -74,16 +74,16 @@ def test_a_head_that_is_left_nothing_puts_out_nothing() -> None:
 
 @pytest.mark.parametrize("probe", [LayerLoss(), LayerLoss(at="decode"), SetError(), EvictionError()], ids=repr)
 def test_nothing_is_lost_where_everything_stays(world: World, make_cell: Callable[..., Cell], probe: object) -> None:
-    found = numbers(world, probe, make_cell(budget="1.0"))
-    lost = [v for (_, _, what), v in found.items() if what not in ("total", "ratio", "best_share", "lost_share")]
+    measured = numbers(world, probe, make_cell(budget="1.0"))
+    lost = [v for (_, _, what), v in measured.items() if what not in ("total", "ratio", "best_share", "lost_share")]
     assert lost and all(value == pytest.approx(0, abs=1e-12) for value in lost)
-    assert all(value is None for (_, _, what), value in found.items() if what == "ratio")
-    assert all(value == 0 for (_, _, what), value in found.items() if what == "lost_share")
+    assert all(value is None for (_, _, what), value in measured.items() if what == "ratio")
+    assert all(value == 0 for (_, _, what), value in measured.items() if what == "lost_share")
 
 
 def test_the_joint_error_is_that_of_removing_the_set(world: World, make_cell: Callable[..., Cell]) -> None:
     cell = make_cell(Random(seed=3), "0.4")
-    found = numbers(world, SetError(), cell)
+    measured = numbers(world, SetError(), cell)
     every = list(range(len(world.ids)))
     for layer, (arrays, kept) in enumerate(zip(world.arrays, world.scene.decide(cell).kept, strict=True)):
         for head in range(6):
@@ -92,12 +92,12 @@ def test_the_joint_error_is_that_of_removing_the_set(world: World, make_cell: Ca
             left = arrays.output(head, world.last, [column for column in every if column not in gone])
             alone = [arrays.output(head, world.last, [c for c in every if c != column]) for column in gone]
             expected = float(np.linalg.norm(whole - left))
-            apart = sum(float(np.linalg.norm(whole - one)) for one in alone)
-            assert found[layer, head, "joint"] == pytest.approx(expected)
-            assert found[layer, head, "singles"] == pytest.approx(apart)
-            assert found[layer, head, "ratio"] == pytest.approx(expected / apart)
+            apart = sum(float(np.linalg.norm(whole - output)) for output in alone)
+            assert measured[layer, head, "joint"] == pytest.approx(expected)
+            assert measured[layer, head, "singles"] == pytest.approx(apart)
+            assert measured[layer, head, "ratio"] == pytest.approx(expected / apart)
             weight = arrays.weights(head, world.last, every)[gone].sum()
-            assert found[layer, head, "weight"] == pytest.approx(weight)
+            assert measured[layer, head, "weight"] == pytest.approx(weight)
 
 
 def test_a_set_of_one_costs_what_it_costs_alone() -> None:
@@ -110,26 +110,26 @@ def test_a_set_of_one_costs_what_it_costs_alone() -> None:
 @pytest.mark.parametrize("output", ["attention", "layer"])
 def test_lost_is_the_error_of_what_goes(world: World, make_cell: Callable[..., Cell], output: str) -> None:
     cell = make_cell(KeyNorm(), "9")
-    found = numbers(world, EvictionError(output=output), cell)  # type: ignore[arg-type]
+    measured = numbers(world, EvictionError(output=output), cell)  # type: ignore[arg-type]
     for layer, (arrays, kept) in enumerate(zip(world.arrays, world.scene.decide(cell).kept, strict=True)):
         errors = without_one(arrays, world.last, TOKENS, len(world.ids), 2, whole=output == "layer")
         for head in range(2):
             gone = errors[head][~kept[head].numpy()]
-            assert found[layer, head, "total"] == pytest.approx(errors[head].sum())
-            assert found[layer, head, "lost"] == pytest.approx(gone.sum())
-            assert found[layer, head, "lost_share"] == pytest.approx(gone.sum() / errors[head].sum())
+            assert measured[layer, head, "total"] == pytest.approx(errors[head].sum())
+            assert measured[layer, head, "lost"] == pytest.approx(gone.sum())
+            assert measured[layer, head, "lost_share"] == pytest.approx(gone.sum() / errors[head].sum())
             least = np.sort(errors[head])[: len(gone)].sum() / errors[head].sum()
-            assert found[layer, head, "best_share"] == pytest.approx(least)
+            assert measured[layer, head, "best_share"] == pytest.approx(least)
 
 
 def test_every_pair_has_its_error_where_positions_are_asked_for(world: World, make_cell: Callable[..., Cell]) -> None:
     cell = make_cell(budget="9")
-    found = [one for one in world.measured(EvictionError(positions=True), cell) if one.quantity == "error"]
-    assert len(found) == 3 * 2 * TOKENS
+    measured = [number for number in world.measured(EvictionError(positions=True), cell) if number.quantity == "error"]
+    assert len(measured) == 3 * 2 * TOKENS
     for layer in range(3):
         errors = world.scene.errors(world.scene.layers[layer], 2)
-        own = [one for one in found if one.layer == layer]
-        assert all(one.value == float(errors[one.head or 0, one.position or 0]) for one in own)
+        own = [number for number in measured if number.layer == layer]
+        assert all(number.value == float(errors[number.head or 0, number.position or 0]) for number in own)
 
 
 def test_a_word_that_names_no_query_is_refused() -> None:

@@ -41,7 +41,9 @@ def test_recall_of_attention_is_that_of_python_sets(
     world: World, make_cell: Callable[..., Cell], window: int, recent: int
 ) -> None:
     probe, pairs = OracleRecall(windows=(window,), recents=(recent,)), 9
-    found = {(one.layer, one.head): one for one in world.measured(probe, make_cell(budget=str(pairs), **SIX))}
+    recalls = {
+        (number.layer, number.head): number for number in world.measured(probe, make_cell(budget=str(pairs), **SIX))
+    }
     rows = TOKENS if window == "all" else window
     for layer, arrays in enumerate(world.arrays):
         errors = without_one(arrays, world.last, TOKENS, len(world.ids), 6, whole=False)
@@ -52,34 +54,34 @@ def test_recall_of_attention_is_that_of_python_sets(
             wanted = set(np.argsort(-errors[head], kind="stable")[:pairs].tolist())
             kept = set(range(TOKENS - recent, TOKENS))
             kept |= set(np.argsort(-summed[: TOKENS - recent], kind="stable")[: pairs - recent].tolist())
-            one = found[layer, head]
-            assert (one.window, one.recent) == (rows, recent)
-            assert one.value == pytest.approx(len(wanted & kept) / pairs)
+            recall = recalls[layer, head]
+            assert (recall.window, recall.recent) == (rows, recent)
+            assert recall.value == pytest.approx(len(wanted & kept) / pairs)
 
 
 @pytest.mark.parametrize("layout", ["kv_heads", "query_heads"])
 def test_the_oracle_recalls_itself(world: World, make_cell: Callable[..., Cell], layout: str) -> None:
     cell = make_cell(PromptRecord(world.scene), "8", layout=layout)
-    found = world.measured(OracleRecall(windows=(1, 16), recents=(0,)), cell)
-    assert len(found) == 2 * 3 * (2 if layout == "kv_heads" else 6) and {one.value for one in found} == {1.0}
+    recalls = world.measured(OracleRecall(windows=(1, 16), recents=(0,)), cell)
+    assert len(recalls) == 2 * 3 * (2 if layout == "kv_heads" else 6) and {recall.value for recall in recalls} == {1.0}
 
 
 def test_everything_is_recalled_where_everything_stays(world: World, make_cell: Callable[..., Cell]) -> None:
     probe = OracleRecall(windows=(5,), recents=(0, 4), output="layer")
-    assert {one.value for one in world.measured(probe, make_cell(KeyNorm(), "1.0"))} == {1.0}
+    assert {recall.value for recall in world.measured(probe, make_cell(KeyNorm(), "1.0"))} == {1.0}
 
 
 def test_a_window_longer_than_the_prompt_is_left_out(world: World, make_cell: Callable[..., Cell]) -> None:
-    found = world.measured(OracleRecall(windows=(16, 64), recents=(0,)), make_cell(budget="5"))
-    assert {one.window for one in found} == {16}
+    recalls = world.measured(OracleRecall(windows=(16, 64), recents=(0,)), make_cell(budget="5"))
+    assert {recall.window for recall in recalls} == {16}
 
 
 def test_what_the_policy_says_of_windows_and_protection_plays_no_part(
     world: World, make_cell: Callable[..., Cell]
 ) -> None:
     probe = OracleRecall(windows=(5,), recents=(2,))
-    one, other = (probe.judged(make_cell(budget="6", **own)) for own in ({}, {"window": 16, "recent": 5, "sink": 1}))
-    assert one.id == other.id
+    plain, other = (probe.judged(make_cell(budget="6", **own)) for own in ({}, {"window": 16, "recent": 5, "sink": 1}))
+    assert plain.id == other.id
 
 
 def test_refusals(world: World, make_cell: Callable[..., Cell]) -> None:

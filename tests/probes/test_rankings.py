@@ -32,35 +32,37 @@ def test_spearman_of_attention_with_caote_is_that_of_scipy(
 ) -> None:
     probe = RankCorrelation(against=FastCaote() if fast else Caote())
     cell = make_cell(OBCacheValue(), window=1, layout="query_heads")
-    found = {(one.layer, one.head): one.value for one in world.measured(probe, cell)}
+    measured = {(number.layer, number.head): number.value for number in world.measured(probe, cell)}
     for layer, arrays in enumerate(world.arrays):
         for head in range(6):
             weights = arrays.weights(head, TOKENS - 1, list(range(TOKENS)))
             ours = weights**2 * (arrays.values[head // 3][:TOKENS] ** 2).sum(axis=1)
             expected = spearmanr(ours, caote_of(arrays, head, TOKENS - 1, fast)).statistic
-            assert found[layer, head] == pytest.approx(expected, abs=1e-3)  # scores in float32 may swap neighbours
+            assert measured[layer, head] == pytest.approx(expected, abs=1e-3)  # scores in float32 may swap neighbours
 
 
 def test_spearman_with_the_true_error_of_the_first_decoded_token(world: World, make_cell: Callable[..., Cell]) -> None:
     cell = make_cell(KeyNorm(), sink=2, recent=3)
-    found = {(one.layer, one.head): one.value for one in world.measured(RankCorrelation(against=None), cell)}
+    measured = {
+        (number.layer, number.head): number.value for number in world.measured(RankCorrelation(against=None), cell)
+    }
     for layer, arrays in enumerate(world.arrays):
         errors = without_one(arrays, world.last, TOKENS, len(world.ids), 2, whole=False)
         for head in range(2):
             norms = -np.linalg.norm(arrays.keys[head][:TOKENS], axis=1)
             expected = spearmanr(norms[2:-3], errors[head][2:-3]).statistic
-            assert found[layer, head] == pytest.approx(expected, abs=1e-3)
+            assert measured[layer, head] == pytest.approx(expected, abs=1e-3)
 
 
 def test_exact_removal_agrees_with_itself(world: World, make_cell: Callable[..., Cell]) -> None:
-    found = world.measured(RankCorrelation(), make_cell(ExactRemoval(), window=5))
-    assert [one.value for one in found] == pytest.approx([1.0] * 6)
+    measured = world.measured(RankCorrelation(), make_cell(ExactRemoval(), window=5))
+    assert [number.value for number in measured] == pytest.approx([1.0] * 6)
 
 
 def test_caote_of_one_row_ranks_as_exact_removal(world: World, make_cell: Callable[..., Cell]) -> None:
     """Equation 6 is its square root, for one row and one query head."""
     cell = make_cell(Caote(), window=1, layout="query_heads")
-    assert all(one.value == pytest.approx(1.0, abs=1e-3) for one in world.measured(RankCorrelation(), cell))
+    assert all(number.value == pytest.approx(1.0, abs=1e-3) for number in world.measured(RankCorrelation(), cell))
 
 
 def test_spearman_is_undefined_where_nothing_is_ranked() -> None:
@@ -86,7 +88,7 @@ def test_a_policy_without_a_score_has_none_to_judge(make_cell: Callable[..., Cel
 @pytest.mark.parametrize("merge", ["max", "mean"])
 def test_a_head_is_worth_what_its_pairs_are(world: World, make_cell: Callable[..., Cell], merge: str) -> None:
     cell = make_cell(Attention(), window=5, group="max", sink=2, recent=4)
-    found = {(one.layer, one.head): one.value for one in world.measured(HeadScores(merge=merge), cell)}  # type: ignore[arg-type]
+    measured = {(number.layer, number.head): number.value for number in world.measured(HeadScores(merge=merge), cell)}  # type: ignore[arg-type]
     for layer, arrays in enumerate(world.arrays):
         for store in range(2):
             summed = np.zeros((3, TOKENS))
@@ -95,9 +97,9 @@ def test_a_head_is_worth_what_its_pairs_are(world: World, make_cell: Callable[..
                     summed[member, : row + 1] += arrays.weights(3 * store + member, row, list(range(row + 1)))
             candidates = summed.max(axis=0)[2:-4]
             expected = candidates.max() if merge == "max" else candidates.mean()
-            assert found[layer, store] == pytest.approx(expected, rel=1e-5)
+            assert measured[layer, store] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_head_without_candidates_is_worth_nothing_known(world: World, make_cell: Callable[..., Cell]) -> None:
-    found = world.measured(HeadScores(), make_cell(window=5, recent=TOKENS))
-    assert [one.value for one in found] == [None] * 6
+    measured = world.measured(HeadScores(), make_cell(window=5, recent=TOKENS))
+    assert [number.value for number in measured] == [None] * 6

@@ -10,8 +10,8 @@ from tests.probes.conftest import World
 
 
 def test_a_spoilt_row_of_data_is_an_error_of_its_sample(world: World, make_cell: Callable[..., Cell]) -> None:
-    asked = probing(HeadScores(), [make_cell(), make_cell(window=5)])
+    request = probing(HeadScores(), [make_cell(), make_cell(window=5)])
     sample = InvalidSample(3, "questions", "data.jsonl:4: no JSON")
-    found = list(_measured(world.scene.model, sample, asked.cells, asked.probe))
-    assert [cell.id for cell, _, _ in found] == [cell.id for cell in asked.cells]
-    assert all(numbers == [{"error": "data.jsonl:4: no JSON"}] for _, _, numbers in found)
+    measured = list(_measured(world.scene.model, sample, request.cells, request.probe))
+    assert [cell.id for cell, _, _ in measured] == [cell.id for cell in request.cells]
+    assert all(numbers == [{"error": "data.jsonl:4: no JSON"}] for _, _, numbers in measured)

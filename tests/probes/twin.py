@@ -49,7 +49,7 @@ def arrays_of(model: LlamaForCausalLM, ids: torch.Tensor) -> list[Arrays]:
         model(ids[None])
     for hook in hooks:
         hook.remove()
-    found = []
+    layers = []
     for layer, (hidden, (cos, sin)) in zip(model.model.layers, inputs, strict=True):
         attention = layer.self_attn
         parts = [
@@ -58,22 +58,22 @@ def arrays_of(model: LlamaForCausalLM, ids: torch.Tensor) -> list[Arrays]:
         ]
         queries, keys = apply_rotary_pos_emb(parts[0], parts[1], cos, sin)
         arrays = (part[0].detach().double().numpy() for part in (queries, keys, parts[2]))
-        found.append(Arrays(*arrays, attention.o_proj.weight.detach().double().numpy()))
-    return found
+        layers.append(Arrays(*arrays, attention.o_proj.weight.detach().double().numpy()))
+    return layers
 
 
-def without_one(one: Arrays, row: int, tokens: int, columns: int, stored: int, whole: bool) -> Array:
+def without_one(arrays: Arrays, row: int, tokens: int, columns: int, stored: int, whole: bool) -> Array:
     """Squared errors [stored heads, tokens] when a pair is removed at a row that sees `columns` columns."""
-    heads, size = len(one.queries), one.keys.shape[2]
+    heads, size = len(arrays.queries), arrays.keys.shape[2]
     readers, errors = heads // stored, np.zeros((stored, tokens))
     every = list(range(columns))
-    before = np.concatenate([one.output(head, row, every) for head in range(heads)])
+    before = np.concatenate([arrays.output(head, row, every) for head in range(heads)])
     for store in range(stored):
         for gone in range(tokens):
             stay = [column for column in every if column != gone]
             after = before.copy()
             for head in range(store * readers, (store + 1) * readers):
-                after[head * size : (head + 1) * size] = one.output(head, row, stay)
-            moved = one.matrix @ (after - before) if whole else after - before
+                after[head * size : (head + 1) * size] = arrays.output(head, row, stay)
+            moved = arrays.matrix @ (after - before) if whole else after - before
             errors[store, gone] = (moved**2).sum()
     return errors

@@ -10,7 +10,7 @@ def make() -> Callable[..., Row]:
     """A row from a few columns, the rest plausible."""
 
     def row(cell: str = "ab", sample: int = 0, **columns: object) -> Row:
-        asked = {
+        requested = {
             "model": "reference",
             "task": "ruler/niah_single_1",
             "task_version": "2026",
@@ -23,6 +23,6 @@ def make() -> Callable[..., Row]:
             "schedule": "prompt",
             "seed": 0,
         }
-        return Row(cell=cell, sample=sample, **(asked | columns))  # type: ignore[arg-type]
+        return Row(cell=cell, sample=sample, **(requested | columns))  # type: ignore[arg-type]
 
     return row

@@ -36,9 +36,9 @@ def test_secrets_are_not_recorded() -> None:
     secrets = {
         name: "hunter2" for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HOME", "omp_num_threads")
     }
-    said = environment("cpu", {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", **secrets})
-    assert said["variables"] == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3"}
-    assert "hunter2" not in json.dumps(said)
+    recorded = environment("cpu", {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "", **secrets})
+    assert recorded["variables"] == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3"}
+    assert "hunter2" not in json.dumps(recorded)
     assert not [
         name for name in VARIABLES if any(word in name for word in ("TOKEN_", "_TOKEN", "KEY", "SECRET", "PASS"))
     ]
@@ -47,9 +47,9 @@ def test_secrets_are_not_recorded() -> None:
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("HF_TOKEN", "hunter2")
-    said = environment("cpu")
-    assert said["variables"]["OMP_NUM_THREADS"] == "7"
-    assert "hunter2" not in json.dumps(said)
+    recorded = environment("cpu")
+    assert recorded["variables"]["OMP_NUM_THREADS"] == "7"
+    assert "hunter2" not in json.dumps(recorded)
 
 
 def test_versions_come_from_the_installed_packages() -> None:

@@ -53,92 +53,94 @@ def names(worker: Worker) -> list[str]:
 
 
 def test_one_gets_a_unit_and_others_after_its_release(three: tuple[Worker, Worker, Worker]) -> None:
-    one, two, _ = three
-    lease = one.leases.claim("u-1")
+    first, second, _ = three
+    lease = first.leases.claim("u-1")
     assert (
-        lease == Lease("u-1", 0) and two.leases.claim("u-1") is None and two.leases.holder("u-1") == one.heart.start()
+        lease == Lease("u-1", 0)
+        and second.leases.claim("u-1") is None
+        and second.leases.holder("u-1") == first.heart.start()
     )
-    assert two.leases.claim("u-10") == Lease("u-10", 0)  # another unit, whose name begins alike
-    one.leases.release(lease)
-    assert two.leases.holder("u-1") is None and two.leases.claim("u-1") == Lease("u-1", 0)
+    assert second.leases.claim("u-10") == Lease("u-10", 0)  # another unit, whose name begins alike
+    first.leases.release(lease)
+    assert second.leases.holder("u-1") is None and second.leases.claim("u-1") == Lease("u-1", 0)
 
 
 @pytest.mark.parametrize("skew", ["2001-01-01T00:00:00.000+00:00", "2099-01-01T00:00:00.000+00:00"])
 def test_silence_is_measured_by_the_watcher(skew: str, three: tuple[Worker, Worker, Worker]) -> None:
     """However wrong the clock of the other: a heart that beats lives, one that is silent for long enough does not."""
-    one, two, _ = three
-    assert one.leases.claim("u-1")
+    first, second, _ = three
+    assert first.leases.claim("u-1")
     for _ in range(5):
-        one.says(beat_utc=skew)
-        one.beats()
-        assert two.leases.claim("u-1") is None
-        two.clock.now += SECONDS - 1
-    assert two.leases.claim("u-1") is None  # one second is wanting
-    two.clock.now += 1
-    assert two.leases.claim("u-1") == Lease("u-1", 1)
+        first.says(beat_utc=skew)
+        first.beats()
+        assert second.leases.claim("u-1") is None
+        second.clock.now += SECONDS - 1
+    assert second.leases.claim("u-1") is None  # one second is wanting
+    second.clock.now += 1
+    assert second.leases.claim("u-1") == Lease("u-1", 1)
 
 
 def test_of_two_that_take_over_one_does(three: tuple[Worker, Worker, Worker]) -> None:
-    one, two, three_ = three
-    assert one.leases.claim("u-1")
-    for other in (two, three_):
+    first, second, third = three
+    assert first.leases.claim("u-1")
+    for other in (second, third):
         assert other.leases.claim("u-1") is None
         other.clock.now += SECONDS
-    assert two.leases.claim("u-1") == Lease("u-1", 1)
-    assert three_.leases.claim("u-1") is None  # it sees a new owner, whose silence begins now
-    assert three_.leases._create_after("u-1", 0, one.heart.start()) is None  # and if its listing was old
-    two.leases.release(Lease("u-1", 1))
-    assert names(one) == []
+    assert second.leases.claim("u-1") == Lease("u-1", 1)
+    assert third.leases.claim("u-1") is None  # it sees a new owner, whose silence begins now
+    assert third.leases._create_after("u-1", 0, first.heart.start()) is None  # and if its listing was old
+    second.leases.release(Lease("u-1", 1))
+    assert names(first) == []
 
 
 def test_a_judgement_that_is_late_steps_back(three: tuple[Worker, Worker, Worker]) -> None:
     """The stale lease it judged is gone, or another's: the unit was made and is free, or made anew."""
-    one, two, three_ = three
-    lease = one.leases.claim("u-1")
+    first, second, third = three
+    lease = first.leases.claim("u-1")
     assert lease is not None
-    one.leases.release(lease)
-    assert three_.leases._create_after("u-1", 0, one.heart.start()) is None and names(one) == []
-    assert two.leases.claim("u-1")
-    assert three_.leases._create_after("u-1", 0, one.heart.start()) is None and names(one) == ["u-1.0"]
+    first.leases.release(lease)
+    assert third.leases._create_after("u-1", 0, first.heart.start()) is None and names(first) == []
+    assert second.leases.claim("u-1")
+    assert third.leases._create_after("u-1", 0, first.heart.start()) is None and names(first) == ["u-1.0"]
 
 
 def test_who_slept_is_not_sure_and_learns_what_happened(three: tuple[Worker, Worker, Worker]) -> None:
-    one, two, _ = three
-    lease = one.leases.claim("u-1")
-    assert lease is not None and one.leases.sure(lease)
-    one.clock.now += SECONDS / 2
-    assert not one.leases.sure(lease)
-    one.beats()  # the heart may wake before who asks
-    assert not one.leases.sure(lease)
-    assert one.leases.renew(lease) == Lease("u-1", 1) and two.leases.claim("u-1") is None
-    two.clock.now += SECONDS
-    assert two.leases.claim("u-1") == Lease("u-1", 2)
-    assert one.leases.renew(Lease("u-1", 1)) is None
-    one.leases.release(Lease("u-1", 0))  # of what it had before, at most: never the lease of another
-    assert "u-1.2" in names(two)
+    first, second, _ = three
+    lease = first.leases.claim("u-1")
+    assert lease is not None and first.leases.sure(lease)
+    first.clock.now += SECONDS / 2
+    assert not first.leases.sure(lease)
+    first.beats()  # the heart may wake before who asks
+    assert not first.leases.sure(lease)
+    assert first.leases.renew(lease) == Lease("u-1", 1) and second.leases.claim("u-1") is None
+    second.clock.now += SECONDS
+    assert second.leases.claim("u-1") == Lease("u-1", 2)
+    assert first.leases.renew(Lease("u-1", 1)) is None
+    first.leases.release(Lease("u-1", 0))  # of what it had before, at most: never the lease of another
+    assert "u-1.2" in names(second)
 
 
 def test_a_lease_that_names_nobody_is_waited_for(tmp_path: Path) -> None:
     """Its maker died between making and naming; or the file was cut."""
-    two = Worker(tmp_path, "b")
+    worker = Worker(tmp_path, "b")
     (tmp_path / "leases").mkdir()
     (tmp_path / "leases" / "u-1.0").touch()
-    assert two.leases.claim("u-1") is None
-    two.clock.now += SECONDS
-    assert two.leases.claim("u-1") == Lease("u-1", 1)
+    assert worker.leases.claim("u-1") is None
+    worker.clock.now += SECONDS
+    assert worker.leases.claim("u-1") == Lease("u-1", 1)
 
 
 def test_the_dead_of_this_machine_are_known_at_once(tmp_path: Path) -> None:
-    one, two = Worker(tmp_path, "x"), Worker(tmp_path, "y")
-    one.leases.claim("u-1")
-    one.says(machine=machine(), pid=os.getpid(), born=born(os.getpid()))
-    assert two.leases.claim("u-1") is None
-    one.says(born="1")  # the number is another process's now
-    assert two.leases.claim("u-1") == Lease("u-1", 1)
-    one.says(machine="y", born="1")
-    assert not Watch(ResultsFolder(tmp_path), SECONDS).stopped(one.path.stem)  # of another machine nothing is known
-    one.says(ended="finished")
-    assert Watch(ResultsFolder(tmp_path), SECONDS).stopped(one.path.stem)
+    first, second = Worker(tmp_path, "x"), Worker(tmp_path, "y")
+    first.leases.claim("u-1")
+    first.says(machine=machine(), pid=os.getpid(), born=born(os.getpid()))
+    assert second.leases.claim("u-1") is None
+    first.says(born="1")  # the number is another process's now
+    assert second.leases.claim("u-1") == Lease("u-1", 1)
+    first.says(machine="y", born="1")
+    assert not Watch(ResultsFolder(tmp_path), SECONDS).stopped(first.path.stem)  # of another machine nothing is known
+    first.says(ended="finished")
+    assert Watch(ResultsFolder(tmp_path), SECONDS).stopped(first.path.stem)
 
 
 def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,50 +151,54 @@ def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert heart.start() == name
     heart.count(3, 1)
     heart.end("finished")
-    said = Process.read(tmp_path / "processes" / f"{name}.json")
-    assert said is not None and said == heart.process
-    assert (said.pid, said.job, said.devices, said.command) == (os.getpid(), "7", 2, ("a=b",))
-    assert (said.units, said.rows, said.errors, said.ended) == (1, 3, 1, "finished") and said.gone and said.seconds >= 0
+    process = Process.read(tmp_path / "processes" / f"{name}.json")
+    assert process is not None and process == heart.process
+    assert (process.pid, process.job, process.devices, process.command) == (os.getpid(), "7", 2, ("a=b",))
+    assert (
+        (process.units, process.rows, process.errors, process.ended) == (1, 3, 1, "finished")
+        and process.gone
+        and process.seconds >= 0
+    )
 
 
 @pytest.mark.parametrize("name", ["u-1." + "9" * 30, "u-1.01", "u-1.\u0662", "u-1.", "u-1.-1", "u-1.1e9"])
 def test_what_is_no_generation_is_no_lease(three: tuple[Worker, Worker, Worker], name: str) -> None:
     """A number of thirty digits kept a release busy for ever."""
-    one, *_ = three
-    (one.path.parents[1] / "leases").mkdir()
-    (one.path.parents[1] / "leases" / name).write_text("somebody")
-    lease = one.leases.claim("u-1")
+    first, *_ = three
+    (first.path.parents[1] / "leases").mkdir()
+    (first.path.parents[1] / "leases" / name).write_text("somebody")
+    lease = first.leases.claim("u-1")
     assert lease == Lease("u-1", 0)
-    one.leases.release(lease)
-    assert names(one) == [name]
+    first.leases.release(lease)
+    assert names(first) == [name]
 
 
 def test_a_large_generation_ends_like_others(three: tuple[Worker, Worker, Worker]) -> None:
-    one, two, _ = three
-    (one.path.parents[1] / "leases").mkdir()
-    os.mkfifo(one.path.parents[1] / "leases" / "u-1.123456789")
-    assert one.leases.claim("u-1") is None and str(one.leases.holder("u-1")).endswith("leases/u-1.123456789")
-    one.clock.now += SECONDS
-    one.heart.heard(one.clock())
-    lease = one.leases.claim("u-1")
-    assert lease == Lease("u-1", 123456790) and two.leases.claim("u-1") is None
-    one.leases.release(lease)
-    assert names(one) == []
+    first, second, _ = three
+    (first.path.parents[1] / "leases").mkdir()
+    os.mkfifo(first.path.parents[1] / "leases" / "u-1.123456789")
+    assert first.leases.claim("u-1") is None and str(first.leases.holder("u-1")).endswith("leases/u-1.123456789")
+    first.clock.now += SECONDS
+    first.heart.heard(first.clock())
+    lease = first.leases.claim("u-1")
+    assert lease == Lease("u-1", 123456790) and second.leases.claim("u-1") is None
+    first.leases.release(lease)
+    assert names(first) == []
 
 
 def test_arrivals_are_whole_lines_after_the_start(tmp_path: Path, make) -> None:
-    with Recorder(tmp_path) as one, Recorder(tmp_path) as own:
-        one.append([make("ab", 0)])
+    with Recorder(tmp_path) as other, Recorder(tmp_path) as own:
+        other.append([make("ab", 0)])
         arrivals = Arrivals(ResultsFolder(tmp_path), places(tmp_path))
         arrivals.look()
         assert arrivals.recorded == set()
-        one.append([make("ab", 1)])
+        other.append([make("ab", 1)])
         own.append([make("ab", 2)])
         arrivals.look(own.path)
         assert arrivals.recorded == {("ab", 1)}
-        assert one.path is not None
+        assert other.path is not None
         line = make("ab", 3).to_json()
-        with one.path.open("a") as file:
+        with other.path.open("a") as file:
             file.write(line[:50])
             file.flush()
             arrivals.look()

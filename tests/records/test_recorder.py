@@ -51,11 +51,11 @@ def test_a_killed_writer_leaves_whole_units(tmp_path: Path, seed: int) -> None:
     assert process.stdout.readline() == b"0\n"
     time.sleep(random.Random(seed).uniform(0, 0.05))
     process.send_signal(signal.SIGKILL)
-    said = process.stdout.read().split()
+    printed = process.stdout.read().split()
     process.wait()
     warnings: list[str] = []
     counts = units(read_rows(tmp_path, warnings.append))
-    assert len(counts) >= 1 + len(said)  # what was reported as recorded is there
+    assert len(counts) >= 1 + len(printed)  # what was reported as recorded is there
     assert counts[:-1] == [UNIT] * (len(counts) - 1)
     assert counts[-1] == UNIT or warnings  # the kernel may cut a write that spans two pages
     assert len(warnings) <= 1
@@ -174,17 +174,17 @@ def test_lines_beside_rows_share_their_file_name_and_their_fate(
         recorder.append([make(sample=0)], {"kept": ["a"], "empty": []})
         assert recorder.path is not None
         beside = tmp_path / "kept" / recorder.path.name
-        whole, told = os.write, []
+        whole, written = os.write, []
 
         def short(descriptor: int, data: bytes) -> int:
-            told.append(data)
-            return whole(descriptor, data[: len(data) // 2] if len(told) == 2 else data)
+            written.append(data)
+            return whole(descriptor, data[: len(data) // 2] if len(written) == 2 else data)
 
         monkeypatch.setattr(os, "write", short)
         with pytest.raises(OSError, match="1 rows not recorded"):
             recorder.append([make(sample=1)], {"kept": ["b"]})
         monkeypatch.undo()
-        assert told[0] == b"b\n" and beside.read_text() == "a\n"
+        assert written[0] == b"b\n" and beside.read_text() == "a\n"
         recorder.append([make(sample=2)], {"kept": ["c"]})
     assert beside.read_text() == "a\nc\n" and not (tmp_path / "empty").exists()
     assert [row.sample for row in read_rows(tmp_path)] == [0, 2]

@@ -25,8 +25,8 @@ def cell() -> Callable[..., list[Row]]:
             "seed": 0,
             "metric": "string_match_all",
         } | columns
-        asked = "|".join(f"{columns[name]}" for name in REQUESTED if name in columns)
-        columns = {"cell": hashlib.sha256(f"{policy}|{asked}".encode()).hexdigest()[:16]} | columns
+        requested = "|".join(f"{columns[name]}" for name in REQUESTED if name in columns)
+        columns = {"cell": hashlib.sha256(f"{policy}|{requested}".encode()).hexdigest()[:16]} | columns
         return [
             Row(
                 policy=policy,

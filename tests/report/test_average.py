@@ -50,19 +50,19 @@ def test_the_averages_that_papers_state(name, members, means, stated, counted, c
 
 def test_passage_count_is_in_one_of_them_only(cell: Make):
     """With it LAVa's numbers would have the mean 43.06."""
-    found = summaries(longbench(cell, papers(ALL, LAVA)))
-    assert round(100 * fmean(line.mean or 0 for line in found), 2) == 43.06
-    official = averaged(found, "official")[0].mean
+    lines = summaries(longbench(cell, papers(ALL, LAVA)))
+    assert round(100 * fmean(line.mean or 0 for line in lines), 2) == 43.06
+    official = averaged(lines, "official")[0].mean
     assert official is not None and round(100 * official, 2) not in (43.06, 45.07)
 
 
 def test_the_interval_is_that_of_a_sum_of_means(cell: Make):
     values = {member: [0.1, 0.2, 0.3 + number / 100] for number, member in enumerate(ENGLISH)}
     (line,) = averaged(summaries(longbench(cell, values)), "caote")
-    half = 1.959964 * math.sqrt(sum(variance(found) / 3 for found in values.values())) / 16
-    assert line.mean == pytest.approx(fmean(fmean(found) for found in values.values()))
+    half = 1.959964 * math.sqrt(sum(variance(scores) / 3 for scores in values.values())) / 16
+    assert line.mean == pytest.approx(fmean(fmean(scores) for scores in values.values()))
     assert (line.low, line.high) == pytest.approx((line.mean - half, line.mean + half), rel=1e-5)
-    alone = {member: found[:1] for member, found in values.items()}
+    alone = {member: scores[:1] for member, scores in values.items()}
     assert averaged(summaries(longbench(cell, alone)), "caote")[0].low is None
 
 

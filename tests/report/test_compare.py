@@ -67,9 +67,9 @@ def test_the_direction_of_a_metric_decides_what_is_better(cell) -> None:
 
 
 def test_missing_pairs_are_counted_and_named(three: Comparison) -> None:
-    said = text(three)
-    assert "B: 1 failed (sample 3): ruler/fwe" in said
-    assert "B: 1 absent (sample 11): ruler/fwe" in said
+    printed = text(three)
+    assert "B: 1 failed (sample 3): ruler/fwe" in printed
+    assert "B: 1 absent (sample 11): ruler/fwe" in printed
 
 
 def test_questions_about_one_context_do_not_make_a_difference_sure(cell, monkeypatch) -> None:
@@ -105,9 +105,9 @@ def test_other_prompts_and_settings_are_told(cell) -> None:
 def test_metrics_without_a_common_unit_have_no_overall_line(cell) -> None:
     a = cell(hits(20, 9)), cell([2.0] * 20, task="pg19", metric="nll")
     b = cell(hits(20, 8), "h2o"), cell([2.5] * 20, "h2o", task="pg19", metric="nll")
-    found = compare(side("A", *a), side("B", *b))
-    assert found.overall is None and "different units" in found.notes[0]
-    assert "0.5000" in text(found)
+    comparison = compare(side("A", *a), side("B", *b))
+    assert comparison.overall is None and "different units" in comparison.notes[0]
+    assert "0.5000" in text(comparison)
 
 
 def test_json_and_csv_hold_every_number(three: Comparison) -> None:

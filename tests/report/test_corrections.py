@@ -38,7 +38,9 @@ def test_tests_that_can_refuse_anything_are_corrected_by_holm(p: list[float], al
 def test_tests_that_cannot_refuse_cost_nothing_and_are_never_refused(pairs: list[tuple[float, float]]) -> None:
     p, least = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
     refused, _ = tarone_holm(p, least, 0.05)
-    assert all(corrected > 0.05 or one for corrected, one in zip(holm(p), refused, strict=True)), "no less than Holm"
+    assert all(corrected > 0.05 or refusal for corrected, refusal in zip(holm(p), refused, strict=True)), (
+        "no less than Holm"
+    )
     more, _ = tarone_holm([*p, 1.0, 1.0], [*least, 0.5, 1.0], 0.05)
     assert more == (*refused, False, False)
 
@@ -87,31 +89,31 @@ def together(cells: list[Paired]) -> Paired:
 
 def test_half_of_alpha_each() -> None:
     cells = [losses(9), losses(0, gains=9)]  # 2^-9 x 2 cells = 0.0039, and the pool is level
-    found = regressions(cells, together(cells), 0.01)
-    assert found.worse == (True, False) and found.threshold == 0.005
-    assert (found.pooled_worse, found.pooled > 0.4) == (False, True)
+    verdict = regressions(cells, together(cells), 0.01)
+    assert verdict.worse == (True, False) and verdict.threshold == 0.005
+    assert (verdict.pooled_worse, verdict.pooled > 0.4) == (False, True)
     cells = [losses(8), losses(0, gains=8)]  # 0.0078: not at half of alpha
     assert regressions(cells, together(cells), 0.01).worse == (False, False)
 
 
 def test_a_refused_pool_passes_its_half_on() -> None:
     cells = [losses(8), losses(0)]
-    found = regressions(cells, together(cells), 0.01)
-    assert found.pooled_worse and found.threshold == 0.01
-    assert found.worse == (True, False)
+    verdict = regressions(cells, together(cells), 0.01)
+    assert verdict.pooled_worse and verdict.threshold == 0.01
+    assert verdict.worse == (True, False)
 
 
 def test_refused_cells_pass_theirs_on() -> None:
     cells = [losses(9), losses(9)]
     cluster = np.concatenate([np.arange(50)] * 2)  # the same questions: nine of them, no more sure than one cell
     pooled = Paired(np.zeros(100), np.concatenate([cells[0].b, cells[1].b]), cluster, rate=False)
-    found = regressions(cells, pooled, 0.01)
-    assert found.worse == (True, True) and found.pooled == pytest.approx(2.0**-9) and found.pooled_worse
+    verdict = regressions(cells, pooled, 0.01)
+    assert verdict.worse == (True, True) and verdict.pooled == pytest.approx(2.0**-9) and verdict.pooled_worse
 
 
 def test_one_cell_has_all_of_alpha() -> None:
-    found = regressions([losses(7)], None, 0.01)
-    assert found.worse == (True,) and found.pooled is None and found.threshold == 0.01
+    verdict = regressions([losses(7)], None, 0.01)
+    assert verdict.worse == (True,) and verdict.pooled is None and verdict.threshold == 0.01
 
 
 def noise(generator: np.random.Generator, n: int, flips: float, drop: float = 0.0) -> Paired:
@@ -126,8 +128,8 @@ def test_noise_alone_rarely_fails_and_losses_are_caught() -> None:
     alarms = thin = deep = 0
     for _ in range(120):
         cells = [noise(generator, 80, 0.02) for _ in range(20)]
-        found = regressions(cells, pooled(cells))
-        alarms += any(found.worse) or found.pooled_worse
+        verdict = regressions(cells, pooled(cells))
+        alarms += any(verdict.worse) or verdict.pooled_worse
         cells = [noise(generator, 80, 0.02, 0.05) for _ in range(20)]
         thin += regressions(cells, pooled(cells)).pooled_worse
         cells = [noise(generator, 200, 0.02, 0.15 if i == 3 else 0.0) for i in range(20)]

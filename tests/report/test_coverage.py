@@ -11,15 +11,15 @@ IDS = [design.name for design in DESIGNS]
 @pytest.mark.parametrize("design", [DESIGNS[1], DESIGNS[3], DESIGNS[6], DESIGNS[8]], ids=lambda design: design.name)
 def test_intervals_hold_the_truth_as_often_as_they_say(design: Design, n: int) -> None:
     runs = 1000
-    found = coverage(design, n, runs, 599, truth(design, 800_000), everything=False)["used"]
-    assert 0.935 - 0.02 <= found <= 0.965 + 0.02
+    share = coverage(design, n, runs, 599, truth(design, 800_000), everything=False)["used"]
+    assert 0.935 - 0.02 <= share <= 0.965 + 0.02
 
 
 def test_shared_contexts_are_heeded() -> None:
     design = DESIGNS[6]
-    found = clustered(design, 60, 1000, 599, truth(design, 800_000))
-    assert 0.925 <= found["used"] <= 0.97
-    assert found["as if independent"] < found["used"] - 0.03
+    shares = clustered(design, 60, 1000, 599, truth(design, 800_000))
+    assert 0.925 <= shares["used"] <= 0.97
+    assert shares["as if independent"] < shares["used"] - 0.03
 
 
 @pytest.mark.slow

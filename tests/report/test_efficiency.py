@@ -34,8 +34,8 @@ def timed(tmp_path: Path) -> Path:
                 failed = (policy, tokens) == ("full", 200)
                 ResultsFolder(folder).write_cell(cell, description)
                 rows = [_row(cell, sample, tokens, policy, budget, failed) for sample in range(3)]
-                found = [_timing(cell, sample, tokens, place).to_json() for sample in range(3)]
-                recorder.append(rows, {} if failed else {"timings": found})
+                timings = [_timing(cell, sample, tokens, place).to_json() for sample in range(3)]
+                recorder.append(rows, {} if failed else {"timings": timings})
     return folder
 
 
@@ -104,7 +104,7 @@ def test_lines_for_programs_have_every_quantity(timed: Path) -> None:
     assert len(lines) == 4 and lines[0]["prefill_seconds"] == "4.0" and lines[0]["prefill_seconds_q1"] == "3.0"
     out = io.StringIO()
     print_efficiency(timed, "json", out, print, {"policy": ["snapkv"]})
-    assert [one["batch"] for one in json.loads(out.getvalue())] == [2, 2]
+    assert [line["batch"] for line in json.loads(out.getvalue())] == [2, 2]
 
 
 def test_markdown_is_a_table(timed: Path) -> None:
@@ -145,20 +145,26 @@ def test_costs_by_hand(timed: Path) -> None:
 
 
 def test_a_shared_prefill_costs_once(cell: Callable[..., list[Row]], results: Callable[..., Path]) -> None:
-    said = {"prompt_tokens": 70, "context_sha256": "0f", "prefill_seconds": 2.5, "new_tokens": 4, "decode_seconds": 0.5}
-    folder = results(cell([1.0], "full", **said), cell([0.0], "h2o", **said), cell(["failed"], "tova"))
+    measured = {
+        "prompt_tokens": 70,
+        "context_sha256": "0f",
+        "prefill_seconds": 2.5,
+        "new_tokens": 4,
+        "decode_seconds": 0.5,
+    }
+    folder = results(cell([1.0], "full", **measured), cell([0.0], "h2o", **measured), cell(["failed"], "tova"))
     (cost,) = costs(folder, print)
     assert (cost.prefills, cost.prefill_tokens, cost.prefill_seconds, cost.new_tokens) == (1, 70, 2.5, 8)
     assert (cost.rows, cost.failed, cost.decode_seconds) == (3, 1, 1.0)
 
 
 def test_what_processes_held_is_device_seconds_and_energy(timed: Path) -> None:
-    one = Process(
+    process = Process(
         name="a", host="b", pid=1, machine=None, born=None, job=None, devices=2, lease_seconds=1.0,
         started_utc="2026-01-01T00:00:00+00:00", beat_utc="2026-01-01T00:01:30+00:00", ended="finished", joules=1250.0,
     )  # fmt: skip
     (timed / "processes").mkdir()
-    fields = {name: getattr(one, name) for name in one.__dataclass_fields__}
+    fields = {name: getattr(process, name) for name in process.__dataclass_fields__}
     (timed / "processes" / "a.json").write_text(json.dumps(fields))
     out = io.StringIO()
     print_cost(timed, "json", out, print)

@@ -126,7 +126,7 @@ def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.write_text(""), "is not a folder"),
@@ -134,12 +134,12 @@ def test_a_wrong_format_names_the_right_ones(small: Path) -> None:
         (lambda path: (path / "rows").mkdir(parents=True), "has no rows yet"),
     ],
 )
-def test_no_rows_is_missing_data(tmp_path: Path, make, said: str) -> None:
+def test_no_rows_is_missing_data(tmp_path: Path, make, message: str) -> None:
     make(tmp_path / "runs")
     with pytest.raises(FileNotFoundError) as error:
         rows(tmp_path / "runs", "jsonl")
     fix = "run `kvbench run`, or name the folder of a run with --results"
-    assert str(error.value) == f"results folder {str(tmp_path / 'runs')!r} {said}; {fix}"
+    assert str(error.value) == f"results folder {str(tmp_path / 'runs')!r} {message}; {fix}"
 
 
 def test_nothing_is_written_by_reading(tmp_path: Path, small: Path) -> None:

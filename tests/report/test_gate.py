@@ -16,7 +16,7 @@ Change = Callable[[Row], Row | None]
 @pytest.fixture
 def rows(cell) -> list[Row]:
     """Three cells of 40 samples with everything that a gate looks at; one sample of the baseline failed."""
-    found = []
+    baseline = []
     for policy, share in (("full", 1.0), ("snapkv", 0.1), ("h2o", 0.1)):
         values = ["too long" if sample == 39 else float(sample % 4 != 0) for sample in range(40)]
         for row in cell(values, policy):
@@ -29,8 +29,8 @@ def rows(cell) -> list[Row]:
                 "prompt_sha256": f"{row.sample:064x}",
                 "kept_sha256": f"{row.sample:063x}{policy[0]}",
             }
-            found.append(replace(row, **measured))
-    return found
+            baseline.append(replace(row, **measured))
+    return baseline
 
 
 def gate(rows: list[Row], change: Change, extra: tuple[Row, ...] = (), **settings: object) -> Gate:
@@ -42,10 +42,10 @@ def only(policy: str, samples: range = range(40), **columns: object) -> Change:
     return lambda row: replace(row, **columns) if row.policy == policy and row.sample in samples else row
 
 
-def found(gate: Gate) -> list[tuple[str, str, int]]:
+def findings(gate: Gate) -> list[tuple[str, str, int]]:
     """(check, policy, samples) of what was found in single cells."""
-    cells = [one for one in gate.findings if one.where != "all cells"]
-    return [(one.check, one.where.split()[2], len(one.samples)) for one in cells]
+    cells = [finding for finding in gate.findings if finding.where != "all cells"]
+    return [(finding.check, finding.where.split()[2], len(finding.samples)) for finding in cells]
 
 
 def test_the_same_rows_pass(rows: list[Row]) -> None:
@@ -75,7 +75,7 @@ def test_the_same_rows_pass(rows: list[Row]) -> None:
 )
 def test_every_change_is_found_where_it_is_and_nowhere_else(rows: list[Row], change: Change, expected: tuple) -> None:
     failed = gate(rows, lambda row: row if row.error else change(row))
-    assert found(failed) == [expected]
+    assert findings(failed) == [expected]
 
 
 def test_bytes_may_shrink_with_what_is_kept_and_never_grow(rows: list[Row]) -> None:
@@ -106,7 +106,7 @@ def test_new_cells_and_mended_samples_are_noted(rows: list[Row], cell) -> None:
 def test_another_policy_is_no_partner(cell) -> None:
     """Where compare would compare two policies, a gate misses one of them."""
     failed = check(Side("before", cell([1.0] * 9), "one"), Side("after", cell([1.0] * 9, "h2o"), "two"))
-    assert [one.check for one in failed.findings] == ["present"]
+    assert [finding.check for finding in failed.findings] == ["present"]
     assert "the cell is missing, 9 rows" in failed.findings[0].text and failed.pooled is None
 
 
@@ -126,7 +126,7 @@ def test_a_loss_too_thin_for_a_cell_is_seen_in_all_of_them(cell) -> None:
     before = [row for i in range(12) for row in cell([1.0] * 80, task=f"ruler/{i}")]
     after = [replace(row, value=0.0) if row.sample == i % 7 else row for i, row in enumerate(before)]
     failed = check(Side("before", before, "one"), Side("after", after, "two"))
-    assert [one.where for one in failed.findings] == ["all cells"]
+    assert [finding.where for finding in failed.findings] == ["all cells"]
     assert failed.pooled.current < 1.0
 
 
@@ -144,7 +144,7 @@ def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> No
 
 def test_what_has_no_partner_is_not_said_to_be_in_order(rows: list[Row]) -> None:
     other = gate(rows, lambda row: replace(row, seed=43))
-    assert "in order" not in gates.text(other) and {one.check for one in other.findings} == {"present"}
+    assert "in order" not in gates.text(other) and {finding.check for finding in other.findings} == {"present"}
 
 
 def test_bytes_that_look_alike_are_told_to_the_byte(rows: list[Row]) -> None:
@@ -166,8 +166,8 @@ def test_junit_has_a_case_for_every_cell_and_check(rows: list[Row]) -> None:
 
 
 def test_annotations_are_escaped_and_few(rows: list[Row]) -> None:
-    one = gate(rows, only("h2o", range(1), value=None, error="100% gone\nfor good"))
-    (line,) = gates.annotations(one)
+    failed = gate(rows, only("h2o", range(1), value=None, error="100% gone\nfor good"))
+    (line,) = gates.annotations(failed)
     assert line.startswith("::error title=kvbench gate%3A present::") and "100%25 gone for good" in line
     many = gate(rows, lambda row: replace(row, prompt_tokens=row.prompt_tokens + len(row.policy) + row.sample % 2))
     texts = list(gates.annotations(replace(many, findings=many.findings * 9)))
@@ -178,9 +178,9 @@ def test_annotations_are_escaped_and_few(rows: list[Row]) -> None:
 
 def test_text_and_markdown_say_what_and_where(rows: list[Row]) -> None:
     failed = gate(rows, only("snapkv", range(30), value=0.0))
-    for said in (gates.text(failed), gates.markdown(failed)):
-        assert "gate FAILED (regression)" in said and "ruler/niah_single_1 512 snapkv attn 0.1" in said
-        assert "samples 1, 2, 3, 5, 6, ..." in said
+    for report in (gates.text(failed), gates.markdown(failed)):
+        assert "gate FAILED (regression)" in report and "ruler/niah_single_1 512 snapkv attn 0.1" in report
+        assert "samples 1, 2, 3, 5, 6, ..." in report
     every = gate(rows, lambda row: replace(row, prompt_sha256="e" * 64))
     assert "and 2 cells more: prompts of 39 of 40 rows changed" in gates.text(every)
     assert "in order: present, tokens, kept sets, bytes, regression" in gates.text(every)

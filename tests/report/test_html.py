@@ -47,7 +47,7 @@ def silent(text):
 
 def test_samples_are_the_failed_and_the_worst_first(folder):
     page = page_of(folder, silent, samples=2)
-    assert [one["sample"] for one in page.samples["a1"]] == [3, 1]
+    assert [entry["sample"] for entry in page.samples["a1"]] == [3, 1]
     assert (page.rows, page.shown) == (7, 4)
     assert page.samples["a1"][0]["error"] == HOSTILE
     prompt = page.prompts[page.samples["a1"][1]["prompt"]]
@@ -64,9 +64,9 @@ def test_cells_show_the_same_samples_so_that_they_can_be_compared(tmp_path, cell
 
 
 def test_kept_positions_are_shares_by_position(folder):
-    (one,) = [one for one in page_of(folder, silent).samples["a1"] if one["kept"]]
-    shares = list(base64.b64decode(one["kept"]))
-    assert len(shares) == one["seen"] == 12
+    (entry,) = [entry for entry in page_of(folder, silent).samples["a1"] if entry["kept"]]
+    shares = list(base64.b64decode(entry["kept"]))
+    assert len(shares) == entry["seen"] == 12
     assert shares[0] == 255 and shares[1] == 128 and shares[2] == 128 and shares[3] == 0 and shares[11] == 128
 
 

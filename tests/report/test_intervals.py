@@ -131,8 +131,8 @@ def test_the_same_seed_gives_the_same_interval(f1: Paired) -> None:
 
 
 def test_zero_one_answers_have_the_score_interval() -> None:
-    found = interval(pairs([1, 1, 0, 1, 0] * 4, [1, 0, 0, 0, 1] * 4))
-    assert (found.low, found.high, found.method) == (*tango(8, 4, 20), "tango")
+    limits = interval(pairs([1, 1, 0, 1, 0] * 4, [1, 0, 0, 0, 1] * 4))
+    assert (limits.low, limits.high, limits.method) == (*tango(8, 4, 20), "tango")
 
 
 def test_questions_about_one_context_count_as_one() -> None:
@@ -158,8 +158,8 @@ def test_the_standard_error_of_unequal_clusters_is_that_of_the_resampled_means()
 def test_equal_differences_are_no_certainty() -> None:
     """Nothing seen to change in 50 answers: something may still change in one of 20."""
     same = [0.25, 0.5] * 25
-    found = interval(pairs(same, same))
-    assert found.low < -0.03 and found.high > 0.03
+    limits = interval(pairs(same, same))
+    assert limits.low < -0.03 and limits.high > 0.03
     assert interval(pairs(same, [value + 0.25 for value in same])).low < 0.23
     assert interval(pairs([1.0] * 50, [1.0] * 50)).high == pytest.approx(tango(0, 0, 50)[1])
     flat = interval(pairs([2.5] * 20, [2.5] * 20, rate=False))
@@ -167,10 +167,10 @@ def test_equal_differences_are_no_certainty() -> None:
 
 
 def test_few_clusters_have_an_interval_of_student() -> None:
-    found = interval(pairs([0.1, 0.4, 0.3, 0.9], [0.3, 0.4, 0.2, 0.95]))
+    limits = interval(pairs([0.1, 0.4, 0.3, 0.9], [0.3, 0.4, 0.2, 0.95]))
     sums, sizes = with_pseudo_clusters(np.array([0.2, 0.0, -0.1, 0.05]), np.ones(4))
-    assert found.method == "student"
-    assert (found.low, found.high) == pytest.approx(student_of_clusters(sums, sizes))
+    assert limits.method == "student"
+    assert (limits.low, limits.high) == pytest.approx(student_of_clusters(sums, sizes))
     nats = interval(pairs([2.0, 2.5, 3.0], [2.1, 2.5, 3.2], rate=False))
     assert (nats.low, nats.high) == pytest.approx(tuple(ttest_1samp([0.1, 0.0, 0.2], 0).confidence_interval(0.95)))
     alone = interval(pairs([0.5], [0.25]))
@@ -187,5 +187,5 @@ def test_pseudo_clusters_of_zero_one_answers_are_those_of_bonett_and_price() -> 
 
 
 def test_the_limits_of_rates_stay_among_rates() -> None:
-    found = interval(pairs([1.0] * 12, [0.0] * 11 + [0.5]))
-    assert found.low == -1.0 and found.high < 0
+    limits = interval(pairs([1.0] * 12, [0.0] * 11 + [0.5]))
+    assert limits.low == -1.0 and limits.high < 0

@@ -22,12 +22,12 @@ def values(match) -> list[tuple[float, float]]:
 def test_selections_that_differ_in_score_are_paired_by_the_rest(cell) -> None:
     a = side("A", cell([1.0, 0.0, 1.0]), cell([0.0, 0.0, 1.0], budget="0.2"))
     b = side("B", cell([0.0, 1.0], score="caote"), cell([1.0] * 3, score="caote", budget="0.2"))
-    found = pair(a, b)
-    assert found.compared == {"score": (("attn",), ("caote",))}
-    assert [match.key["budget"] for match in found.matches] == ["0.1", "0.2"]
-    assert values(found.matches[0]) == [(1.0, 0.0), (0.0, 1.0)]
-    assert found.matches[0].unpaired == (Unpaired(2, "B", "absent"),)
-    assert values(found.matches[1]) == [(0.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
+    pairing = pair(a, b)
+    assert pairing.compared == {"score": (("attn",), ("caote",))}
+    assert [match.key["budget"] for match in pairing.matches] == ["0.1", "0.2"]
+    assert values(pairing.matches[0]) == [(1.0, 0.0), (0.0, 1.0)]
+    assert pairing.matches[0].unpaired == (Unpaired(2, "B", "absent"),)
+    assert values(pairing.matches[1]) == [(0.0, 1.0), (0.0, 1.0), (1.0, 1.0)]
 
 
 def test_failures_and_blanks_are_no_pairs_and_are_told_apart(cell) -> None:
@@ -46,10 +46,10 @@ def test_failures_and_blanks_are_no_pairs_and_are_told_apart(cell) -> None:
 
 def test_two_folders_with_the_same_cells_are_paired_cell_by_cell(cell) -> None:
     cells = [cell([1.0, 0.0]), cell([0.0, 0.0], policy="h2o"), cell([1.0, 1.0], "full")]
-    found = pair(side("A", *cells, source="one"), side("B", *reversed(cells), source="two"))
-    assert found.compared == {}
-    assert [match.key["policy"] for match in found.matches] == ["full", "h2o", "snapkv"]
-    assert all(a == b for match in found.matches for a, b in match.rows)
+    pairing = pair(side("A", *cells, source="one"), side("B", *reversed(cells), source="two"))
+    assert pairing.compared == {}
+    assert [match.key["policy"] for match in pairing.matches] == ["full", "h2o", "snapkv"]
+    assert all(a == b for match in pairing.matches for a, b in match.rows)
 
 
 def test_a_cell_that_one_side_lacks_is_all_absent(cell) -> None:
@@ -80,8 +80,8 @@ def test_settings_tell_cells_apart_whose_columns_are_the_same(cell) -> None:
     other = cell([1.0, 1.0], score="caote", cell="other"), cell([0.0, 1.0], score="caote", cell="more")
     settings = {"narrow": 16, "wide": 32, "other": 16, "more": 32}
     described = {name: {"policy": {"window": window}} for name, window in settings.items()}
-    found = pair(side("A", narrow, wide, settings=described), side("B", *other, settings=described))
-    assert [(match.key["policy.window"], values(match)) for match in found.matches] == [
+    pairing = pair(side("A", narrow, wide, settings=described), side("B", *other, settings=described))
+    assert [(match.key["policy.window"], values(match)) for match in pairing.matches] == [
         (16, [(1.0, 1.0), (0.0, 1.0)]),
         (32, [(0.0, 0.0), (0.0, 1.0)]),
     ]

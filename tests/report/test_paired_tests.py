@@ -25,9 +25,9 @@ def scipy_exact(sums: np.ndarray, alternative: str) -> float:
 @pytest.mark.parametrize("n", [2, 7, 11])
 def test_enumeration_is_that_of_scipy(n: int, alternative: str) -> None:
     sums = np.random.default_rng(n).normal(-0.3, 1, n)
-    found = sign_flip(sums, alternative)
-    assert found.method == "exact"
-    assert found.p == pytest.approx(scipy_exact(sums, alternative), rel=1e-9)
+    result = sign_flip(sums, alternative)
+    assert result.method == "exact"
+    assert result.p == pytest.approx(scipy_exact(sums, alternative), rel=1e-9)
 
 
 @pytest.mark.parametrize(("worse", "better"), [(0, 0), (0, 1), (3, 3), (12, 29), (40, 21), (700, 650)])
@@ -133,11 +133,11 @@ def test_the_detectable_difference_is_found_four_times_in_five() -> None:
     assert smallest == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * np.sqrt(disagree / n), rel=0.05)
     generator = np.random.default_rng(0)
     p = [(disagree - smallest) / 2, (disagree + smallest) / 2, 1 - disagree]
-    found = []
+    rejected = []
     for worse, better, _ in generator.multinomial(n, p, size=1500):
         sums = np.concatenate([-np.ones(worse), np.ones(better)])
-        found.append(sign_flip(sums).p <= alpha)
-    assert 0.74 < np.mean(found) < 0.86
+        rejected.append(sign_flip(sums).p <= alpha)
+    assert 0.74 < np.mean(rejected) < 0.86
 
 
 def test_more_samples_see_less_and_stricter_tests_more() -> None:

@@ -89,13 +89,13 @@ def test_several_keys_make_one_column(cell) -> None:
 
 @pytest.mark.parametrize("key", ["variant", "layout", "schedule", "task_version", "seed"])
 def test_lines_are_split_by_what_would_share_a_place(cell, key: str) -> None:
-    one, other = (1, 2) if key == "seed" else ("one", "other")
-    rows = cell([0.5], **{key: one}) + cell([1.0], **{key: other}) + cell([0.0], "h2o", **{key: one})
+    value, other = (1, 2) if key == "seed" else ("one", "other")
+    rows = cell([0.5], **{key: value}) + cell([1.0], **{key: other}) + cell([0.0], "h2o", **{key: value})
     (block,) = arrange(summaries(rows))
     assert block.line_keys == ("policy", "score", key)
     assert [line.labels for line in block.lines] == [
-        ("h2o", "attn", one),
-        ("snapkv", "attn", one),
+        ("h2o", "attn", value),
+        ("snapkv", "attn", value),
         ("snapkv", "attn", other),
     ]
 
@@ -134,10 +134,10 @@ def test_the_hash_tells_apart_what_nothing_else_does(cell) -> None:
     [("policy,score", "budget"), ("budget", "score"), ("task", "context_length"), ("score,seed", "policy")],
 )
 def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
-    asked = itertools.product(("full", "h2o", "snapkv"), ("attn", "random"), ("0.1", "0.2"), (512, 1024), "ab")
+    combinations = itertools.product(("full", "h2o", "snapkv"), ("attn", "random"), ("0.1", "0.2"), (512, 1024), "ab")
     lines = summaries(
         row
-        for policy, score, budget, length, name in asked
+        for policy, score, budget, length, name in combinations
         for row in cell(
             [0.5],
             policy,
@@ -153,7 +153,7 @@ def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "said"),
+    ("rows", "cols", "message"),
     [
         (["polcy"], ["budget"], "rows=polcy: there is no key 'polcy'; did you mean policy"),
         (["policy"], ["mean"], "cols=mean: there is no key 'mean'; keys: model task"),
@@ -161,6 +161,6 @@ def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
         ([], ["budget"], "rows= has no key"),
     ],
 )
-def test_wrong_keys_are_named(rows: list[str], cols: list[str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_wrong_keys_are_named(rows: list[str], cols: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         arrange([], rows, cols)

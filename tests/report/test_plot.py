@@ -306,7 +306,7 @@ def test_missing_kept_sets_are_missing_data(small: Path, tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize(
-    ("kind", "out", "settings", "said"),
+    ("kind", "out", "settings", "message"),
     [
         ("pie", "a.png", {}, "unknown plot 'pie'; did you mean split? allowed: bars"),
         ("bars", "a.jpg", {}, "a plot goes to a file: name it with --out FILE.pdf|.png|.svg, not 'a.jpg'"),
@@ -316,7 +316,7 @@ def test_missing_kept_sets_are_missing_data(small: Path, tmp_path: Path, kind: s
         ("bars", "nowhere/a.png", {}, "cannot write 'nowhere/a.png'"),
     ],
 )
-def test_wrong_words_are_said(small: Path, kind: str, out: str | None, settings: dict[str, str], said: str) -> None:
+def test_wrong_words_are_said(small: Path, kind: str, out: str | None, settings: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError) as error:
         plot(kind, small, out, settings, no_warning)
-    assert said in str(error.value)
+    assert message in str(error.value)

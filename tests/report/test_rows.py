@@ -73,13 +73,13 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
     (small / "finished" / f"{path.stem}.json").unlink()  # the writer was killed
     with path.open("a") as file:
         file.write(tail)
-    told: list[str] = []
-    assert len(load(small, told.append)) == 60
-    assert len(told) == 1 and told[0].startswith(f"{path}:61: torn last line dropped")
+    warnings: list[str] = []
+    assert len(load(small, warnings.append)) == 60
+    assert len(warnings) == 1 and warnings[0].startswith(f"{path}:61: torn last line dropped")
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("sample", "3", "row column 'sample' is '3'"),
         ("sample", 1.5, "row column 'sample' is 1.5"),
@@ -95,15 +95,15 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
 @pytest.mark.parametrize("after", [1, 0], ids=["within", "last"])
 @pytest.mark.parametrize("line", [changed, old], ids=["checksum", "old"])
 def test_what_is_no_row_is_left_out_by_file_and_line(
-    cell, lines: Lines, line: Callable[..., str], column: str, value: object, said: str, after: int
+    cell, lines: Lines, line: Callable[..., str], column: str, value: object, message: str, after: int
 ) -> None:
     good, bad, last = cell([1.0, 1.0, 1.0])
     folder = lines(good.to_json() + "\n" + line(bad, **{column: value}) + (last.to_json() + "\n") * after)
     for read in (load, read_rows):
-        told: list[str] = []
-        assert read(folder, warn=told.append) == [good, last][: 1 + after]
-        (warning,) = told
-        assert warning.startswith(f"{folder / 'rows' / '0.jsonl'}:2: damaged row, not counted: ") and said in warning
+        warnings: list[str] = []
+        assert read(folder, warn=warnings.append) == [good, last][: 1 + after]
+        (warning,) = warnings
+        assert warning.startswith(f"{folder / 'rows' / '0.jsonl'}:2: damaged row, not counted: ") and message in warning
 
 
 def test_a_row_of_a_later_kvbench_is_refused(cell, lines: Lines) -> None:
@@ -118,18 +118,18 @@ def test_a_row_of_a_later_kvbench_is_refused(cell, lines: Lines) -> None:
 def test_rows_of_the_first_schema_are_read(cell, lines: Lines) -> None:
     first, new = cell([1.0, 0.5])
     folder = lines(old(first, schema=..., top2_margin=..., store=...), new.to_json() + "\n")
-    told: list[str] = []
-    assert load(folder, told.append) == [first, new] == read_rows(folder, told.append)
-    assert load_table(folder, NEEDED, told.append)["value"].to_pylist() == [1.0, 0.5]
-    assert told == ["1 row of an earlier kvbench have no checksums: read, but not verified"] * 3
+    warnings: list[str] = []
+    assert load(folder, warnings.append) == [first, new] == read_rows(folder, warnings.append)
+    assert load_table(folder, NEEDED, warnings.append)["value"].to_pylist() == [1.0, 0.5]
+    assert warnings == ["1 row of an earlier kvbench have no checksums: read, but not verified"] * 3
 
 
 def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
     (row,) = cell([1.0])
-    told: list[str] = []
+    warnings: list[str] = []
     folder = lines(changed(row, colour="red", shade={"deep": 1}))
-    assert load(folder, told.append) == [row]
-    assert told == [f"{folder}/rows/0.jsonl: columns that this kvbench does not know are left out: colour, shade"]
+    assert load(folder, warnings.append) == [row]
+    assert warnings == [f"{folder}/rows/0.jsonl: columns that this kvbench does not know are left out: colour, shade"]
 
 
 def test_a_value_that_is_no_number_is_blank(cell, lines: Lines) -> None:
@@ -144,22 +144,22 @@ def test_a_value_that_is_no_number_is_blank(cell, lines: Lines) -> None:
 def test_identical_rows_count_once(cell, lines: Lines) -> None:
     rows = cell([1.0, 0.0, 1.0], evict_seconds=0.1)
     again = changed(rows[1], evict_seconds=0.2, environment="elsewhere")
-    told: list[str] = []
+    warnings: list[str] = []
     folder = lines("".join(row.to_json() + "\n" for row in rows), again + again)
-    assert load(folder, told.append) == rows
-    assert told == ["2 rows recorded twice with the same outcome; each sample counts once"]
+    assert load(folder, warnings.append) == rows
+    assert warnings == ["2 rows recorded twice with the same outcome; each sample counts once"]
 
 
 def test_a_failed_sample_that_was_run_again_counts_as_run_again(cell, lines: Lines) -> None:
     first, second = cell(["too long", "too long"])
-    told: list[str] = []
+    warnings: list[str] = []
     later = changed(first, error=None, value=1.0) + changed(second, error="no memory")
     folder = lines(first.to_json() + "\n" + second.to_json() + "\n", later)
-    assert [(row.sample, row.value, row.error) for row in load(folder, told.append)] == [
+    assert [(row.sample, row.value, row.error) for row in load(folder, warnings.append)] == [
         (0, 1.0, None),
         (1, None, "no memory"),
     ]
-    assert told == ["2 rows with an error were replaced by a later run; each sample counts once"]
+    assert warnings == ["2 rows with an error were replaced by a later run; each sample counts once"]
 
 
 @pytest.mark.parametrize("as_parquet", [False, True], ids=["folder", "parquet"])
@@ -228,7 +228,7 @@ def test_a_selection_is_by_any_column_or_setting(small: Path, where: dict[str, l
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ({"policy": ["snapkw"]}, "no row has policy=snapkw; the rows have full, snapkv, streaming_llm"),
         ({"budget": ["1"]}, "no row has budget=1; the rows have 0.1, 0.2, 1.0"),
@@ -236,16 +236,16 @@ def test_a_selection_is_by_any_column_or_setting(small: Path, where: dict[str, l
         ({"task.depth": ["5"]}, "no row has task.depth=5; the rows have null"),
     ],
 )
-def test_an_empty_selection_says_what_there_is(small: Path, where: dict[str, list[str]], said: str) -> None:
+def test_an_empty_selection_says_what_there_is(small: Path, where: dict[str, list[str]], message: str) -> None:
     with pytest.raises(NothingSelected) as error:
         load_table(small, NEEDED, quiet, where)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_a_value_without_a_row_beside_others_is_told(small: Path) -> None:
-    told: list[str] = []
-    assert {row.policy for row in load(small, told.append, {"policy": ["full", "tova"]})} == {"full"}
-    assert told == ["no row has policy=tova; the rows have full, snapkv, streaming_llm"]
+    warnings: list[str] = []
+    assert {row.policy for row in load(small, warnings.append, {"policy": ["full", "tova"]})} == {"full"}
+    assert warnings == ["no row has policy=tova; the rows have full, snapkv, streaming_llm"]
 
 
 def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
@@ -257,9 +257,9 @@ def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
 def test_a_rate_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: Callable[..., str]) -> None:
     rows = cell([1.0, 0.0, 1.0])
     folder = lines("".join(row.to_json() + "\n" for row in rows[:2]) + line(rows[2], value=5.0))
-    told: list[str] = []
-    assert load_table(folder, NEEDED, told.append)["sample"].to_pylist() == [0, 1]
-    assert "0.jsonl:3: damaged row, not counted: row column 'value' is 5.0; string_match_all is a share" in told[0]
+    warnings: list[str] = []
+    assert load_table(folder, NEEDED, warnings.append)["sample"].to_pylist() == [0, 1]
+    assert "0.jsonl:3: damaged row, not counted: row column 'value' is 5.0; string_match_all is a share" in warnings[0]
     table = row_reader.table_of(rows)
     path = tmp_path / "rows.parquet"
     values = row_reader.pa.array([1.0, 5.0, 1.0])

@@ -247,7 +247,7 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"format": "html"}, "unknown format 'html'; allowed: --format text|markdown|latex|csv|json|parquet"),
         (
@@ -258,8 +258,8 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
         ({"format": "csv", "cols": "score"}, "leave rows= and cols= out"),
     ],
 )
-def test_wrong_use_is_said_in_one_line(small: Path, options: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)) as error:
+def test_wrong_use_is_said_in_one_line(small: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
         table(small, **options)
     assert "\n" not in str(error.value)
 
@@ -290,26 +290,26 @@ def on_a_terminal(folder: Path, **variables: str) -> str:
         env=clean | {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "100"} | variables,
     )
     os.close(theirs)
-    said = b""
+    written = b""
     try:
         while chunk := os.read(ours, 65536):
-            said += chunk
+            written += chunk
     except OSError:  # the other end is closed
         pass
     os.close(ours)
-    return said.decode().replace("\r\n", "\n")
+    return written.decode().replace("\r\n", "\n")
 
 
 def test_a_terminal_gets_the_same_table_in_colour(small: Path) -> None:
-    said = on_a_terminal(small)
-    assert "\x1b[1;32m" in said  # the best, bold green
-    bare = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    shown = on_a_terminal(small)
+    assert "\x1b[1;32m" in shown  # the best, bold green
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert [line.rstrip() for line in bare.splitlines()] == TEXT.splitlines()
 
 
 def test_no_color_is_honoured(small: Path) -> None:
-    said = on_a_terminal(small, NO_COLOR="1")
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", said)
+    shown = on_a_terminal(small, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", shown)
 
 
 def test_means_that_differ_beyond_chance_are_marked(cell, results) -> None:

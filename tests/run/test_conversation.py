@@ -66,9 +66,9 @@ def cells(*budgets: str, task: Conversations = TASK, **schedule: Any) -> tuple[C
     return full, *(replace(snapkv, budget=parse_budget(text)) for text in budgets)
 
 
-def rows_of(model: LoadedModel, asked: Sequence[Cell], samples: Sequence[int], task: Conversations = TASK) -> list[Row]:
+def rows_of(model: LoadedModel, sweep: Sequence[Cell], samples: Sequence[int], task: Conversations = TASK) -> list[Row]:
     made = answered(task, samples)
-    return run_prefill_job(model, PrefillJob({sample: tuple(asked) for sample in samples}), made, "here").rows
+    return run_prefill_job(model, PrefillJob({sample: tuple(sweep) for sample in samples}), made, "here").rows
 
 
 def conversed(
@@ -166,34 +166,34 @@ SCHEDULES = ({}, {"evict_after": "prompt"}, {"decode_every": 1}, {"decode_every"
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, schedule: dict[str, Any]) -> None:
     """Bit for bit: cells together or alone; a conversation whose first turns are recorded, and one cut short."""
-    model, asked = load(), cells("0.2", "0.4", "30", **schedule)
-    together = rows_of(model, asked, [0, 1, 2])
+    model, sweep = load(), cells("0.2", "0.4", "30", **schedule)
+    together = rows_of(model, sweep, [0, 1, 2])
     assert model.engine.counters.prefills == 1 and all(row.error is None for row in together)
     assert len({row.output_sha256 for row in together if row.sample == 2}) > 1
-    for number, cell in enumerate(asked):
-        own = [row.outcome() for row in together[number :: len(asked)]]
+    for number, cell in enumerate(sweep):
+        own = [row.outcome() for row in together[number :: len(sweep)]]
         assert [row.outcome() for row in rows_of(model, [cell], [0, 1, 2])] == own
         assert [row.outcome() for row in rows_of(model, [cell], [0])] == own[:1]
         assert [row.outcome() for row in rows_of(model, [cell], [1, 2])] == own[1:]
-    part = PrefillJob({1: asked[:2], 2: asked[1:]})
+    part = PrefillJob({1: sweep[:2], 2: sweep[1:]})
     rows = run_prefill_job(model, part, answered(TASK, [1, 2]), "here").rows
     assert [row.outcome() for row in rows] == [together[at].outcome() for at in (4, 5, 9, 10, 11)]
 
 
 @pytest.mark.parametrize("store", ["shared", "int4"])
 def test_conversations_over_other_stores(load: Load, store: str) -> None:
-    asked = [replace(cell, store=store) for cell in cells("0.4")[1:]]
-    rows = rows_of(load(), asked, [0, 1, 2])
-    alone = rows_of(load(), asked, [0])
+    sweep = [replace(cell, store=store) for cell in cells("0.4")[1:]]
+    rows = rows_of(load(), sweep, [0, 1, 2])
+    alone = rows_of(load(), sweep, [0])
     assert all(row.error is None for row in rows) and rows[0].outcome() == alone[0].outcome()
 
 
 def test_drawn_answers_of_a_conversation_are_those_of_their_draw(load: Load) -> None:
     task = replace(TASK, temperature=2.0, samples_per_prompt=2)
-    model, asked = load(), cells("0.3", task=task)
-    together = {(row.cell, row.sample): row.outcome() for row in rows_of(model, asked, range(6), task)}
+    model, sweep = load(), cells("0.3", task=task)
+    together = {(row.cell, row.sample): row.outcome() for row in rows_of(model, sweep, range(6), task)}
     assert len({outcome["output_sha256"] for outcome in together.values()}) > 6
-    for row in rows_of(model, asked[1:], [3, 5], task):
+    for row in rows_of(model, sweep[1:], [3, 5], task):
         assert row.outcome() == together[row.cell, row.sample]
 
 
@@ -293,8 +293,8 @@ NEEDS = {
 
 def configured(policy: str, *words: str) -> Cell:
     """A cell with the policy and the score of its file."""
-    asked = f"policy={policy}", "budget=0.5", "schedule.decode_every=8", "schedule.evict_after=prompt", *words
-    (tree,) = combinations(parse([*asked, *([NEEDS[policy]] if policy in NEEDS else [])]))
+    settings = f"policy={policy}", "budget=0.5", "schedule.decode_every=8", "schedule.evict_after=prompt", *words
+    (tree,) = combinations(parse([*settings, *([NEEDS[policy]] if policy in NEEDS else [])]))
     return Cells().cell(tree)
 
 
@@ -314,7 +314,7 @@ def test_the_page_says_which_policies_evict_again(policy: str) -> None:
 def test_every_policy_that_evicts_again_does_so_in_a_conversation(load: Load) -> None:
     """All of them together, in one job."""
     names = [name for name, again in AGAIN.items() if again and name not in NEEDS]
-    asked = [replace(configured(name), task=TASK, model=ModelSpec("reference")) for name in names]
-    rows = rows_of(load(), asked, [0, 1, 2])
+    sweep = [replace(configured(name), task=TASK, model=ModelSpec("reference")) for name in names]
+    rows = rows_of(load(), sweep, [0, 1, 2])
     assert len(names) == 20 and {row.policy: row.error for row in rows} == dict.fromkeys({r.policy for r in rows})
     assert len(rows) == 3 * len(names)

@@ -40,10 +40,10 @@ class Counting(Attention):
     """The attention score, which writes down where it was asked."""
 
     name: str = "counting"
-    asked: tuple[Any, ...] = ()
+    recorders: tuple[Any, ...] = ()
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        self.asked[0].seen.append((layer.index, reduce))
+        self.recorders[0].seen.append((layer.index, reduce))
         return super().__call__(layer, rows, reduce)
 
 
@@ -60,19 +60,19 @@ def cells_of(*policies: Policy, score: Any) -> list[Cell]:
 
 def test_policies_with_the_same_votes_score_each_layer_once() -> None:
     cache, seen = random_cache(70, layers=2, window=16), Seen()
-    score = Counting(asked=(seen,))
+    score = Counting(recorders=(seen,))
     cells = cells_of(*POLICIES, replace(SNAPKV, name="mean", reduce="mean"), score=score)
     shared = SharedPrefill(cache, Prompt(tuple(range(70)), (), "x"), cells)
     for cell in cells:
         compressed = evict_cell(MODEL, cell, shared)
         alone = eviction_of(cell, shared.prompt)(cache)
-        for one, other in zip(compressed.cache.layers, alone.layers, strict=True):
-            assert one.offsets == other.offsets
-            assert torch.equal(one.keys, other.keys) and torch.equal(one.positions, other.positions)
+        for layer, other in zip(compressed.cache.layers, alone.layers, strict=True):
+            assert layer.offsets == other.offsets
+            assert torch.equal(layer.keys, other.keys) and torch.equal(layer.positions, other.positions)
     together = [(0, "sum"), (1, "sum"), (0, "mean"), (1, "mean")]
     by_themselves = len(cells) * 2
     assert len(seen.seen) == len(together) + by_themselves
-    assert [one for place, one in enumerate(seen.seen) if place < 2] == together[:2]
+    assert [call for place, call in enumerate(seen.seen) if place < 2] == together[:2]
     assert len(shared.rankings) == 4  # snapkv, ada and pyramid rank alike; h2o, apart and mean do not
 
 

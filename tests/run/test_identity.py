@@ -72,7 +72,7 @@ def test_parts_that_are_equal_but_written_otherwise_have_names_of_their_own() ->
 
 
 def test_cells_share_a_prefill_unless_their_blocks_are_cut() -> None:
-    (full, one, two), blocks = cells("0.3", "0.6"), Schedule("context", prefill_block=16)
-    assert [len(group.cells) for group in plan([full, one, two], set()).groups] == [3]
-    cut = [replace(one, schedule=blocks), replace(two, schedule=blocks)]
+    (full, small, large), blocks = cells("0.3", "0.6"), Schedule("context", prefill_block=16)
+    assert [len(group.cells) for group in plan([full, small, large], set()).groups] == [3]
+    cut = [replace(small, schedule=blocks), replace(large, schedule=blocks)]
     assert [len(group.cells) for group in plan([full, *cut], set()).groups] == [1, 1, 1]

@@ -57,7 +57,7 @@ def test_shards_are_the_whole_and_share_nothing(shards: int, cells: tuple[Cell, 
 def test_a_prompt_stays_in_its_shard_whatever_is_done(cells: tuple[Cell, ...]) -> None:
     done = {(cell.id, sample) for cell in cells[1:] for sample in (0, 1, 3, 7)}
     before, after = (Shard(1, 3).part_of(plan(cells, had)) for had in (set(), done))
-    keys = [{job.key for group in one.groups for job in group.jobs} for one in (before, after)]
+    keys = [{job.key for group in part.groups for job in group.jobs} for part in (before, after)]
     assert keys[1] <= keys[0] and all(key % 3 == 1 for key in keys[0])
 
 
@@ -114,8 +114,8 @@ def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
         warning_seconds=90, setup=("module load cuda",), extra={"constraint": "h100"},
     )  # fmt: skip
     tasks = [PartOfSweep(("budget=0.2",), False, Shard(index, 2, 0)) for index in range(2)]
-    asked = Work(("kvbench", "run", "budget=0.2"), ResultsFolder(tmp_path / "out"), lambda shards: tasks)
-    assert launcher.launch(asked) == 0
+    submitted = Work(("kvbench", "run", "budget=0.2"), ResultsFolder(tmp_path / "out"), lambda shards: tasks)
+    assert launcher.launch(submitted) == 0
     script = (tmp_path / "script").read_text()
     for line in (
         "partition=gpu", "account=me", "qos=long", "gpus-per-node=2", "cpus-per-task=8", "mem=1536MB", "time=30",

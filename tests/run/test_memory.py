@@ -47,11 +47,11 @@ def model() -> LoadedModel:
     return LoadedModel(Engine(llama, tile=6), tokenizer, frozenset(), 512, {"name": "cpu"})
 
 
-def run(model: LoadedModel, asked: Sequence[Any] = ASKED) -> list[Any]:
+def run(model: LoadedModel, sweep: Sequence[Any] = ASKED) -> list[Any]:
     fresh = replace(model, engine=replace(model.engine, counters=type(model.engine.counters)()))
     model.engine.counters = fresh.engine.counters
     return run_prefill_job(
-        fresh, prefill_job.PrefillJob({0: tuple(asked), 2: tuple(asked)}), samples_of(0, 2), "here"
+        fresh, prefill_job.PrefillJob({0: tuple(sweep), 2: tuple(sweep)}), samples_of(0, 2), "here"
     ).rows
 
 
@@ -98,7 +98,7 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
         held = list(caches)
         return (
             full(held, cells, room)
-            if any(one.pairs == 3 * 2 * one.num_tokens for one in held)
+            if any(cache.pairs == 3 * 2 * cache.num_tokens for cache in held)
             else RaggedBatch(held, cells, room)
         )
 
@@ -185,10 +185,10 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
     prefilled = model.engine.prefill(torch.arange(5, 55), {8})
     pair_bytes = prefilled.full_bytes // 50
     for layout, group in (("kv_heads", 1), ("query_heads", 3)):
-        one = replace(cell, policy=replace(cell.policy, layout=layout))
-        cache = evict_cell.Eviction(one.policy, one.score, parse_budget("0.4"))(prefilled.cache)
+        laid_out = replace(cell, policy=replace(cell.policy, layout=layout))
+        cache = evict_cell.Eviction(laid_out.policy, laid_out.score, parse_budget("0.4"))(prefilled.cache)
         tile = RaggedBatch([cache], 6, 7)
-        assert cell_bytes(one, 50, 7, pair_bytes, 3) == cache.bytes_held + stored_bytes(tile)
+        assert cell_bytes(laid_out, 50, 7, pair_bytes, 3) == cache.bytes_held + stored_bytes(tile)
         assert cache.bytes_held == group * 20 * pair_bytes
 
 
@@ -225,15 +225,15 @@ def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch
     other = replace(
         ASKED[-1], policy=Policy("ada", window=8, heads=FlatHeads(), pool=Pool("max", 3)), policy_label="ada"
     )
-    asked, made = [*ASKED, other], []
-    expected = outcomes(run(model, asked))
+    sweep, made = [*ASKED, other], []
+    expected = outcomes(run(model, sweep))
     monkeypatch.setattr(evict_cell, "rank_together", lambda *rest: made.append(rest[1]) or rank_together(*rest))
-    assert outcomes(run(model, asked)) == expected
-    together = len({ranks_alike(cell.policy, cell.score) for cell in asked[1:]})
+    assert outcomes(run(model, sweep)) == expected
+    together = len({ranks_alike(cell.policy, cell.score) for cell in sweep[1:]})
     assert [len(policies) for policies in made] == [together] and together > 1
     made.clear()
     monkeypatch.setattr(memory, "RANKINGS", 0)
-    assert outcomes(run(model, asked)) == expected and [len(policies) for policies in made] == [1] * together
+    assert outcomes(run(model, sweep)) == expected and [len(policies) for policies in made] == [1] * together
 
 
 LARGER: dict[str, Any] = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}

@@ -92,9 +92,9 @@ def test_cells_that_read_the_same_prompts_are_one_group(made: Cell) -> None:
         replace(made, policy=Policy("snapkv", window=32)),
         made,
     ]
-    found = plan(cells, done=set())
-    assert [len(group.cells) for group in found.groups] == [3, 1]
-    assert (found.rows, found.rows_to_do, found.prefills_to_do) == (16, 16, 8)
+    planned = plan(cells, done=set())
+    assert [len(group.cells) for group in planned.groups] == [3, 1]
+    assert (planned.rows, planned.rows_to_do, planned.prefills_to_do) == (16, 16, 8)
 
 
 def test_what_is_done_is_left_out(made: Cell) -> None:
@@ -114,14 +114,14 @@ def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(made: Cell
     task = Questions(contexts=3, samples=7)
     context = replace(made, task=task, schedule=Schedule("context"))
     other = replace(context, budget=parse_budget("0.5"), task=replace(task, samples=5))
-    found = plan([context, other], {(context.id, 0), (other.id, 3), (context.id, 4)})
-    (group,) = found.groups
+    planned = plan([context, other], {(context.id, 0), (other.id, 3), (context.id, 4)})
+    (group,) = planned.groups
     assert missing_of(group) == [
         {0: [other.id], 3: [context.id], 6: [context.id]},
         {1: [context.id, other.id], 4: [other.id]},
         {2: [context.id, other.id], 5: [context.id]},
     ]
-    assert (found.rows, found.rows_to_do, found.prefills_to_do) == (12, 9, 3)
+    assert (planned.rows, planned.rows_to_do, planned.prefills_to_do) == (12, 9, 3)
     whole = [replace(cell, schedule=Schedule("prompt")) for cell in (context, other)]
     assert plan(whole, set()).prefills_to_do == 7
     middle = replace(context, task=replace(task, truncation="middle", max_prompt_tokens=40))

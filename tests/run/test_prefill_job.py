@@ -145,8 +145,8 @@ def test_rows_tell_which_prompts_have_other_tokens_than_the_whole(load: Callable
     context = sample.context.rstrip()
     apart = replace(sample, context=context, question=" again?")
     crossed = replace(sample, context=context + " ", question="again?")
-    asked = cells()
-    (whole,), (divided,) = (rows_of(model, {0: asked}, [prompt]) for prompt in (apart, crossed))
+    sweep = cells()
+    (whole,), (divided,) = (rows_of(model, {0: sweep}, [prompt]) for prompt in (apart, crossed))
     assert whole.prompt_sha256 == divided.prompt_sha256 and whole.border_tokens is None
     assert divided.border_tokens is not None and divided.border_tokens >= 2
     (read,) = rows_of(model, {0: cells(evict_after="prompt")}, [crossed])
@@ -155,12 +155,12 @@ def test_rows_tell_which_prompts_have_other_tokens_than_the_whole(load: Callable
 
 def test_questions_asked_together_are_answered_as_if_alone(load: Callable[..., LoadedModel]) -> None:
     """Bit for bit, with fewer and more cells beside them; and the context was read once."""
-    model, asked = load(), cells("0.2", "0.4", "0.6", "30")
-    together = rows_of(model, {index: asked for index in (0, 2, 4)}, samples_of(0, 2, 4))
+    model, sweep = load(), cells("0.2", "0.4", "0.6", "30")
+    together = rows_of(model, {index: sweep for index in (0, 2, 4)}, samples_of(0, 2, 4))
     context = len(model.tokenizer(samples_of(0)[0].context).input_ids)
     assert (model.engine.counters.prefills, model.engine.counters.tokens_prefilled) == (1, context)
     alone = [
-        row for index in (0, 2, 4) for cell in asked for row in rows_of(model, {index: (cell,)}, samples_of(index))
+        row for index in (0, 2, 4) for cell in sweep for row in rows_of(model, {index: (cell,)}, samples_of(index))
     ]
     assert outcomes(together) == outcomes(alone)
     assert len({row.output_sha256 for row in together}) > 3
@@ -202,17 +202,17 @@ def test_all_queries_are_recorded_for_the_weight_of_a_layer_that_reads_them(load
 
 
 def test_cells_that_still_need_a_question_are_the_only_ones_to_get_it(load: Callable[..., LoadedModel]) -> None:
-    model, asked = load(), cells("0.2", "0.4")
-    whole = rows_of(model, {0: asked, 2: asked}, samples_of(0, 2))
-    part = rows_of(model, {0: asked[:1], 2: asked[1:]}, samples_of(0, 2))
+    model, sweep = load(), cells("0.2", "0.4")
+    whole = rows_of(model, {0: sweep, 2: sweep}, samples_of(0, 2))
+    part = rows_of(model, {0: sweep[:1], 2: sweep[1:]}, samples_of(0, 2))
     assert outcomes(part) == outcomes([whole[0], whole[4], whole[5]])
 
 
 def test_a_question_that_does_not_fit_leaves_the_others_alone(load: Callable[..., LoadedModel]) -> None:
     """So does a cell whose budget is too small."""
-    model, asked = load(), cells("0.01", "0.4")
+    model, sweep = load(), cells("0.01", "0.4")
     long, short = samples_of(0, 2)
-    rows = rows_of(model, {0: asked, 2: asked}, [replace(long, question=long.question * 200), short])
+    rows = rows_of(model, {0: sweep, 2: sweep}, [replace(long, question=long.question * 200), short])
     errors = {(row.sample, row.budget): row.error for row in rows}
     assert all("the model reads at most 507" in str(errors[0, budget]) for budget in ("1.0", "0.01", "0.4"))
     assert "cannot hold the 8 protected tokens" in str(errors[2, "0.01"])
@@ -229,8 +229,8 @@ class Unscored(Questions):
 
 
 def test_an_answer_that_the_metric_has_no_value_for_is_an_error_of_the_row(load: Callable[..., LoadedModel]) -> None:
-    asked = cells("0.4", task=Unscored())
-    good, bad = (rows_of(load(), {0: asked, 2: asked}, samples_of(0, 2))[at] for at in (0, 2))
+    sweep = cells("0.4", task=Unscored())
+    good, bad = (rows_of(load(), {0: sweep, 2: sweep}, samples_of(0, 2))[at] for at in (0, 2))
     assert good.error is None and good.value is not None
     assert bad.value is None and str(bad.error).startswith("no value for this answer; it is '") and bad.prompt_tokens
 
@@ -240,13 +240,13 @@ def test_frequencies_that_would_change_while_answering_are_an_error_of_the_row(
 ) -> None:
     """A prompt that stays on one side of the border is answered."""
     model = load()
-    asked, (long, other) = cells(evict_after="prompt"), samples_of(0, 2)
-    border = rows_of(model, {0: asked}, [long])[0].prompt_tokens
+    sweep, (long, other) = cells(evict_after="prompt"), samples_of(0, 2)
+    border = rows_of(model, {0: sweep}, [long])[0].prompt_tokens
     assert border is not None
     model.engine.rope = LengthRope("longrope", border)
-    (crossing,) = rows_of(model, {0: asked}, [long])
+    (crossing,) = rows_of(model, {0: sweep}, [long])
     assert f"rope_type longrope changes its frequencies beyond {border} tokens" in str(crossing.error)
-    (within,) = rows_of(model, {2: asked}, [replace(other, context="", question="Why?")])
+    (within,) = rows_of(model, {2: sweep}, [replace(other, context="", question="Why?")])
     assert within.error is None
 
 
@@ -291,9 +291,9 @@ def test_drawn_answers_depend_on_no_other_answer_or_cell(load: Callable[..., Loa
     model, task = load(), replace(TASK, temperature=2.0, top_p=0.95, samples_per_prompt=4)
     every = cells("0.2", "30", evict_after=evict_after, task=task)
 
-    def drawn(asked: Sequence[Cell], samples: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
+    def drawn(sweep: Sequence[Cell], samples: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
         made = answered(task, samples)
-        rows = rows_of(model, {sample: tuple(asked) for sample in samples}, made)
+        rows = rows_of(model, {sample: tuple(sweep) for sample in samples}, made)
         return {(row.cell, row.sample): columns for row, columns in zip(rows, outcomes(rows), strict=True)}
 
     together = drawn(every, range(4))

@@ -71,9 +71,9 @@ def test_the_equations_of_caote_by_hand() -> None:
 
 def printed() -> list[tuple[int, str, str, str, bool]]:
     with (Path(paths.papers()) / "caote.csv").open(encoding="utf-8", newline="") as file:
-        found = [row for row in csv.DictReader(file) if row["table"] == "table 6"]
+        rows = [row for row in csv.DictReader(file) if row["table"] == "table 6"]
     return [
-        (int(row["context_length"]), row["score"], row["protocol"], row["value"], bool(row["flag"])) for row in found
+        (int(row["context_length"]), row["score"], row["protocol"], row["value"], bool(row["flag"])) for row in rows
     ]
 
 

@@ -52,15 +52,15 @@ def cells(model: ModelSpec) -> tuple[Cell, ...]:
     """Twenty-two cells, more than a tile holds: everything kept, three policies, two layouts, both schedules."""
     full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), SCHEDULES[0], 1, "full", None)
     policies = (Policy("h2o", window=8, recent=4), Policy("snapkv", window=6, recent=6, pool=Pool("max", 5)))
-    found = [full, replace(full, policy=Policy("streaming_llm", sink=4), budget=Tokens(15))]
+    grid = [full, replace(full, policy=Policy("streaming_llm", sink=4), budget=Tokens(15))]
     for policy in (*policies, replace(policies[0], layout="query_heads")):
         for score in (Attention(), OBCacheJoint()):
-            found += [
+            grid += [
                 replace(full, policy=policy, score=score, budget=parse_budget(text), score_label=score.name)
                 for text in (("0.2", "0.3", "25") if policy.layout == "kv_heads" else ("0.2",))
             ]
-    found = [replace(cell, policy_label=cell.policy.name) for cell in found]
-    return tuple(replace(cell, schedule=schedule) for schedule in SCHEDULES for cell in found)
+    grid = [replace(cell, policy_label=cell.policy.name) for cell in grid]
+    return tuple(replace(cell, schedule=schedule) for schedule in SCHEDULES for cell in grid)
 
 
 def go(folder: Path, cells: Sequence[Cell], **settings: Any) -> Outcome:

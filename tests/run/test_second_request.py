@@ -70,9 +70,9 @@ def test_a_second_request_is_read_and_evicted_from_as_a_prompt_of_its_own(model:
     firsts = rows_of(model, answered(Questions(), [0]), *cells(Questions(), evict_after))
     for row, first, cell in zip(both, firsts, cells(Questions(), evict_after), strict=True):
         assert first.prediction is not None and row.error is None
-        asked = Twice().follow_up(sample, first.prediction)
-        assert asked is not None
-        (second,) = rows_of(model, [asked], cell)
+        follow_up = Twice().follow_up(sample, first.prediction)
+        assert follow_up is not None
+        (second,) = rows_of(model, [follow_up], cell)
         assert row.prediction == f"{first.prediction}\n\n{second.prediction}" and row.value == second.value
         assert (first.new_tokens, second.new_tokens, row.new_tokens) == (5, 4, 9)
         assert row.top2_margin == min(first.top2_margin or 0.0, second.top2_margin or 0.0)

@@ -56,9 +56,9 @@ def go(folder: Path, cells: list[Cell]) -> Outcome:
 
 def timings(folder: Path) -> dict[tuple[str, int], Timing]:
     files = sorted((folder / "timings").glob("*.jsonl"))
-    found = [one for file in files for one in read_lines(file, Timing.from_json, "a timing", print)]
-    assert len(found) == len({(one.cell, one.sample) for one in found})
-    return {(one.cell, one.sample): one for one in found}
+    measured = [timing for file in files for timing in read_lines(file, Timing.from_json, "a timing", print)]
+    assert len(measured) == len({(timing.cell, timing.sample) for timing in measured})
+    return {(timing.cell, timing.sample): timing for timing in measured}
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def folder(cells: list[Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_row_has_its_timing_with_every_quantity(folder: Path, cells: list[Cell]) -> None:
-    rows, found = read_rows(folder), timings(folder)
+    rows, measured = read_rows(folder), timings(folder)
     assert not [row.error for row in rows if row.error]
-    assert {(row.cell, row.sample) for row in rows} == set(found)
-    for one in found.values():
-        assert set(one.quantities) - {"load"} == ON_CPU - {"load"}
-        assert len(one.steps) == TASK.new_tokens - 1 and min(one.steps) > 0
+    assert {(row.cell, row.sample) for row in rows} == set(measured)
+    for timing in measured.values():
+        assert set(timing.quantities) - {"load"} == ON_CPU - {"load"}
+        assert len(timing.steps) == TASK.new_tokens - 1 and min(timing.steps) > 0
     for row in rows:
         assert (row.metric, row.prompt_tokens, row.new_tokens) == ("seconds_per_token", 53, 5)
         assert row.value is not None and row.prefill_seconds is not None and row.prefill_seconds > 0
@@ -85,12 +85,12 @@ def test_repetitions_differ_in_seconds_alone(folder: Path) -> None:
     for row in read_rows(folder):
         outcome = {name: value for name, value in row.outcome().items() if name not in ("sample", "value")}
         by_cell.setdefault(row.cell, []).append(outcome)
-    assert all(one == two for one, two in by_cell.values())
+    assert all(first == second for first, second in by_cell.values())
 
 
 def test_bytes_follow_the_budget_and_the_batch(folder: Path, cells: list[Cell]) -> None:
-    found = timings(folder)
-    full, small, large, cut, batch = (found[cell.id, 0].quantities for cell in cells)
+    measured = timings(folder)
+    full, small, large, cut, batch = (measured[cell.id, 0].quantities for cell in cells)
     assert full["held_bytes"] == full["full_bytes"] > large["held_bytes"] > small["held_bytes"]
     assert large["held_bytes"] == cut["held_bytes"]
     assert batch["held_bytes"] == 3 * small["held_bytes"] and batch["full_bytes"] == 3 * full["full_bytes"]
@@ -102,9 +102,9 @@ def test_bytes_follow_the_budget_and_the_batch(folder: Path, cells: list[Cell]) 
 
 def test_all_sequences_of_a_batch_answer_as_one_does(folder: Path, cells: list[Cell]) -> None:
     rows = {(row.cell, row.sample): row for row in read_rows(folder)}
-    one, three = rows[cells[1].id, 0], rows[cells[4].id, 0]
-    assert one.output_sha256 == three.output_sha256 and one.kept_sha256 == three.kept_sha256
-    assert one.cache_bytes == three.cache_bytes and one.peak_bytes == three.peak_bytes
+    single, triple = rows[cells[1].id, 0], rows[cells[4].id, 0]
+    assert single.output_sha256 == triple.output_sha256 and single.kept_sha256 == triple.kept_sha256
+    assert single.cache_bytes == triple.cache_bytes and single.peak_bytes == triple.peak_bytes
 
 
 def test_it_resumes_with_more_repetitions_and_loads_nothing_when_done(cells: list[Cell], tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_refusals(settings: list[str], says: str, capsys: pytest.CaptureFixture[
 
 
 def test_what_a_device_can_do_is_measured() -> None:
-    found = ceiling(torch.device("cpu"), torch.float32, lambda: None, scale=0.01)
-    assert len(found) == 2 and all(speed > 0 for speed in found.values())
+    speeds = ceiling(torch.device("cpu"), torch.float32, lambda: None, scale=0.01)
+    assert len(speeds) == 2 and all(speed > 0 for speed in speeds.values())
 
 
 class Nvml:
@@ -211,11 +211,11 @@ def test_a_line_that_is_no_timing_is_refused(line: str) -> None:
 
 
 def test_a_timing_survives_its_line() -> None:
-    one = Timing("0f", 3, {"prefill_seconds": 1.25, "held_bytes": 10.0}, (0.5, 0.25))
-    assert Timing.from_json(one.to_json()) == one
-    newer = json.loads(one.to_json())
+    timing = Timing("0f", 3, {"prefill_seconds": 1.25, "held_bytes": 10.0}, (0.5, 0.25))
+    assert Timing.from_json(timing.to_json()) == timing
+    newer = json.loads(timing.to_json())
     newer["quantities"]["of_tomorrow"] = 1.0
-    assert Timing.from_json(json.dumps(newer)) == one
+    assert Timing.from_json(json.dumps(newer)) == timing
     with pytest.raises(ValueError, match="there is no quantity 'of_tomorrow'"):
         Timing("0f", 3, {"of_tomorrow": 1.0}, ())
 
@@ -227,8 +227,8 @@ def test_a_process_says_what_its_devices_took(tmp_path: Path) -> None:
         heart = Heartbeat(ResultsFolder(tmp_path / name), 60, 60, joules=joules)
         heart.start()
         heart.end("finished")
-    assert [one.joules for one in read_processes(tmp_path / "told")] == [7.5]
-    assert [one.joules for one in read_processes(tmp_path / "untold")] == [None]
+    assert [process.joules for process in read_processes(tmp_path / "told")] == [7.5]
+    assert [process.joules for process in read_processes(tmp_path / "untold")] == [None]
 
 
 def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(

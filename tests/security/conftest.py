@@ -23,10 +23,10 @@ def hostile() -> Callable[..., list[Row]]:
     """Rows whose texts are all hostile; one of them failed. Columns may be given."""
 
     def rows(right: int = 3, **columns: Any) -> list[Row]:
-        said = {name: TEXT for name in ("model", "task", "policy", "score", "variant", "layout", "schedule", "metric")}
+        texts = {name: TEXT for name in ("model", "task", "policy", "score", "variant", "layout", "schedule", "metric")}
         fixed = {"cell": "ab12", "task_version": TEXT, "budget": "0.1", "context_length": 512, "seed": 1}
         measured = {"prediction": TEXT, "cache_bytes": 1024, "full_cache_bytes": 4096, "kept_fraction": 0.25}
-        whole: dict[str, Any] = {**said, **fixed, **measured, "prompt_sha256": "cd34", **columns}
+        whole: dict[str, Any] = {**texts, **fixed, **measured, "prompt_sha256": "cd34", **columns}
         failed = Row(**{**whole, "prediction": None, "sample": 12, "error": TEXT})
         return [*(Row(**whole, sample=at, value=float(at < right)) for at in range(12)), failed]
 

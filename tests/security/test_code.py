@@ -42,8 +42,8 @@ def model(tmp_path: Path) -> Path:
 def test_pickled_weights_are_refused_by_name(kvbench: Command, model: Path, tmp_path: Path, name: str) -> None:
     marker = tmp_path / "taken"
     (model / name).write_bytes(pickle.dumps(Taken(marker)))
-    said = kvbench("plan", "model=hf", f"model.path={model}", "policy=full", "task.samples=1")
-    assert said.code == 3 and f"{name}: kvbench reads no pickles" in said.err and said.err.count("\n") == 1
+    refused = kvbench("plan", "model=hf", f"model.path={model}", "policy=full", "task.samples=1")
+    assert refused.code == 3 and f"{name}: kvbench reads no pickles" in refused.err and refused.err.count("\n") == 1
     assert not marker.exists()
 
 
@@ -59,8 +59,8 @@ def test_an_adapter_is_refused(kvbench: Command, model: Path) -> None:
     """transformers would read the model that it names instead."""
     shutil.copy(paths.assets() / "reference" / "model.safetensors", model)
     (model / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else"}')
-    said = kvbench("plan", "model=hf", f"model.path={model}", "policy=full", "task.samples=1")
-    assert said.code == 3 and "adapter_config.json" in said.err and "merge it into its model" in said.err
+    refused = kvbench("plan", "model=hf", f"model.path={model}", "policy=full", "task.samples=1")
+    assert refused.code == 3 and "adapter_config.json" in refused.err and "merge it into its model" in refused.err
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
@@ -113,10 +113,14 @@ def test_yaml_makes_no_objects(kvbench: Command, tmp_path: Path, monkeypatch: py
         ["list", "scores", "--long"],
         ["completion", "--ask", "score."],
     ):
-        said = kvbench(*command)
-        assert said.err.count("\n") <= 1 and "Traceback" not in said.err
+        finished = kvbench(*command)
+        assert finished.err.count("\n") <= 1 and "Traceback" not in finished.err
         if command[0] == "plan":
-            assert said.code == 2 and "score evil of plugin evil 1.0" in said.err and "cannot be read" in said.err
+            assert (
+                finished.code == 2
+                and "score evil of plugin evil 1.0" in finished.err
+                and "cannot be read" in finished.err
+            )
     assert not marker.exists()
 
 
@@ -128,9 +132,11 @@ def test_names_of_a_plugin_are_printed_as_text(
     made_up(site, "evil", {"__init__.py": "", "conf/score/a[x]b.yaml": text})
     monkeypatch.syspath_prepend(str(site))
     for command in (["list", "scores"], ["list", "scores", "--long"], ["plan", "score=a[x]b"]):
-        said = kvbench(*command)
-        assert "\x1b" not in said.out + said.err and "\x07" not in said.out
-        assert command[0] != "list" or ("a[x]b" in said.out and r"\x1b[2J[red]taken[/] :smile: \x07" in said.out)
+        finished = kvbench(*command)
+        assert "\x1b" not in finished.out + finished.err and "\x07" not in finished.out
+        assert command[0] != "list" or (
+            "a[x]b" in finished.out and r"\x1b[2J[red]taken[/] :smile: \x07" in finished.out
+        )
 
 
 def test_a_link_in_an_archive_is_a_file_with_its_text(tmp_path: Path) -> None:

@@ -66,13 +66,13 @@ def test_a_run_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.Monkey
     """A lease without a name is taken over when it has been there for as long as leases last."""
     put_in(FakeEngine(), monkeypatch)
     cells: tuple[Cell, ...] = sweep(tmp_path / "model")
-    todo, folder, told = plan(cells, set()), tmp_path / "out", list[str]()
+    todo, folder, messages = plan(cells, set()), tmp_path / "out", list[str]()
     lease = folder / "leases" / f"{todo.groups[0].key}-1.0"
     lease.parent.mkdir(parents=True)
     lease.touch()
-    outcome = go(folder, cells, tell=told.append)
+    outcome = go(folder, cells, tell=messages.append)
     assert outcome.rows == todo.rows_to_do and list(lease.parent.iterdir()) == []
-    (text,) = told
+    (text,) = messages
     assert text.startswith("waiting for 3 rows of ") and f"{lease}; " in text and "silent for 0.4 s" in text
 
 

@@ -15,16 +15,16 @@ import pytest
 from kvbench.records import ResultsFolder, Row, check_writable
 from kvbench.report import rows as row_reader
 from tests.cli.conftest import Command
-from tests.cli.test_status import told
+from tests.cli.test_status import write_process
 
 Folder = Callable[..., Path]
 AWAY = ("../../secret", "/etc/passwd", "..", "a/b", "a\x00b", "x" * 200, "")
 
 
-def refused(said: object, code: int = 2) -> str:
+def refused(finished: object, code: int = 2) -> str:
     """The one line of a command that was refused."""
-    assert said.code == code and said.err.startswith("kvbench: ") and said.err.count("\n") == 1, said  # type: ignore[attr-defined]
-    return said.err  # type: ignore[attr-defined]
+    assert finished.code == code and finished.err.startswith("kvbench: ") and finished.err.count("\n") == 1, finished  # type: ignore[attr-defined]
+    return finished.err  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", AWAY)
@@ -39,8 +39,8 @@ def test_a_name_in_a_row_leads_to_no_file(
         assert done.code == 3 and "damaged row, not counted" in done.err and "no cell is named" in done.err
         assert "secret" not in done.err.replace("../../secret", "") + done.out
     elif name:
-        said = kvbench("report", "html", "--results", path, "--out", "page.html")
-        assert "names no file of environments" in refused(said) and not (tmp_path / "page.html").exists()
+        finished = kvbench("report", "html", "--results", path, "--out", "page.html")
+        assert "names no file of environments" in refused(finished) and not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("number", ["--user=root", "-u", "1 2", "12;rm", "../12", 12, None])
@@ -77,15 +77,15 @@ def test_cancel_ends_no_process_that_the_folder_makes_up(
     kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     path = folder()
-    made = told(path)
+    made = write_process(path)
     file = next((path / "processes").glob(f"{made.name}.json"))
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     ended: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(pid))
-    before = {one for one in tmp_path.rglob("*") if path not in one.parents}
+    before = {entry for entry in tmp_path.rglob("*") if path not in entry.parents}
     assert kvbench("cancel", "--results", str(path)).code == 0
     assert kvbench("status", "--results", str(path)).code in (0, 4)
-    assert ended == [] and {one for one in tmp_path.rglob("*") if path not in one.parents} == before
+    assert ended == [] and {entry for entry in tmp_path.rglob("*") if path not in entry.parents} == before
 
 
 @pytest.mark.parametrize("room", ["rows", "cells", "environments", "kept", "errors", "leases", "probes", "wandb"])
@@ -94,8 +94,8 @@ def test_a_link_that_leads_out_is_written_to_by_nobody(kvbench: Command, tmp_pat
     outside.mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / room).symlink_to(outside)
-    said = refused(kvbench("run", "policy=full", "task.samples=1", "results.dir=out"))
-    assert f"'out/{room}' is a link to" in said and "results.dir=FOLDER" in said
+    message = refused(kvbench("run", "policy=full", "task.samples=1", "results.dir=out"))
+    assert f"'out/{room}' is a link to" in message and "results.dir=FOLDER" in message
     assert list(outside.iterdir()) == []
 
 

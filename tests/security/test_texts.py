@@ -27,34 +27,36 @@ def both(folder: Folder, hostile: Callable[..., list[Row]]) -> tuple[str, str]:
 
 def commands(first: str, second: str, form: str) -> list[list[str]]:
     """The commands that print a table in a form."""
-    found = [["report", "cost", "--results", first, "--format", form]]
+    table_commands = [["report", "cost", "--results", first, "--format", form]]
     if form != "json":
-        found += [["report", "table", "--results", first, "--format", form]]
-    found += [["compare", first, second, "--format", form]]
-    return found + ([] if form == "csv" else [["gate", "--baseline", first, "--current", second, "--format", form]])
+        table_commands += [["report", "table", "--results", first, "--format", form]]
+    table_commands += [["compare", first, second, "--format", form]]
+    return table_commands + (
+        [] if form == "csv" else [["gate", "--baseline", first, "--current", second, "--format", form]]
+    )
 
 
 def test_text_moves_no_cursor(kvbench: Command, both: tuple[str, str]) -> None:
     for command in commands(*both, "text"):
-        said = kvbench(*command)
-        assert said.code in (0, 5), said.err
-        assert "HYPERLINK" in said.out and not CONTROL.search(said.out + said.err), command
+        finished = kvbench(*command)
+        assert finished.code in (0, 5), finished.err
+        assert "HYPERLINK" in finished.out and not CONTROL.search(finished.out + finished.err), command
     for command in (["status", "--results", both[0]], ["report", "table", "--results", both[0], f"task={TEXT}"]):
         assert not CONTROL.search(kvbench(*command).err)
 
 
 def test_markdown_has_no_markup_of_others(kvbench: Command, both: tuple[str, str]) -> None:
     for command in [*commands(*both, "markdown"), ["export", "--results", both[0], "--format", "markdown"]]:
-        said = kvbench(*command)
-        assert "script>" in said.out and not CONTROL.search(said.out), command
-        assert not re.search(r"(?<!\\)<(?!br>)", said.out), command
-        assert "](javascript" not in said.out.replace(r"\](", ""), command
+        finished = kvbench(*command)
+        assert "script>" in finished.out and not CONTROL.search(finished.out), command
+        assert not re.search(r"(?<!\\)<(?!br>)", finished.out), command
+        assert "](javascript" not in finished.out.replace(r"\](", ""), command
 
 
 def test_latex_has_no_commands_of_others(kvbench: Command, both: tuple[str, str]) -> None:
-    said = kvbench("report", "table", "--results", both[0], "--format", "latex").out
-    assert "HYPERLINK" in said and not CONTROL.search(said)
-    assert not re.search(r"\\(input|write18)", said) and r"\textbackslash{}input\{" in said
+    latex = kvbench("report", "table", "--results", both[0], "--format", "latex").out
+    assert "HYPERLINK" in latex and not CONTROL.search(latex)
+    assert not re.search(r"\\(input|write18)", latex) and r"\textbackslash{}input\{" in latex
 
 
 @pytest.mark.parametrize(("sign", "written"), [("[x]", "{}[x]"), ("*x", "{}*x"), ("x[", "x[")])
@@ -67,11 +69,11 @@ def test_a_label_is_no_argument_of_the_line_break_before_it(sign: str, written: 
 def test_csv_has_no_formulas(kvbench: Command, both: tuple[str, str]) -> None:
     rows = ["report", "rows", "--results", both[0], "--format", "csv"]
     for command in [*commands(*both, "csv"), rows]:
-        said = kvbench(*command)
-        assert not CONTROL.search(said.out.replace("\u2028", "")), command
-        found = [field for line in csv.reader(io.StringIO(said.out)) for field in line]
-        assert any(FORMULA in field for field in found), command
-        for field in found:
+        finished = kvbench(*command)
+        assert not CONTROL.search(finished.out.replace("\u2028", "")), command
+        fields = [field for line in csv.reader(io.StringIO(finished.out)) for field in line]
+        assert any(FORMULA in field for field in fields), command
+        for field in fields:
             assert field[:1] not in ("=", "+", "-", "@", "\t", "\r") or NUMBER.fullmatch(field), field
 
 
@@ -99,14 +101,14 @@ def test_a_number_and_a_word_do_not(value: object) -> None:
 def test_junit_is_whole_xml(kvbench: Command, both: tuple[str, str], tmp_path: Path) -> None:
     kvbench("gate", "--baseline", both[0], "--current", both[1], "--junit", str(tmp_path / "gate.xml"))
     for text in (kvbench("export", "--results", both[0], "--format", "junit").out, (tmp_path / "gate.xml").read_text()):
-        assert MARKUP in " ".join(" ".join(one.attrib.values()) for one in ET.fromstring(text).iter())
+        assert MARKUP in " ".join(" ".join(element.attrib.values()) for element in ET.fromstring(text).iter())
 
 
 def test_annotations_are_one_line_each(kvbench: Command, both: tuple[str, str]) -> None:
-    said = kvbench("gate", "--baseline", both[0], "--current", both[1], "--github").out
-    commands = [line for line in said.splitlines() if line.startswith("::")]
+    annotations = kvbench("gate", "--baseline", both[0], "--current", both[1], "--github").out
+    commands = [line for line in annotations.splitlines() if line.startswith("::")]
     assert commands and all(line.startswith("::error title=kvbench gate") for line in commands)
-    assert not CONTROL.search(said)
+    assert not CONTROL.search(annotations)
 
 
 def test_pages_hold_texts_as_data(kvbench: Command, both: tuple[str, str], tmp_path: Path) -> None:

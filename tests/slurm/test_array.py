@@ -57,16 +57,16 @@ def kvbench(*arguments: str, cwd: Path, allowed: tuple[int, ...] = (0,)) -> "sub
 
 
 def status(folder: Path) -> dict[str, Any]:
-    said = kvbench("status", "--results", str(folder), "--json", cwd=folder.parent, allowed=(0, 75))
-    return json.loads(said.stdout)
+    finished = kvbench("status", "--results", str(folder), "--json", cwd=folder.parent, allowed=(0, 75))
+    return json.loads(finished.stdout)
 
 
 def until(what: Callable[[], Any], folder: Path) -> Any:
     """What is true in the end. Fails with the logs of the jobs when patience does."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
-        if found := what():
-            return found
+        if value := what():
+            return value
         time.sleep(1)
     logs = "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted((folder / "logs").glob("*log*")))
     pytest.fail(f"after {PATIENCE_SECONDS} s: {status(folder)}\n{logs}")
@@ -74,21 +74,21 @@ def until(what: Callable[[], Any], folder: Path) -> Any:
 
 def submit(arguments: tuple[str, ...], folder: Path) -> str:
     beats = "results.lease_seconds=24"  # every two seconds, so that what a process has made is soon known
-    said = kvbench("run", *arguments, *JOBS, beats, f"results.dir={folder}", cwd=folder.parent).stderr
-    found = re.search(r"submitted job (\d+) with 2 tasks", said)
-    assert found, said
-    return found[1]
+    message = kvbench("run", *arguments, *JOBS, beats, f"results.dir={folder}", cwd=folder.parent).stderr
+    submitted = re.search(r"submitted job (\d+) with 2 tasks", message)
+    assert submitted, message
+    return submitted[1]
 
 
 def working(folder: Path, job: str) -> list[Process]:
     """Processes of a job that have made rows and are neither stopped nor about to be."""
-    return [one for one in read_processes(folder) if one.rows and one.job == job and not one.gone]
+    return [process for process in read_processes(folder) if process.rows and process.job == job and not process.gone]
 
 
 def restarts(job: str) -> int:
     """How often SLURM has started the tasks of a job again."""
-    said = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
-    return sum(map(int, re.findall(r"Restarts=(\d+)", said)))
+    printed = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    return sum(map(int, re.findall(r"Restarts=(\d+)", printed)))
 
 
 def test_a_sweep_survives_a_kill_and_time_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,13 +99,13 @@ def test_a_sweep_survives_a_kill_and_time_limits(tmp_path: Path, capsys: pytest.
     expected = outcomes(alone)
     assert len(expected) == 3 * SAMPLES
 
-    one = submit(arguments, folder)
+    first = submit(arguments, folder)
     started = time.monotonic()
-    at_work = until(lambda: working(folder, f"{one}_0"), folder)
+    at_work = until(lambda: working(folder, f"{first}_0"), folder)
     os.kill(at_work[0].pid, signal.SIGKILL)
-    until(lambda: status(folder)["jobs"][one].get("failed") == 1, folder)
+    until(lambda: status(folder)["jobs"][first].get("failed") == 1, folder)
     assert status(folder)["processes"]["killed"] == 1
-    two = submit(arguments, folder)  # one of its tasks shares a shard with the task that was not killed
+    second = submit(arguments, folder)  # one of its tasks shares a shard with the task that was not killed
     until(lambda: not status(folder)["left"], folder)
     seconds = time.monotonic() - started
     until(
@@ -116,12 +116,12 @@ def test_a_sweep_survives_a_kill_and_time_limits(tmp_path: Path, capsys: pytest.
     assert outcomes(folder) == expected and not recorded_twice(folder)
     assert not list((folder / "leases").iterdir())
     ended = [process.ended or "killed" for process in read_processes(folder)]
-    requeued = restarts(one) + restarts(two)
+    requeued = restarts(first) + restarts(second)
     assert ended.count("killed") == 1 and requeued >= 1
     assert any("SIGUSR2" in how for how in ended)
     with capsys.disabled():
         print(
-            f"\nSLURM: {len(expected)} rows in {seconds:.0f} s by jobs {one} and {two}, {len(ended)} processes: "
+            f"\nSLURM: {len(expected)} rows in {seconds:.0f} s by jobs {first} and {second}, {len(ended)} processes: "
             f"1 killed, {requeued} requeued at the time limit; rows equal to those of one process, none twice"
         )
 
@@ -182,8 +182,8 @@ def test_cancel_ends_jobs(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     job = submit((*CELLS, "task.samples=5000"), folder)
     until(lambda: status(folder)["done"], folder)
-    said = kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
-    assert f"cancelled job {job}" in said
+    message = kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
+    assert f"cancelled job {job}" in message
     until(lambda: set(status(folder)["jobs"][job]) == {"cancelled"}, folder)
     assert not recorded_twice(folder)
     assert "no job or process works on this folder" in kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr

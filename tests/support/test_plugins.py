@@ -71,12 +71,12 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path:
         assert plugins["kvbench_sample"]["plugin"] == "kvbench-sample 0.3.1"
 
 
-def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What a command that is refused says: one line, and exit code 2."""
     assert main(line.split()) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     monkeypatch.delitem(sys.modules, "broken", raising=False)
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files, value)))
     for line in ("list scores", "plan score=attn"):
-        said = told(line, capsys)
-        assert "plugin broken 1.0" in said and says in said
+        message = refusal(line, capsys)
+        assert "plugin broken 1.0" in message and says in message
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_a_score_that_does_not_instantiate_is_refused_by_name(
     monkeypatch.delitem(sys.modules, "broken", raising=False)
     files = {"__init__.py": code, "conf/score/mine.yaml": yaml}
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "broken", files)))
-    said = told("plan score=mine", capsys)
-    assert says in said and ("score mine of plugin broken 1.0" in said or "unknown setting" in said)
+    message = refusal("plan score=mine", capsys)
+    assert says in message and ("score mine of plugin broken 1.0" in message or "unknown setting" in message)
     assert main(["list", "scores"]) == 0
     assert "broken 1.0" in capsys.readouterr().out
 
@@ -182,12 +182,12 @@ policy:
     files = {"__init__.py": code, "conf/policy/first.yaml": policy}
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "first-heads", files)))
     words = ["policy=first", "budget=20", f"results.dir={tmp_path}"]
-    (one,) = plan_sweep([*words, "policy.heads.extra=5"], print).plan.cells
-    assert one.policy_label == "first heads.extra=5"
-    assert list(one.description["plugins"]) == ["first_heads"]
+    (cell,) = plan_sweep([*words, "policy.heads.extra=5"], print).plan.cells
+    assert cell.policy_label == "first heads.extra=5"
+    assert list(cell.description["plugins"]) == ["first_heads"]
     (usual,) = plan_sweep([*words, "policy.heads=uniform"], print).plan.cells
     assert "plugins" not in usual.description
-    lengths = allocated(one.policy.heads)
+    lengths = allocated(cell.policy.heads)
     assert lengths == (26, 16)
     assert main(["plan", *words, "policy.heads.extra=x"]) == 2
     assert "policy.heads.extra=x: allowed: an integer" in capsys.readouterr().err
@@ -205,15 +205,15 @@ def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
     """A folder of its own for each, as the same path is read once by every process."""
     code = "from kvbench.eviction.scores.recency import Recency\nfrom dataclasses import dataclass\n\n"
     code += "@dataclass(frozen=True)\nclass Mine(Recency):\n    name: str = 'mine'\n"
-    found = []
+    identifiers = []
     for index, (version, ending) in enumerate([("1.0", ""), ("1.0", ""), ("1.1", ""), ("1.0", "# more\n")]):
         files = {"__init__.py": code + ending, "conf/score/mine.yaml": SCORE.format("changing.Mine")}
         with monkeypatch.context() as patch:
             patch.delitem(sys.modules, "changing", raising=False)
             patch.syspath_prepend(str(made_up(tmp_path / str(index), "changing", files, version=version)))
             (cell,) = plan_sweep(["score=mine", "budget=20", f"results.dir={tmp_path}"], print).plan.cells
-            found.append(cell.id)
-    assert found[0] == found[1] and len(set(found)) == 3
+            identifiers.append(cell.id)
+    assert identifiers[0] == identifiers[1] and len(set(identifiers)) == 3
 
 
 def test_doctor_tells_what_plugins_add_and_what_is_wrong_with_them(
@@ -251,14 +251,14 @@ class Mine(Recency):
     files = {"__init__.py": code, "conf/score/mine.yaml": SCORE.format("peeking.Mine")}
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "peeking", files)))
     assert main(["conform", "--properties", "score=mine", "policy=snapkv,lava"]) == 5
-    said = capsys.readouterr().out
-    assert said.count("only_declared_inputs_are_read") == 2 and "0 of 2 combinations hold" in said
+    printed = capsys.readouterr().out
+    assert printed.count("only_declared_inputs_are_read") == 2 and "0 of 2 combinations hold" in printed
     assert main(["conform", "--properties", "score=recency,cake", "policy=snapkv,tova", "policy.recent=3"]) == 0
-    said = capsys.readouterr().out
-    assert said.count("ok    policy=") == 3
-    assert "policy=tova score=cake: refused: policy.window=1: score cake takes a variance" in said
+    printed = capsys.readouterr().out
+    assert printed.count("ok    policy=") == 3
+    assert "policy=tova score=cake: refused: policy.window=1: score cake takes a variance" in printed
     for words in ([], ["budget=3"]):
-        assert "--properties" in told(" ".join(("conform", "--properties", *words)), capsys)
+        assert "--properties" in refusal(" ".join(("conform", "--properties", *words)), capsys)
 
 
 def test_a_file_may_take_over_what_others_say() -> None:

@@ -39,13 +39,13 @@ def made(name: str, root: Path, **fields: Any) -> tuple[LongProc, list[Sample | 
 def test_prompts_and_scores_are_those_of_its_own_code(name: str, root: Path) -> None:
     task, samples = made(name, root)
     answers = OFFICIAL["answers"][task.kind]
-    found = [
+    entries = [
         [hashlib.sha256(sample.prompt.encode()).hexdigest(), [task.score(answer, sample) for answer in answers]]
         for sample in samples
         if isinstance(sample, Sample)
     ]
-    assert [entry[0] for entry in found] == [entry[0] for entry in OFFICIAL["tasks"][name]]
-    for (_, scores), (_, wanted) in zip(found, OFFICIAL["tasks"][name], strict=True):
+    assert [entry[0] for entry in entries] == [entry[0] for entry in OFFICIAL["tasks"][name]]
+    for (_, scores), (_, wanted) in zip(entries, OFFICIAL["tasks"][name], strict=True):
         assert scores == pytest.approx(wanted, abs=1e-9)
     assert task.max_new_tokens == {"0.5k": 1024, "2k": 3072, "8k": 10240}[name.rpartition("_")[2]]
 

@@ -21,9 +21,9 @@ class Prompt:
     `sha256` is that of the final text. The first `head` tokens precede the content of the sample: special tokens, the
     system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
     between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
-    divided; None if `context` and `question` are its tokens. asked: how many tokens of `context` the question and all
-    that follows it take, tokenised alone; 0 if `context` has none. turns: if answers of the model's own lie between the
-    tokens of `question`, those before each answer; they are tokenised alone.
+    divided; None if `context` and `question` are its tokens. question_tokens: how many tokens of `context` the question
+    and all that follows it take, tokenised alone; 0 if `context` has none. turns: if answers of the model's own lie
+    between the tokens of `question`, those before each answer; they are tokenised alone.
     """
 
     context: tuple[int, ...]
@@ -32,7 +32,7 @@ class Prompt:
     head: int = 0
     turn: tuple[int, ...] = ()
     border_tokens: int | None = None
-    asked: int = 0
+    question_tokens: int = 0
     turns: tuple[tuple[int, ...], ...] = ()
 
     @property

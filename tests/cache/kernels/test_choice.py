@@ -44,7 +44,7 @@ def layer() -> Any:
     return random_layer(83, window=37, head_dim=20)
 
 
-def asked(rows: Any) -> Any:
+def with_triton(rows: Any) -> Any:
     return replace(rows, kernels="triton")
 
 
@@ -53,8 +53,8 @@ def test_a_score_is_the_same_by_its_kernel(layer: Any, score: Score, reduce: Red
     rows = layer.observed(37)
     expected = score(layer, rows, reduce)
     monkeypatch.setattr("kvbench.eviction.scores.window.chunks", None)  # the kernel, or nothing
-    found = score(layer, asked(rows), reduce)
-    assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
+    scores = score(layer, with_triton(rows), reduce)
+    assert (scores - expected).abs().max() < 2e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("sinks", [None, torch.linspace(-1, 2, 6)], ids=["plain", "sinks"])
@@ -63,8 +63,8 @@ def test_a_growing_layer_is_attended_to_the_same(sinks: Any) -> None:
     kept = torch.rand(2, 83, generator=torch.Generator().manual_seed(2)) < torch.tensor([[0.9], [0.4]])
     cut, rule = random_layer(83, window=5, head_dim=20).select(kept), Rule(0.3, softcap=4.0, sinks=sinks)
     queries = torch.randn(6, 1, 20, generator=torch.Generator().manual_seed(3))
-    found, expected = (over_layer(queries, cut, rule, kernels) for kernels in ("triton", "torch"))
-    assert (found.outputs - expected.outputs).abs().max() < 5e-6 and (found.lse - expected.lse).abs().max() < 5e-6
+    attended, expected = (over_layer(queries, cut, rule, kernels) for kernels in ("triton", "torch"))
+    assert (attended.outputs - expected.outputs).abs().max() < 5e-6 and (attended.lse - expected.lse).abs().max() < 5e-6
 
 
 def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
@@ -73,16 +73,18 @@ def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
     queries, keys = torch.randn(9, 6, 20, generator=drawn), torch.randn(2, 60, 20, generator=drawn)
     queries = queries.transpose(0, 1)  # as models give them: heads are not the outermost dimension in memory
     rule = Rule(0.4, softcap=5.0, sinks=torch.linspace(-1, 1, 6))
-    found, expected = (strongest(queries, keys, slice(7, 50), rule, kernels=one) for one in ("triton", "torch"))
-    assert (found - expected).abs().max() < 2e-6 < expected.min()
+    recorded, expected = (
+        strongest(queries, keys, slice(7, 50), rule, kernels=kernels) for kernels in ("triton", "torch")
+    )
+    assert (recorded - expected).abs().max() < 2e-6 < expected.min()
 
 
 def test_the_statistics_of_cake_are_the_same_by_the_kernel(layer: Any, monkeypatch: Any) -> None:
     rows = layer.observed(37)
     expected = preference(layer, rows, 5)
     monkeypatch.setattr("kvbench.eviction.allocation.layers.chunks", None)
-    found = preference(layer, asked(rows), 5)
-    assert found == pytest.approx(expected, rel=2e-5) and min(expected) > 0
+    statistics = preference(layer, with_triton(rows), 5)
+    assert statistics == pytest.approx(expected, rel=2e-5) and min(expected) > 0
 
 
 @pytest.mark.parametrize(
@@ -186,9 +188,9 @@ def test_packages_are_asked_for_the_segments(kernels: Any, monkeypatch: Any) -> 
     keys, values, starts = keys[held], values[held], lengths.cumsum(0) - lengths
     decode = choice.ragged_decode_of(kernels)
     assert decode is not None
-    found, lse = decode(queries, keys, values, starts, lengths, 0.2)
+    outputs, lse = decode(queries, keys, values, starts, lengths, 0.2)
     expected, expected_lse = naive.ragged_decode(queries, keys, values, starts, lengths, 0.2)
-    assert torch.equal(found, expected) and torch.equal(lse, expected_lse) and lse[0].isinf().all()
+    assert torch.equal(outputs, expected) and torch.equal(lse, expected_lse) and lse[0].isinf().all()
     if kernels == "varlen":
         with pytest.raises(ValueError, match="does not support a soft cap, here 5"):
             decode(queries, keys, values, starts, lengths, 0.2, softcap=5.0)

@@ -36,9 +36,9 @@ def kernel(case, terms=TERMS):
     return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms)
 
 
-def worst(found, expected):
+def worst(sums, expected):
     """The largest error of each term, in parts of its largest value."""
-    return {term: ((found[term] - expected[term]).abs().max() / expected[term].abs().max()).item() for term in expected}
+    return {term: ((sums[term] - expected[term]).abs().max() / expected[term].abs().max()).item() for term in expected}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -82,8 +82,8 @@ def test_columns_past_the_end_are_never_read():
     room_keys[:, :67], room_values[:, :67] = keys, values
     inside = (queries, room_keys[:, :67], room_values[:, :67], outputs, lse, scaling)
     plain = kernel((queries, keys, values, outputs, lse, scaling))
-    for term, found in kernel(inside).items():
-        assert torch.equal(found, plain[term]), term
+    for term, sums in kernel(inside).items():
+        assert torch.equal(sums, plain[term]), term
 
 
 def test_twice_is_bit_equal():
@@ -118,8 +118,8 @@ def test_a_soft_cap_is_honoured(dtype):
     plain = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS)
     from kvbench.cache.kernels import triton as fast
 
-    found = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
-    errors = worst(found, expected)
+    sums = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
+    errors = worst(sums, expected)
     assert max(errors.values()) < TOLERANCE[dtype], errors
     assert all(worst(plain, expected)[term] > 0.1 for term in ("attn", "obcache_key", "obcache_joint"))
 
@@ -131,8 +131,8 @@ def test_a_row_need_not_count_itself():
     assert (expected["attn"][:, -1] == 0).all() and (expected["attn"][:, -2] > 0).all()
     from kvbench.cache.kernels import triton as fast
 
-    found = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
-    errors = worst(found, expected)
+    sums = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
+    errors = worst(sums, expected)
     assert max(errors.values()) < 2e-5, errors
     with pytest.raises(ValueError, match="diagonal=False with obcache_key"):
         fast.column_sums(*arrays, scaling, ("obcache_key",), diagonal=False)
@@ -153,9 +153,9 @@ def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
     queries, outputs, lse = (torch.cat([case[at] for case in cases]) for at in (0, 3, 4))
     segments = Segments(starts, torch.tensor(lengths, dtype=torch.int32), 131)
     arrays = queries, keys, values, outputs.float(), lse.float()
-    found = fast.column_sums(*arrays, cases[0][-1], terms, segments=segments)
+    sums = fast.column_sums(*arrays, cases[0][-1], terms, segments=segments)
     for number, (case, length) in enumerate(zip(cases, lengths, strict=True)):
         alone = kernel(case, terms)
         for term in terms:
-            rows = found[term][2 * number : 2 * number + 2]
+            rows = sums[term][2 * number : 2 * number + 2]
             assert torch.equal(rows[:, :length], alone[term]) and not rows[:, length:].any(), term

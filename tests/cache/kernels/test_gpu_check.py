@@ -53,8 +53,8 @@ def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path
     assert head["device"] == "interpreter" and head["versions"]["jaxtyping"] == "stand-in"
     for part in ("column sums", "ragged decode triton", "prefill", "decoding, sums", "a model's logits"):
         assert any(check["name"].startswith(part) for check in made), part
-    said = (tmp_path / "interpreter" / "gpu_check.md").read_text("utf-8")
-    assert said in done.stdout and "the times below mean nothing" in said
+    report = (tmp_path / "interpreter" / "gpu_check.md").read_text("utf-8")
+    assert report in done.stdout and "the times below mean nothing" in report
     assert {result["unit"] for result in results if "unit" in result} == {"x", "GB/s", "TFLOP/s"}
     printed = done.stdout.partition("# Kernels on")[0].splitlines()
     assert all(result["name"] in line for result, line in zip(results, printed, strict=True))

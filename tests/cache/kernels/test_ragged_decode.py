@@ -35,9 +35,9 @@ def kernel(*case, **options):
 def test_equals_one_after_the_other(dtype, rows):
     case = segments(rows=rows, dtype=dtype)
     expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)
-    found, lse = kernel(*case, 0.2)
-    assert (found - expected).abs().max() < TOLERANCE[dtype]
-    assert lse[0].eq(-torch.inf).all() and found[0].eq(0).all()
+    outputs, lse = kernel(*case, 0.2)
+    assert (outputs - expected).abs().max() < TOLERANCE[dtype]
+    assert lse[0].eq(-torch.inf).all() and outputs[0].eq(0).all()
     assert (lse[1:] - expected_lse[1:]).abs().max() < 1e-5
 
 
@@ -45,8 +45,8 @@ def test_equals_one_after_the_other(dtype, rows):
 def test_fine_outputs_are_as_precise_as_float32(dtype):
     case = segments(rows=2, dtype=dtype)
     expected, _ = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)
-    found, _ = kernel(*case, 0.2, fine=True)
-    assert (found - expected).abs().max() < 2e-5
+    outputs, _ = kernel(*case, 0.2, fine=True)
+    assert (outputs - expected).abs().max() < 2e-5
 
 
 def test_more_splits_than_are_merged_at_a_time():
@@ -54,23 +54,23 @@ def test_more_splits_than_are_merged_at_a_time():
 
     case = segments(lengths=(MERGED * SPLIT + 100, 0, 3 * SPLIT), rows=2, head_dim=16)
     expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.9)
-    found, lse = kernel(*case, 0.9)
-    assert (found - expected).abs().max() < 2e-6 and (lse - expected_lse)[::2].abs().max() < 1e-5
+    outputs, lse = kernel(*case, 0.9)
+    assert (outputs - expected).abs().max() < 2e-6 and (lse - expected_lse)[::2].abs().max() < 1e-5
 
 
 def test_a_soft_cap_is_honoured():
     case = segments(lengths=(70, 130))
     expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 1.0, softcap=5.0)
-    found, lse = kernel(*case, 1.0, softcap=5.0)
-    assert (found - expected).abs().max() < 5e-6 and (lse - expected_lse).abs().max() < 1e-5
+    outputs, lse = kernel(*case, 1.0, softcap=5.0)
+    assert (outputs - expected).abs().max() < 5e-6 and (lse - expected_lse).abs().max() < 1e-5
 
 
 def test_a_segment_does_not_depend_on_its_company():
     queries, keys, values, starts, lengths = segments()
     together, _ = kernel(queries, keys, values, starts, lengths, 0.2)
     for segment in range(1, len(LENGTHS)):
-        one = slice(segment, segment + 1)
-        alone, _ = kernel(queries[one], keys, values, starts[one], lengths[one], 0.2)
+        selected = slice(segment, segment + 1)
+        alone, _ = kernel(queries[selected], keys, values, starts[selected], lengths[selected], 0.2)
         assert torch.equal(alone[0], together[segment])
 
 

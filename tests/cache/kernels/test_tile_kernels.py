@@ -31,18 +31,20 @@ def caches(local: bool = False) -> list[KVCache]:
 def outputs(kernels: Any, rule: Rule, dtype: torch.dtype = torch.float32, **options: Any) -> list[torch.Tensor]:
     held = [
         replace(
-            one,
-            layers=tuple(replace(part, keys=part.keys.to(dtype), values=part.values.to(dtype)) for part in one.layers),
+            cache,
+            layers=tuple(
+                replace(part, keys=part.keys.to(dtype), values=part.values.to(dtype)) for part in cache.layers
+            ),
         )
-        for one in caches(**options)
+        for cache in caches(**options)
     ]
-    tile, generator, found = RaggedBatch(held, 3, 8, kernels), torch.Generator().manual_seed(4), []
+    tile, generator, attended = RaggedBatch(held, 3, 8, kernels), torch.Generator().manual_seed(4), []
     for new in (5, 1):
         queries = torch.randn(3, HEADS, new, HEAD_DIM, generator=generator).to(dtype)
         keys, values = torch.randn(2, 3, KV_HEADS, new, HEAD_DIM, generator=generator).to(dtype)
-        found.append(tile.attend(0, queries, keys, values, rule))
+        attended.append(tile.attend(0, queries, keys, values, rule))
         tile.finish(new)
-    return found
+    return attended
 
 
 RULES = {
@@ -54,22 +56,22 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_question_and_a_token_are_read_the_same(rule: Rule) -> None:
-    for found, expected in zip(outputs("triton", rule), outputs("torch", rule), strict=True):
-        assert found.shape == expected.shape and (found - expected).abs().max() < 5e-6
-        assert (found[2] == 0).all() and (found[:2] != 0).any()
+    for output, expected in zip(outputs("triton", rule), outputs("torch", rule), strict=True):
+        assert output.shape == expected.shape and (output - expected).abs().max() < 5e-6
+        assert (output[2] == 0).all() and (output[:2] != 0).any()
 
 
 def test_half_precision_stays_what_it_was() -> None:
-    for found, expected in zip(
-        *(outputs(one, RULES["plain"], torch.bfloat16) for one in ("triton", "torch")), strict=True
+    for output, expected in zip(
+        *(outputs(kernels, RULES["plain"], torch.bfloat16) for kernels in ("triton", "torch")), strict=True
     ):
-        assert found.dtype == torch.bfloat16 and (found - expected).abs().max() < 0.06
+        assert output.dtype == torch.bfloat16 and (output - expected).abs().max() < 0.06
 
 
 def test_local_layers_are_left_to_plain_pytorch() -> None:
     rule = Rule(0.3, sliding_window=70)
     both = (outputs(kernels, rule, local=True) for kernels in ("triton", "torch"))
-    assert all(torch.equal(found, expected) for found, expected in zip(*both, strict=True))
+    assert all(torch.equal(output, expected) for output, expected in zip(*both, strict=True))
 
 
 def test_bytes_are_those_of_the_pairs() -> None:

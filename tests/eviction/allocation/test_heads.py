@@ -79,7 +79,7 @@ def test_flat_counts_are_those_of_one_sorted_list(ranked: Ranking, data: st.Data
         for head in range(heads)
         for column in range(candidates)
     )
-    expected = tuple(sum(one[2] == head for one in every[: heads * share]) for head in range(heads))
+    expected = tuple(sum(pair[2] == head for pair in every[: heads * share]) for head in range(heads))
     assert FlatHeads()(ranked, share, terms(share, candidates)) == expected
     assert SafeguardHeads(alpha=0)(ranked, share, terms(share, candidates)) == expected
     assert MixHeads(alpha=0)(ranked, share, terms(share, candidates)) == expected

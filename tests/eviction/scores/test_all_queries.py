@@ -82,7 +82,7 @@ def test_rows_that_do_not_see_a_column_add_nothing(layer: LayerCache, matrix) ->
     assert close(ExactZeroed()(layer, layer.windows[0], "sum")[:, 1:], expected[:, 1:])  # 0 has all of row 0
 
 
-@pytest.mark.parametrize("score", [Attention(), AttentionMax(), Cake(), OBCacheJoint()], ids=lambda one: one.name)
+@pytest.mark.parametrize("score", [Attention(), AttentionMax(), Cake(), OBCacheJoint()], ids=lambda score: score.name)
 def test_no_array_has_a_row_a_query_and_a_column_a_token(
     layer: LayerCache, score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:

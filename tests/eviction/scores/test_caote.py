@@ -30,7 +30,7 @@ def removed(shares: Tensor, values: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "host", [None, OBCacheValue(), Cake(gamma=3), Lava()], ids=lambda one: one.name if one else "attn"
+    "host", [None, OBCacheValue(), Cake(gamma=3), Lava()], ids=lambda host: host.name if host else "attn"
 )
 @pytest.mark.parametrize("pool", [None, Pool("max", 7), Pool("avg", 5)], ids=str)
 def test_caote_is_the_change_of_the_weighted_mean(host: Score | None, pool: Pool | None) -> None:
@@ -66,13 +66,13 @@ def test_one_row_squared_is_the_exact_removal() -> None:
     assert torch.allclose(caote, exact, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("host", [KeyNorm(), KeyDiff(), Caote(), FastCaote()], ids=lambda one: one.name)
+@pytest.mark.parametrize("host", [KeyNorm(), KeyDiff(), Caote(), FastCaote()], ids=lambda host: host.name)
 def test_a_host_must_be_a_weight(host: Score) -> None:
     with pytest.raises(ValueError, match=rf"score\.host={host.name} is .*; choose another host of caote, e\.g\. attn"):
         Caote(host)
 
 
-@pytest.mark.parametrize("score", [Caote(), FastCaote()], ids=lambda one: one.name)
+@pytest.mark.parametrize("score", [Caote(), FastCaote()], ids=lambda score: score.name)
 def test_lone_and_missing_mass_are_finite(score: Caote) -> None:
     """One pair with all the mass is worth most; no mass at all makes every pair worth nothing."""
     layer = random_layer(30)

@@ -22,10 +22,10 @@ def test_a_score_is_the_leverage_of_a_value(normalize: bool, monkeypatch: pytest
         weights = torch.exp(2 * (along - along.max()))
         capacity = torch.eye(10).double() + sum((w + 1e-6) * torch.outer(v, v) for w, v in zip(weights, value))  # noqa: B905
         expected.append(torch.stack([w * v @ capacity.inverse() @ v for w, v in zip(weights, value)]))  # noqa: B905
-    found = Cap(tau=2, normalize=normalize)(layer, None, "sum").double()
-    assert (found[:, :4] == 0).all()
-    torch.testing.assert_close(found[:, 4:], torch.stack(expected), rtol=1e-4, atol=1e-7)
-    assert (Cap().refine(found[:2].float(), layer)[:, :4] == found[:2].max()).all()
+    scores = Cap(tau=2, normalize=normalize)(layer, None, "sum").double()
+    assert (scores[:, :4] == 0).all()
+    torch.testing.assert_close(scores[:, 4:], torch.stack(expected), rtol=1e-4, atol=1e-7)
+    assert (Cap().refine(scores[:2].float(), layer)[:, :4] == scores[:2].max()).all()
 
 
 def test_a_direction_that_many_values_have_is_worth_less() -> None:

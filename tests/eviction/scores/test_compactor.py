@@ -47,10 +47,10 @@ def test_the_published_code_written_out() -> None:
                 attention[head // 3, start:stop] += weights / weights.sum()
             attention[head // 3, start:stop] += absent / 128
     expected = in_deviations(attention) + 0.5 * leverage
-    found = score(layer, None, "sum").double()
+    scores = score(layer, None, "sum").double()
     # its deviations are those of all entries, ours of a sample
-    torch.testing.assert_close(found, expected, rtol=0.02, atol=5e-3)
-    assert [head.topk(40).indices.tolist() for head in found] == [head.topk(40).indices.tolist() for head in expected]
+    torch.testing.assert_close(scores, expected, rtol=0.02, atol=5e-3)
+    assert [head.topk(40).indices.tolist() for head in scores] == [head.topk(40).indices.tolist() for head in expected]
 
 
 def test_directions_keep_lengths_on_average_and_are_the_same_every_time() -> None:
@@ -87,8 +87,8 @@ def test_keys_are_read_before_their_rotation_and_queries_after_it(family: str) -
         centred = plain - plain.mean(dim=1, keepdim=True)
         gram = centred.mT @ centred + 0.01 * torch.eye(plain.shape[2]).double()
         leverage = (centred @ gram.inverse() * centred).sum(dim=2)
-        found = layer.probed[Leverage(8, 4, None)][:, 8:-4].double()
-        torch.testing.assert_close(found, (leverage - leverage.mean()) / leverage.std(), rtol=1e-3, atol=1e-3)
+        recorded = layer.probed[Leverage(8, 4, None)][:, 8:-4].double()
+        torch.testing.assert_close(recorded, (leverage - leverage.mean()) / leverage.std(), rtol=1e-3, atol=1e-3)
         attention = layer.probed[NonCausal(8, 4)]
         rotated = layer_of(layer.windows[0].queries, *layer.dense, layer.index)
         assert torch.equal(attention, NonCausal(8, 4)(rotated, None, "sum"))

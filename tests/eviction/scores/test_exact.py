@@ -77,7 +77,7 @@ def saturated(dtype: torch.dtype, logit: float) -> LayerCache:
 
 @pytest.mark.parametrize("logit", [4.0, 8.0, 12.0, 30.0, 80.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("score", [ExactRemoval(), ExactZeroed()], ids=lambda one: one.name)
+@pytest.mark.parametrize("score", [ExactRemoval(), ExactZeroed()], ids=lambda score: score.name)
 def test_a_pair_with_all_the_weight_is_worth_most(score: Score, dtype: torch.dtype, logit: float) -> None:
     """Finite and first, however close to 1; and resolved where 1 - a is not lost, whatever the model's precision."""
     layer = saturated(dtype, logit)
@@ -108,7 +108,7 @@ def test_a_shift_of_all_logits_moves_zeroing_and_not_removal() -> None:
     shifted_keys = keys.clone()
     shifted_keys[..., 0] = -300.0
     shifted = layer_of(queries, shifted_keys, values)
-    removal = [ExactRemoval()(one, one.windows[0], "sum") for one in (plain, shifted)]
+    removal = [ExactRemoval()(layer, layer.windows[0], "sum") for layer in (plain, shifted)]
     assert torch.allclose(removal[0], removal[1], rtol=1e-2)
     zeroed = ExactZeroed()(shifted, shifted.windows[0], "sum")
     assert torch.allclose(zeroed.double(), changed_by(shifted, "zeroed"), rtol=1e-3)

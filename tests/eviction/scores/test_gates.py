@@ -38,8 +38,8 @@ def test_scores_are_those_of_kvpress(kind: str, tmp_path: Path) -> None:
     hidden, expected = (torch.tensor(part, dtype=torch.float64) for part in (GOLDEN["hidden"], GOLDEN["scores"][kind]))
     wide = score.gate({name: part.double() for name, part in layers(kind)[1].items()}, hidden)
     torch.testing.assert_close(wide, expected, rtol=1e-9, atol=1e-9)
-    found = score.read_hidden(random_layer(30, index=1), hidden)
-    torch.testing.assert_close(found.double(), wide, rtol=1e-4, atol=1e-5)  # sums of float32 in any order
+    scores = score.read_hidden(random_layer(30, index=1), hidden)
+    torch.testing.assert_close(scores.double(), wide, rtol=1e-4, atol=1e-5)  # sums of float32 in any order
     assert score.check_model(3, 2, "any") is None
 
 
@@ -66,9 +66,9 @@ def test_a_prompt_is_scored_block_by_block_as_at_once(tmp_path: Path) -> None:
     whole, split = (
         Engine(model, block=block, max_length=61).prefill(PROMPT, (), [score]).cache.layers for block in (61, 13)
     )
-    for one, other in zip(whole, split, strict=True):
-        torch.testing.assert_close(one.probed[score], other.probed[score], rtol=1e-4, atol=1e-5)
-        assert score(one, None, "sum") is one.probed[score]
+    for whole_layer, split_layer in zip(whole, split, strict=True):
+        torch.testing.assert_close(whole_layer.probed[score], split_layer.probed[score], rtol=1e-4, atol=1e-5)
+        assert score(whole_layer, None, "sum") is whole_layer.probed[score]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def probed(head: int = 3, scale: float = 1.0, shift: float = 0.0, index: int = 0
     record[3:] = record[3:] * scale + shift
     record[:, :head] = 0
     layer = random_layer(40, index=index)
-    return replace(layer, probed={one.inputs.repeat: record for one in (LOGIT, KVzip())})
+    return replace(layer, probed={score.inputs.repeat: record for score in (LOGIT, KVzip())})
 
 
 def test_what_was_never_repeated_ranks_lowest() -> None:
@@ -49,12 +49,17 @@ def test_standardised_heads_have_no_mean_and_one_variance() -> None:
 @given(scale=st.floats(0.1, 20), shift=st.floats(-30, 30))
 def test_standardised_logits_do_not_know_how_large_a_head_is(scale: float, shift: float) -> None:
     """Whatever the scale of one head, the same pairs stay; plain logits would give it all or nothing."""
-    caches = [KVCache((probed(scale=one, shift=other), probed(index=1)), 40) for one, other in ((1, 0), (scale, shift))]
+    caches = [
+        KVCache((probed(scale=factor, shift=offset), probed(index=1)), 40)
+        for factor, offset in ((1, 0), (scale, shift))
+    ]
     first, second = (Eviction(GLOBAL, STANDARD, Tokens(17)).decide(cache) for cache in caches)
-    assert all(torch.equal(one, two) for one, two in zip(first.kept, second.kept, strict=True))
+    assert all(torch.equal(plain, scaled) for plain, scaled in zip(first.kept, second.kept, strict=True))
 
 
-@pytest.mark.parametrize("heads", [FlatHeads(), MixHeads(), SafeguardHeads(), BinaryHeads()], ids=lambda one: one.kind)
+@pytest.mark.parametrize(
+    "heads", [FlatHeads(), MixHeads(), SafeguardHeads(), BinaryHeads()], ids=lambda heads: heads.kind
+)
 def test_heads_that_compete_take_no_plain_logits(heads: object) -> None:
     policy = Policy("p", window=1, heads=heads)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"heads do not compare: use score\.zscore=true"):

@@ -60,7 +60,7 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(
     policy = Policy("golden", **fields)
     eviction = Eviction(policy, score, Tokens(case["budget"]))
     if case["scores"] is not None:
-        expected = torch.tensor([[torch.nan if one is None else one for one in head] for head in case["scores"]])
+        expected = torch.tensor([[torch.nan if value is None else value for value in head] for head in case["scores"]])
         got = eviction.rank(cache)[0].scores
         expected = expected[:, policy.sinks : policy.sinks + got.shape[1]]
         scored = ~expected.isnan()

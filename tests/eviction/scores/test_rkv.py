@@ -35,10 +35,10 @@ def redundancy(keys: Tensor, threshold: float, unlike: str) -> Tensor:
 @pytest.mark.parametrize("unlike", ["first", "none"])
 def test_the_newest_of_several_like_keys_is_no_repetition(unlike) -> None:
     layer = random_layer(90)
-    found = RKV(threshold=0.6, unlike=unlike).redundancy(layer.dense[0])
-    torch.testing.assert_close(found.double(), redundancy(layer.dense[0], 0.6, unlike), rtol=1e-5, atol=1e-9)
+    redundancies = RKV(threshold=0.6, unlike=unlike).redundancy(layer.dense[0])
+    torch.testing.assert_close(redundancies.double(), redundancy(layer.dense[0], 0.6, unlike), rtol=1e-5, atol=1e-9)
     other = redundancy(layer.dense[0], 0.6, "none" if unlike == "first" else "first")
-    assert not torch.allclose(found.double(), other, rtol=1e-5)
+    assert not torch.allclose(redundancies.double(), other, rtol=1e-5)
 
 
 def test_a_repeated_key_goes_before_its_newest_copy() -> None:

@@ -52,11 +52,11 @@ def sweep(folder: Path) -> tuple[Cell, ...]:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (folder / name).write_text(name)
     task = Questions(samples=SAMPLES, contexts=5)
-    one = Cell(
+    cell = Cell(
         ModelSpec("hf", str(folder)), task, Policy("h2o"), Attention(), parse_budget("0.1"), Schedule(), 1, "h2o", None
     )
     schedules = (Schedule("prompt"), Schedule("context"))
-    return tuple(replace(one, budget=parse_budget(text), schedule=when) for when in schedules for text in BUDGETS)
+    return tuple(replace(cell, budget=parse_budget(text), schedule=when) for when in schedules for text in BUDGETS)
 
 
 @dataclass
@@ -79,13 +79,13 @@ class FakeEngine:
         self.during(job)
         time.sleep(self.seconds)
         result = JobResult(job, where)
-        for sample in sorted(samples, key=lambda one: one.id):
+        for sample in sorted(samples, key=lambda sample: sample.id):
             if sample.id in self.fails:
                 raise ZeroDivisionError("nobody foresaw this")
             for cell in job.missing[sample.id]:
                 row = error_row(cell, sample, "", where)
-                said = f"{cell.id} says {sample.question}" * 20
-                result.rows.append(replace(row, error=None, prediction=said, value=sample.id / SAMPLES))
+                prediction = f"{cell.id} says {sample.question}" * 20
+                result.rows.append(replace(row, error=None, prediction=prediction, value=sample.id / SAMPLES))
                 result.kept.append(KeptSets(cell.id, sample.id, 9, (0,), ((3, 4),), None))
                 result.curves.append(Curve.over(cell.id, sample.id, "nll", [1.0, 2.0], 2))
         return result

@@ -105,8 +105,8 @@ def test_a_file_cut_short_is_made_good(
 ) -> None:
     """Every kind of file, cut where a crash of the machine may leave it, after half of a sweep."""
     half = [replace(cell, task=replace(cell.task, samples=5)) for cell in cells]
-    asked = {"cells": {cell.id: SAMPLES for cell in cells}}
-    go(tmp_path, half, **asked)
+    sharing = {"cells": {cell.id: SAMPLES for cell in cells}}
+    go(tmp_path, half, **sharing)
     if room == "leases":  # of a process on another machine, of which nothing more is heard
         (tmp_path / room / f"{plan(cells, set()).groups[1].key}-1.0").write_text("somebody\n")
     for path in (tmp_path / room).iterdir():
@@ -114,7 +114,7 @@ def test_a_file_cut_short_is_made_good(
         path.write_bytes(data[: cut(data)])
     cut_rows = outcomes(tmp_path)
     assert cut_rows.items() <= peace.items()
-    go(tmp_path, cells, **asked)
+    go(tmp_path, cells, **sharing)
     assert outcomes(tmp_path) == peace
     if room in ("cells", "sweeps"):
         assert all(json.loads(path.read_bytes()) for path in (tmp_path / room).iterdir())

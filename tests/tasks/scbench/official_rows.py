@@ -35,8 +35,8 @@ ASKED = {
 
 def rows(member: str) -> list[dict[str, Any]]:
     """The second context has a question of the first one's repository, and its turns in another order."""
-    asked = ASKED.get(member, ["What is {first}?", "And the second?", "Which is the last one?"])
-    turns = [{"input": question, "answer": answer} for question, answer in zip(asked, ANSWERS[member], strict=True)]
+    questions = ASKED.get(member, ["What is {first}?", "And the second?", "Which is the last one?"])
+    turns = [{"input": question, "answer": answer} for question, answer in zip(questions, ANSWERS[member], strict=True)]
     for place, turn in enumerate(turns):
         if member in KINDS:
             turn["task"] = KINDS[member][place]
