@@ -7,21 +7,22 @@ nothing changed at first. Before the stage "leaving out" a seventh layer came in
 suppression (`scripts/reference_model/suppression.py`); optimisers began anew.
 """
 
-TRIED = """* From random weights copying did not begin within 3 million tokens (rotary base 5e5, heads of 32), nor within 1.5
-  million with base 1e4: loss 6.3. So the smaller weights grew.
-* The learning rate was too high for long: 0.002 -> 0.0007 gave more at once than 4 million tokens had; a fall from 0.001
-  to 0 over 900 steps took UUIDs from 0.55 to 0.79 and whole answers about several keys from 0.36 to 0.56.
-* The end of an answer weighed three times a comma: answers ended after two of four values. Both weigh the same now, and
-  the first token of each value, which decides which value is named, four times as much.
+TRIED = """* From random weights copying did not begin within 3 million tokens (rotary base 5e5, heads of 32), nor
+  within 1.5 million with base 1e4: loss 6.3. So the smaller weights grew.
+* The learning rate was too high for long: 0.002 -> 0.0007 gave more at once than 4 million tokens had; a fall from
+  0.001 to 0 over 900 steps took UUIDs from 0.55 to 0.79 and whole answers about several keys from 0.36 to 0.56.
+* The end of an answer weighed three times a comma: answers ended after two of four values. Both weigh the same now,
+  and the first token of each value, which decides which value is named, four times as much.
 * Answers of variable tracking and of frequent words were written in a fixed order while every name not yet written
-  counted as right: the last name was right in each place, and the model said it five times (95 % on the stream, 22 % of
-  the official task). Their order is drawn now.
-* To leave out what is already named was not found in 35 million tokens: the first token of the second, third and fourth
-  value was right in 78, 60 and 30 % (choosing among all values blindly gives 75, 50, 25). Rows of lists of random tokens,
-  16 % of all, taught it to random tokens only (45 % of the items). It takes three things, none of which helps without
-  the others: to see where values are named, where the next is due, and to take a token's own embedding away. A layer
-  that begins with all three ended that: 98, 85 and 59 % after 3.5 million tokens, 98, 89 and 70 % after 13.5 million. A
-  second such layer below it, or queries turned away from named values by hand, changed nothing at once; left out.
+  counted as right: the last name was right in each place, and the model said it five times (95 % on the stream, 22
+  % of the official task). Their order is drawn now.
+* To leave out what is already named was not found in 35 million tokens: the first token of the second, third and
+  fourth value was right in 78, 60 and 30 % (choosing among all values blindly gives 75, 50, 25). Rows of lists of
+  random tokens, 16 % of all, taught it to random tokens only (45 % of the items). It takes three things, none of
+  which helps without the others: to see where values are named, where the next is due, and to take a token's own
+  embedding away. A layer that begins with all three ended that: 98, 85 and 59 % after 3.5 million tokens, 98, 89
+  and 70 % after 13.5 million. A second such layer below it, or queries turned away from named values by hand,
+  changed nothing at once; left out.
 """
 
 NOT_GOOD_FOR = """Anything but these prompts: it knows no facts and no instructions, and hardly any language.

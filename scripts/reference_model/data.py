@@ -66,9 +66,10 @@ class Source:
         row = Row("spaced")
         before, after = (self.tokens(rng, rng.randint(0, 6)) for _ in range(2))
         key_size, value_size, loose = rng.randint(1, 4), rng.randint(1, 3), rng.randint(0, 2)
-        told, asked = key_size + value_size + len(before) + loose, key_size + value_size + len(after) + loose
-        questions = max(1, tokens // (told + asked) // rng.choice((1, 2)))
-        count = max(questions, (tokens - questions * asked) // told)
+        size = key_size + value_size + loose
+        stated_size, question_size = size + len(before), size + len(after)
+        questions = max(1, tokens // (stated_size + question_size) // rng.choice((1, 2)))
+        count = max(questions, (tokens - questions * question_size) // stated_size)
         pairs = [(self.tokens(rng, key_size), self.tokens(rng, value_size)) for _ in range(count)]
         for key, value in pairs:
             row.write(self.tokens(rng, rng.randint(0, loose)) + key + before + value)
@@ -116,8 +117,8 @@ class Source:
             if groups and left < 0:
                 break
             groups.append((self.tokens(rng, key_size), [self.tokens(rng, value_size) for _ in range(count)]))
-        told = [pair for key, values in groups for pair in zip(repeat(key), values, strict=False)]
-        for key, value in rng.sample(told, len(told)):
+        pairs = [pair for key, values in groups for pair in zip(repeat(key), values, strict=False)]
+        for key, value in rng.sample(pairs, len(pairs)):
             row.write(key + before + value + self.tokens(rng, rng.randint(0, 1)))
         for key, values in rng.sample(groups, len(groups)):
             row.write(key + after)
@@ -133,22 +134,22 @@ class Source:
         """
         row, falling = Row("counts"), rng.random() < 0.5
         size, between, mark = rng.randint(1, 3), self.tokens(rng, rng.random() < 0.7), self.tokens(rng, 2)
-        asked = 3 if falling else rng.randint(2, 6)
-        room = (tokens - 6 - asked * (size + len(between) + 1)) // (size + len(between))
+        frequent = 3 if falling else rng.randint(2, 6)
+        room = (tokens - 6 - frequent * (size + len(between) + 1)) // (size + len(between))
         if falling:
-            numbers = [max(1, int(room / 1.64 / rank**2)) for rank in range(1, asked + rng.randint(3, 15))]
+            numbers = [max(1, int(room / 1.64 / rank**2)) for rank in range(1, frequent + rng.randint(3, 15))]
         else:
             often = rng.choice((3, 4, 6))
-            numbers = [often] * asked + [1] * max(3, room - often * asked)
+            numbers = [often] * frequent + [1] * max(3, room - often * frequent)
         words = [self.tokens(rng, size) for _ in numbers]
-        told = [word for word, number in zip(words, numbers, strict=True) for _ in range(number)]
-        rng.shuffle(told)
+        text = [word for word, number in zip(words, numbers, strict=True) for _ in range(number)]
+        rng.shuffle(text)
         row.write(mark)
-        for word in told[:room]:
+        for word in text[:room]:
             row.write(word + between)
         row.write(mark)
         begin = len(row.ids)
-        row.choose_all(rng.sample(words[:asked], asked), repeated=between)
+        row.choose_all(rng.sample(words[:frequent], frequent), repeated=between)
         row.answered(begin, "counts falling" if falling else "counts even")
         return row.cut(tokens)
 

@@ -46,16 +46,16 @@ class Kept:
         weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         self.mark = {"weights": weights, "samples": samples}
         lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
-        self.found = {line["what"]: line["found"] for line in lines if self.mark.items() <= line.items()}
+        self.measured = {line["what"]: line["found"] for line in lines if self.mark.items() <= line.items()}
 
     def get(self, what: str, measured: Callable[[], Any]) -> Any:
         """What the file holds under this name, else what `measured` finds, which is appended."""
-        if what not in self.found:
-            self.found[what] = measured()
+        if what not in self.measured:
+            self.measured[what] = measured()
             with self.file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(self.mark | {"what": what, "found": self.found[what]}) + "\n")
-            print(what, json.dumps(self.found[what]), flush=True)
-        return self.found[what]
+                file.write(json.dumps(self.mark | {"what": what, "found": self.measured[what]}) + "\n")
+            print(what, json.dumps(self.measured[what]), flush=True)
+        return self.measured[what]
 
 
 def measure(

@@ -137,34 +137,34 @@ class Families:
         question_size = len(encode(question.format(kind=prompt.named, query="")))
         room = tokens - len(encode(header)) - 4
         most = room * (rng.uniform(0.35, 0.9) if row.kind.startswith("single needle") else rng.uniform(0.45, 1.0))
-        told: dict[str, list[str]] = {}
+        values_of: dict[str, list[str]] = {}
         questions: list[list[str]] = []
         cost, count = 0, rng.randint(1, 6 if prompt.plural else 12)
         while len(questions) < count:
-            asked = self._asked(rng, prompt, key_of, told)
-            price = question_size + (2 * key_size + 3) * len(asked)
-            for key, values in asked.items():
+            queried = self._question(rng, prompt, key_of, values_of)
+            price = question_size + (2 * key_size + 3) * len(queried)
+            for key, values in queried.items():
                 repeated = (key_size + 2) * prompt.plural
-                price += len(values) * (needle_size * (key not in told) + value_size + repeated)
+                price += len(values) * (needle_size * (key not in values_of) + value_size + repeated)
             if questions and cost + price > most:
                 break
             cost += price
-            told |= asked
-            questions.append(list(asked))
+            values_of |= queried
+            questions.append(list(queried))
         room -= cost
         if not prompt.plural and rng.random() < 0.6:  # needles nobody asks for
             for _ in range(min(rng.randint(0, 3), max(0, (room - 60) // needle_size))):
-                told[_new(rng, key_of, told)] = [prompt.value(rng)]
+                values_of[_new(rng, key_of, values_of)] = [prompt.value(rng)]
                 room -= needle_size
         row.write(encode(header))
-        stated = [needle(key, value) for key, values in told.items() for value in values]
+        stated = [needle(key, value) for key, values in values_of.items() for value in values]
         rng.shuffle(stated)
         if prompt.hay == "essay":
             self._write_essay(rng, row, stated, room)
         else:
             noise = prompt.hay == "noise"
             hay = [
-                NOISE if noise else needle(_new(rng, key_of, told), prompt.value(rng))
+                NOISE if noise else needle(_new(rng, key_of, values_of), prompt.value(rng))
                 for _ in range(max(not noise, room // (self._noise if noise else needle_size)))
             ]
             self._write_lines(row, merged(rng, hay, stated))
@@ -173,7 +173,7 @@ class Families:
             row.write(encode(question.format(kind=prompt.named, query=query)))
             begin = len(row.ids)
             for key in keys:
-                remaining = [encode(f" {value}") for value in told[key]]
+                remaining = [encode(f" {value}") for value in values_of[key]]
                 rng.shuffle(remaining)
                 while remaining:
                     if len(row.ids) > begin:  # whether another value comes weighs as much as the end
@@ -185,16 +185,20 @@ class Families:
             row.answered(begin, row.kind)
         return row
 
-    def _asked(
-        self, rng: random.Random, prompt: Needles, key_of: Callable[[random.Random], str], told: dict[str, list[str]]
+    def _question(
+        self,
+        rng: random.Random,
+        prompt: Needles,
+        key_of: Callable[[random.Random], str],
+        values_of: dict[str, list[str]],
     ) -> dict[str, list[str]]:
         """The keys of one question with their values: new ones, and now and then some that another question has."""
         if prompt.family != "queries":
             count = rng.choice(SETS) if prompt.family == "values" else 1
-            return {_new(rng, key_of, told): [prompt.value(rng) for _ in range(count)]}
-        keys = [_new(rng, key_of, told) for _ in range(rng.choice(SETS))]
-        keys += rng.sample(sorted(told), min(len(told), rng.randint(0, 2)))
-        return {key: told.get(key) or [prompt.value(rng)] for key in rng.sample(keys, min(4, len(keys)))}
+            return {_new(rng, key_of, values_of): [prompt.value(rng) for _ in range(count)]}
+        keys = [_new(rng, key_of, values_of) for _ in range(rng.choice(SETS))]
+        keys += rng.sample(sorted(values_of), min(len(values_of), rng.randint(0, 2)))
+        return {key: values_of.get(key) or [prompt.value(rng)] for key in rng.sample(keys, min(4, len(keys)))}
 
     def _write_lines(self, row: Row, lines: list[str]) -> None:
         for place, line in enumerate(lines):
@@ -303,10 +307,10 @@ def _numbered(words: list[str]) -> str:
     return " ".join(f"{place}. {word}" for place, word in enumerate(words, 1))
 
 
-def _new(rng: random.Random, draw: Callable[[random.Random], str], told: Container[str]) -> str:
-    """A key that is not told yet."""
+def _new(rng: random.Random, draw: Callable[[random.Random], str], taken: Container[str]) -> str:
+    """A key that is not taken yet."""
     key = draw(rng)
-    while key in told:
+    while key in taken:
         key = draw(rng)
     return key
 

@@ -17,9 +17,9 @@ EXAMPLES = sorted(path.name for path in (ROOT / "scripts" / "examples").glob("*.
 
 def shown(name: str) -> list[str]:
     """What the page says that an example prints."""
-    found = re.search(rf"```bash\npython scripts/examples/{name}\.py.*?\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None
-    return found[1].splitlines()
+    block = re.search(rf"```bash\npython scripts/examples/{name}\.py.*?\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    return block[1].splitlines()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -42,13 +42,13 @@ def test_answers_are_what_the_needles_say(modules, source, tokenizer: Tokenizer,
     for seed in range(9):
         row = draw(modules, source, seed, name)
         context = tokenizer.decode(row.ids[: row.answers[0][0]])
-        told = re.findall(r"magic numbers for (\S+) is: (\d{7})\.", context)
+        needles = re.findall(r"magic numbers for (\S+) is: (\d{7})\.", context)
         for first, last in row.answers:
             question = tokenizer.decode(row.ids[:first]).rsplit("\n", 1)[1]
             keys = question.split(" for ")[-1].partition(" mentioned")[0].replace(", and ", ", ").split(", ")
             answer = tokenizer.decode(row.ids[first : last - 1]).strip()
             assert row.ids[last - 1] == modules.rows.END_ID
-            values = [[value for key, value in told if key == asked] for asked in keys]
+            values = [[value for key, value in needles if key == queried] for queried in keys]
             if name.startswith("single"):
                 assert [answer] == values[0]
                 continue
@@ -88,9 +88,9 @@ def test_answers_are_the_most_frequent_words(modules, source, tokenizer: Tokeniz
         words = re.findall(r"\d+\. (\S+)", answer) if name == "common" else answer.split()
         text = tokenizer.decode(row.ids[:first]).rsplit("\nQuestion:", 1)[0]
         text = text.rsplit("appear most often.\n" if name == "common" else "coded words. ", 1)[1]
-        told = Counter(re.findall(r"\d+\. (\S+)", text) if name == "common" else text.replace("...", "").split())
-        assert len(words) == count and set(words) == {word for word, _ in told.most_common(count)}
-        assert min(told[word] for word in words) > max(told[word] for word in told.keys() - set(words))
+        counts = Counter(re.findall(r"\d+\. (\S+)", text) if name == "common" else text.replace("...", "").split())
+        assert len(words) == count and set(words) == {word for word, _ in counts.most_common(count)}
+        assert min(counts[word] for word in words) > max(counts[word] for word in counts.keys() - set(words))
 
 
 def test_what_is_hidden_is_not_asked_for(modules, source, tokenizer: Tokenizer) -> None:

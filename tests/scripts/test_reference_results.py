@@ -63,7 +63,7 @@ def test_gate_passes_the_same_rows(scripts: SimpleNamespace, committed: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("planted", "told"),
+    ("planted", "message"),
     [
         ({"value": 0.0}, "regression"),
         ({"kept_sha256": "0" * 64}, "not noise"),
@@ -78,11 +78,11 @@ def test_gate_fails_what_is_planted(
     committed: Path,
     tmp_path: Path,
     planted: dict[str, object],
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code = scripts.gate.compared(committed, _planted(committed, tmp_path / "planted.parquet", scripts, **planted))
-    assert code == 5 and told in capsys.readouterr().out
+    assert code == 5 and message in capsys.readouterr().out
 
 
 def test_gate_fails_one_broken_cell_among_many(
@@ -117,7 +117,7 @@ def test_the_book_is_compared_by_its_loss(
         changed = [*rows[:-1], replace(rows[-1], value=rows[-1].value + more)]
         (fresh / "rows" / "book.jsonl").write_text("".join(row.to_json() + "\n" for row in changed[:left]))
         assert scripts.gate.book_compared(books, fresh, cells) == code, more
-    assert "nats a token before" in (told := capsys.readouterr().out) and "no loss" in told
+    assert "nats a token before" in (printed := capsys.readouterr().out) and "no loss" in printed
 
 
 def test_parts_of_one_folder_are_packed_apart(scripts: SimpleNamespace, tmp_path: Path) -> None:
