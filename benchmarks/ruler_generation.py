@@ -76,8 +76,8 @@ def agrees(name: str, tokens: TokensOf, root: str) -> bool:
     for file in GOLDEN.glob(f"era*/{name}.jsonl"):
         era, length = file.parent.name.removeprefix("era").split("_")
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        made = task(name, root, era=era, context_length=int(length)).generate(tokens, range(len(rows)))
-        if [sample.prompt for sample in made] != [row["input"] + row.get("answer_prefix", "") for row in rows]:
+        samples = task(name, root, era=era, context_length=int(length)).generate(tokens, range(len(rows)))
+        if [sample.prompt for sample in samples] != [row["input"] + row.get("answer_prefix", "") for row in rows]:
             return False
     return True
 

@@ -224,8 +224,8 @@ def gates(arguments: argparse.Namespace) -> dict[str, Any]:
             config = kvzap.KVzapConfig(input_dim=20, output_dim=2, n_modules=3, hidden_dim=inner)
             gate = kvzap.KVzapModel(config).double().layers[1]
         gate.load_state_dict({name: torch.from_numpy(part).double() for name, part in gate_weights(kind)[1].items()})
-        made = gate(hidden)[0]
-        scores[kind] = (made if kind == "fastkvzip" else made.T).tolist()
+        gate_scores = gate(hidden)[0]
+        scores[kind] = (gate_scores if kind == "fastkvzip" else gate_scores.T).tolist()
     return {"hidden": hidden[0].tolist(), "scores": scores}
 
 
@@ -401,8 +401,8 @@ def main() -> None:
     torch.set_default_dtype(torch.float64)
     FOLDER.mkdir(exist_ok=True)
     for name in arguments.names:
-        made = METHODS[name](arguments)
-        text = json.dumps(made) if isinstance(made, dict) else "[\n" + ",\n".join(map(json.dumps, made)) + "\n]"
+        golden = METHODS[name](arguments)
+        text = json.dumps(golden) if isinstance(golden, dict) else "[\n" + ",\n".join(map(json.dumps, golden)) + "\n]"
         (FOLDER / f"{name}.json").write_text(f"{text}\n", "utf-8")
 
 

@@ -90,16 +90,16 @@ def official(folder: str) -> tuple[Any, Any, Any]:
 
 def prompts_of(eval_utils: Any, member: str) -> dict[str, Any]:
     """The prompts of every row by mode and template."""
-    made: dict[str, Any] = {}
+    prompts: dict[str, Any] = {}
     for mode, function in MODES.items():
         for name, template in TEMPLATES.items():
             options: dict[str, Any] = {"disable_golden_context": mode == "own"} if mode != "none" else {}
             tok = tokenizer(template)
             make: Callable[..., Any] = getattr(eval_utils, function)
-            made[f"{mode} {name}"] = [
+            prompts[f"{mode} {name}"] = [
                 make(row, f"scbench_{member}", tok, template is not None, **options)["prompts"] for row in rows(member)
             ]
-    return made
+    return prompts
 
 
 def scores_of(eval_utils: Any, compute_scores: Any, repo_qa_utils: Any, member: str) -> list[list[list[float]]]:

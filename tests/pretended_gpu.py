@@ -65,7 +65,7 @@ class GpuTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> "GpuTensor":
-        made = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+        tensor = torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
             cls,
             held.shape,
             strides=held.stride(),
@@ -74,8 +74,8 @@ class GpuTensor(torch.Tensor):
             layout=held.layout,
             device=GPU,
         )
-        made.held = held
-        return made
+        tensor.held = held
+        return tensor
 
     def __repr__(self, **_: Any) -> str:
         return f"gpu({self.held!r})"
@@ -162,9 +162,9 @@ class PretendedGpu:
             self.live_bytes += storage.nbytes()
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         self._references[key] += 1
-        made = GpuTensor(held)
-        weakref.finalize(made, self._release, key)
-        return made
+        tensor = GpuTensor(held)
+        weakref.finalize(tensor, self._release, key)
+        return tensor
 
     def _release(self, key: int) -> None:
         self._references[key] -= 1
@@ -205,9 +205,9 @@ class PretendedGpu:
         composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
         if composite and name != "is_nonzero":
             with self._dispatch:
-                made = func.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
         self._record_mix(name, args, on_gpu, on_cpu)
         self._record_waits(name, args, kwargs, device, on_gpu, on_cpu)
         plain_args, plain = tree_unflatten([_plain(part) for part in flat], spec)
@@ -290,8 +290,8 @@ class PretendedGpu:
         if kwargs.get("device") is not None:
             kwargs["device"] = _device(kwargs["device"])
             if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs["device"].type == "cuda":
-                made = func(*args, **{key: value for key, value in kwargs.items() if key != "device"})
-                return made if isinstance(made, GpuTensor) else made.to(GPU)
+                result = func(*args, **{key: value for key, value in kwargs.items() if key != "device"})
+                return result if isinstance(result, GpuTensor) else result.to(GPU)
         if name == "to":
             args = tuple(_device(part) if isinstance(part, str | torch.device) else part for part in args)
         if name == "cuda":
@@ -432,8 +432,8 @@ class PretendedGpu:
                         again()
 
         @contextlib.contextmanager
-        def graph(made: Graph, **_: Any) -> Iterator[None]:
-            gpu._captured = made.work
+        def graph(cuda_graph: Graph, **_: Any) -> Iterator[None]:
+            gpu._captured = cuda_graph.work
             try:
                 yield
             finally:
@@ -492,11 +492,11 @@ class PretendedGpu:
         import torch.nn.attention.bias as bias
 
         PretendedGpu.active = self
-        made = bias.CausalBias.__new__
+        original = bias.CausalBias.__new__
 
         def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
             with _disable_current_modes():
-                return made(cls, *args, **kwargs)
+                return original(cls, *args, **kwargs)
 
         enter = self._stack.enter_context
         for name, value in self._cuda().items():

@@ -206,8 +206,8 @@ def test_fields_of_a_docstring_become_a_list() -> None:
     from scripts.site_docstrings import listed
 
     text = "What it is.\n\nFirst words. size, kind: how much,\nand what. Raises ValueError: never."
-    made = "What it is.\n\nFirst words.\n\n- `size`, `kind`: how much, and what. Raises ValueError: never."
-    assert listed(text, ["size", "kind"]) == made
+    expected = "What it is.\n\nFirst words.\n\n- `size`, `kind`: how much, and what. Raises ValueError: never."
+    assert listed(text, ["size", "kind"]) == expected
     assert listed("size: again; kind: too", ["size", "kind"]) == "- `size`: again;\n- `kind`: too"
 
 

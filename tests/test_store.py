@@ -32,9 +32,9 @@ def rows() -> list[Any]:
     apart = replace(uniform, policy=replace(SNAPKV, layout="query_heads"))
     flat = (full, uniform, ragged, apart)
     job_cells = (*flat, *(replace(cell, store="shared") for cell in flat))
-    made = run_prefill_job(model, PrefillJob({0: job_cells, 2: job_cells}), samples_of(0, 2), "here").rows
-    assert model.engine.counters.prefills == 1 and all(row.error is None for row in made)
-    return made
+    job_rows = run_prefill_job(model, PrefillJob({0: job_cells, 2: job_cells}), samples_of(0, 2), "here").rows
+    assert model.engine.counters.prefills == 1 and all(row.error is None for row in job_rows)
+    return job_rows
 
 
 def test_both_stores_say_the_same(rows: list[Any]) -> None:

@@ -139,18 +139,18 @@ def policies(hour: Hour) -> bool:
         "task.max_new_tokens=2" if hour.small else "seed=0",
     )
     device: dict[str, Any] = {"TRITON_INTERPRET": "1"} if hour.small else {}
-    made = [
+    folders = [
         hour.kvbench("policies", name, *settings, *on(hour), f"model.kernels={name}", **device)
         for name in ("torch", "triton")
     ]
-    if None in made:
+    if None in folders:
         return False
     torch_rows, triton_rows = (
-        {(row["policy"], row["budget"], row["sample"]): row for row in rows_of(folder)} for folder in made if folder
+        {(row["policy"], row["budget"], row["sample"]): row for row in rows_of(folder)} for folder in folders if folder
     )
     differ = [key for key, row in torch_rows.items() if row["prediction"] != triton_rows[key]["prediction"]]
     hour.figure("policies", rows=len(torch_rows), answers_that_differ=[list(key) for key in differ])
-    code, text = hour.run("-m", "kvbench", "compare", *(str(folder) for folder in made))  # needs pandas and scipy
+    code, text = hour.run("-m", "kvbench", "compare", *(str(folder) for folder in folders))  # needs pandas and scipy
     hour.figure("policies", compare=text[-1500:], code=code)
     return True
 
@@ -190,22 +190,22 @@ def readers(hour: Hour) -> bool:
         "gemma": ("model=shape/tiny-gemma2", "policy=full,snapkv"),
         "gpt_oss": ("model=shape/tiny-gpt-oss", "policy=full,snapkv"),
     }
-    made = [hour.kvbench("readers", name, *words, *size, "budget=0.3", *on(hour)) for name, words in runs.items()]
-    return None not in made
+    folders = [hour.kvbench("readers", name, *words, *size, "budget=0.3", *on(hour)) for name, words in runs.items()]
+    return None not in folders
 
 
 def memory(hour: Hour) -> bool:
     """Batches that are halved and prompts that are read again in smaller blocks: rows, not crashes."""
     shape, tokens = ("shape/tiny-llama", 256) if hour.small else ("shape/llama3.1-8b", 32768)
     size = (f"model={shape}", "task.samples=2", f"task.context_length={tokens}", "task.max_new_tokens=4", *on(hour))
-    made = [
+    folders = [
         hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", gigabytes=gigabytes)
         for name, names, budgets, gigabytes in (
             ("tile", "full,snapkv,ada_snapkv,h2o,tova", "0.5,0.9", 25),  # of which weights take 16, a full cache 4
             ("prefill", "full,snapkv,h2o_full", "0.2", 35),  # all rows of h2o_full take 17 more
         )
     ]
-    return None not in made
+    return None not in folders
 
 
 def devices(hour: Hour) -> bool:

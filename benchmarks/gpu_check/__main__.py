@@ -53,13 +53,13 @@ def main() -> None:
     with (folder / "gpu_check.jsonl").open("w", encoding="utf-8") as file:
         file.write(json.dumps({"device": name, "versions": packages}) + "\n")
         every_check = (of(device, options.interpret) for of in (checks, decoding_checks, model_checks))
-        made = [record(check, file) for check in chain.from_iterable(every_check)]
+        results = [record(check, file) for check in chain.from_iterable(every_check)]
         measured = [record(timing, file) for timing in timings(device, options.interpret)]
-    text = table(name, packages, made, measured, time.perf_counter() - began)
+    text = table(name, packages, results, measured, time.perf_counter() - began)
     folder.joinpath("gpu_check.md").write_text(text, "utf-8")
     print(text)
     print(f"written: {folder / 'gpu_check.jsonl'}, {folder / 'gpu_check.md'}")
-    sys.exit(0 if all(check.passed for check in made) else 1)
+    sys.exit(0 if all(check.passed for check in results) else 1)
 
 
 def versions(stood_in: bool) -> dict[str, str]:

@@ -23,14 +23,14 @@ def table(
     device: str, versions: Mapping[str, str], checks: Sequence[Check], timings: Sequence[Timing], seconds: float
 ) -> str:
     """Markdown: what was wrong or not checked by name, all times with their spread."""
-    made = [check for check in checks if check.skipped is None]
+    comparisons = [check for check in checks if check.skipped is None]
     lines = [
         f"# Kernels on {device}",
         "",
         ", ".join(f"{name} {version}" for name, version in versions.items()),
         "",
-        f"{sum(check.passed for check in made)} of {len(made)} comparisons with the truth in float64 hold "
-        f"({seconds:.0f} s in all).",
+        f"{sum(check.passed for check in comparisons)} of {len(comparisons)} comparisons with the truth in float64 "
+        f"hold ({seconds:.0f} s in all).",
         *(f"- {_check_line(check)}" for check in checks if check.skipped is not None or not check.passed),
         "",
     ]

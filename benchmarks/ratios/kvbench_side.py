@@ -149,12 +149,12 @@ def scoring(model: LoadedModel, request: Request, cells: list[Cell]) -> tuple[fl
 
 def cells_of(request: Request) -> list[Cell]:
     """The cells in the order that they were asked for."""
-    task, schedule, made = Reading(max_new_tokens=request.new), Schedule("context"), []
+    task, schedule, cells = Reading(max_new_tokens=request.new), Schedule("context"), []
     for name, pairs in request.cells:
         policy, score = HOSTS[name]
         budget = parse_budget("1.0") if pairs is None else Tokens(pairs)
-        made.append(Cell(ModelSpec("reference"), task, policy, score, budget, schedule, 0, name, None))
-    return made
+        cells.append(Cell(ModelSpec("reference"), task, policy, score, budget, schedule, 0, name, None))
+    return cells
 
 
 def loaded(request: Request) -> LoadedModel:

@@ -83,8 +83,8 @@ def alone(settings: list[str], prompts: int, swept: str) -> tuple[dict[str, Any]
     (group,) = plan_sweep(settings, tell=print).plan.groups
     jobs = group.jobs[:prompts]
     model = load(model_info(group.model))
-    made = samples_of(model.tokenizer, group)
-    samples = {sample.id: sample for sample in made if isinstance(sample, Sample)}
+    all_samples = samples_of(model.tokenizer, group)
+    samples = {sample.id: sample for sample in all_samples if isinstance(sample, Sample)}
     expected = {(row.cell, row.sample): row.outcome() for row in read_rows(swept)}
     wall, used, rows, same = [], [], 0, 0
     for job in jobs:

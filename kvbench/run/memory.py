@@ -216,8 +216,8 @@ def memory_text(group: PrefillGroup) -> str | None:
     if memory.states:
         sizes += f"; states of recurrent layers {memory.states / MIB:.1f} MiB"
     if (hidden := hidden_bytes(group)) is not None:
-        held, made = (number / MIB for number in hidden)
-        sizes += f"; hidden states {held:.1f} MiB, computed from them by scores at most {made:.1f} MiB"
+        held, computed = (number / MIB for number in hidden)
+        sizes += f"; hidden states {held:.1f} MiB, computed from them by scores at most {computed:.1f} MiB"
     return f"memory: {sizes}; plus weights and activations"
 
 

@@ -194,10 +194,10 @@ def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | Invalid
 def jobs_with_samples(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
     """Jobs with their samples, each as soon as its last sample is made."""
     job_of = {sample: job for job in group.jobs for sample in job.missing}
-    made: dict[int, list[Sample | InvalidSample]] = {}
+    job_samples: dict[int, list[Sample | InvalidSample]] = {}
     for sample in samples_of(tokenizer, group):
         job = job_of[sample.id]
-        samples = made.setdefault(job.key, [])
+        samples = job_samples.setdefault(job.key, [])
         samples.append(sample)
         if len(samples) == len(job.missing):
-            yield job, made.pop(job.key)
+            yield job, job_samples.pop(job.key)

@@ -36,9 +36,9 @@ def test_newest_rows_see_all_before_them(rows: int, tokens: int) -> None:
     queries = torch.randn(6, rows, 12, generator=generator)
     keys, values = torch.randn(2, 2, tokens, 12, generator=generator)
     outputs, lse = by_hand(queries, keys, values)
-    got = causal(queries, keys, values, 0.3)
-    assert torch.allclose(got.double(), outputs, atol=2e-6)
-    assert torch.allclose(observe(queries, got, keys, 0.3).lse.double(), lse, atol=2e-6)
+    actual = causal(queries, keys, values, 0.3)
+    assert torch.allclose(actual.double(), outputs, atol=2e-6)
+    assert torch.allclose(observe(queries, actual, keys, 0.3).lse.double(), lse, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -62,11 +62,11 @@ def test_prefix_and_tail_are_one_softmax(prefix: int) -> None:
     tail_keys, tail_values = torch.randn(2, 4, 5, 8, generator=generator)
     hidden = torch.arange(5) > torch.tensor([2, 3, 4, 2, 3, 4])[:, None]
     every = torch.cat((keys, tail_keys), 1), torch.cat((values, tail_values), 1)
-    got = over_segments(queries, *every, hidden, 0.3)
+    actual = over_segments(queries, *every, hidden, 0.3)
     logits = (queries @ torch.cat((keys, tail_keys), 1).mT * 0.3).double()
     mask = torch.cat((torch.zeros(6, prefix, dtype=torch.bool), hidden), 1)
     expected = logits.masked_fill(mask, -torch.inf).softmax(-1) @ torch.cat((values, tail_values), 1).double()
-    assert torch.allclose(got.double(), expected, atol=1e-6)
+    assert torch.allclose(actual.double(), expected, atol=1e-6)
 
 
 def test_half_precision_softmax_runs_in_float32() -> None:
@@ -74,8 +74,8 @@ def test_half_precision_softmax_runs_in_float32() -> None:
     ones = torch.ones(1, 1, 4, dtype=torch.bfloat16)
     keys = torch.zeros(1, 3001, 4, dtype=torch.bfloat16)
     values = torch.ones(1, 3001, 4, dtype=torch.bfloat16)
-    got = over_segments(ones, keys, values, None, 1.0)
-    assert torch.allclose(got.float(), torch.ones(1, 1, 4), atol=2e-2)
+    outputs = over_segments(ones, keys, values, None, 1.0)
+    assert torch.allclose(outputs.float(), torch.ones(1, 1, 4), atol=2e-2)
 
 
 def written_out(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rule: Rule) -> torch.Tensor:
@@ -116,8 +116,8 @@ def test_rules_are_those_written_out(
     generator = torch.Generator().manual_seed(tokens)
     queries = torch.randn(6, rows, 12, generator=generator)
     keys, values = torch.randn(2, 2, tokens, 12, generator=generator)
-    got = attend(queries, keys, values, rule)
-    assert (got - written_out(queries, keys, values, rule)).abs().max() < 3e-6
+    outputs = attend(queries, keys, values, rule)
+    assert (outputs - written_out(queries, keys, values, rule)).abs().max() < 3e-6
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
@@ -126,7 +126,7 @@ def test_a_tail_continues_a_prefix_by_the_same_rule(rule: Rule) -> None:
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(6, 5, 12, generator=generator)
     keys, values = torch.randn(2, 2, 40, 12, generator=generator)
-    got = over_segments(
+    outputs = over_segments(
         queries.view(2, 15, 12),
         keys,
         values,
@@ -136,7 +136,7 @@ def test_a_tail_continues_a_prefix_by_the_same_rule(rule: Rule) -> None:
         softcap=rule.softcap,
         sinks=None if rule.sinks is None else rule.sinks.view(2, 3).repeat_interleave(5, 1),
     )
-    assert (got.view(6, 5, 12) - written_out(queries, keys, values, rule)).abs().max() < 3e-6
+    assert (outputs.view(6, 5, 12) - written_out(queries, keys, values, rule)).abs().max() < 3e-6
 
 
 def test_a_long_later_block_is_read_in_parts_that_change_nothing() -> None:

@@ -25,8 +25,8 @@ def table(name: str) -> np.ndarray:
 
 def test_a_table_of_the_same_context_keeps_the_same_heads(kvbench: Command, model: tuple[str, ...]) -> None:
     """KVzip by head, from the context at hand and from a file: one decision."""
-    made = kvbench("heads", *model, *READ, "task.samples=1", "--output", "heads.json")
-    assert made.code == 0 and "heads.json: 2 layers of 2 KV heads of model" in made.err
+    result = kvbench("heads", *model, *READ, "task.samples=1", "--output", "heads.json")
+    assert result.code == 0 and "heads.json: 2 layers of 2 KV heads of model" in result.err
     run = ("run", *model, *READ, "policy=kvzip_head", "task.samples=1", "budget=0.3,0.6,0.8")
     assert kvbench(*run, "results.dir=own").code == 0
     reading = [word for word in run if word != "score.chunk=190"]
@@ -71,8 +71,8 @@ def test_statistics_of_queries_are_sums_over_all_tokens(
 ) -> None:
     """Two prompts are the mean of each, by tokens; a policy reads the file, for the model that it names alone."""
     read = (*READ[:-1], "--queries")
-    made = kvbench("heads", *model, *read, "task.samples=1", "--output", "one.safetensors")
-    assert made.code == 0 and "one.safetensors: 2 layers of 4 query heads of model" in made.err, made.err
+    result = kvbench("heads", *model, *read, "task.samples=1", "--output", "one.safetensors")
+    assert result.code == 0 and "one.safetensors: 2 layers of 4 query heads of model" in result.err, result.err
     for name, words in {"two": ("task.samples=2",), "vt": ("task=ruler/vt", "task.samples=1")}.items():
         assert kvbench("heads", *model, *read, *words, "--output", f"{name}.safetensors").code == 0
     both = ("task=ruler/niah_single_1,ruler/vt", "task.samples=1", "--output", "both.safetensors")
@@ -135,8 +135,8 @@ ANSWERED = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new
 
 def test_a_budget_table_is_written_and_read(kvbench: Command) -> None:
     """And other settings that make no sense for it are refused."""
-    made = kvbench("heads", *ANSWERED, "score=key_diff", "policy.recent=8", "--output", "budgets.npy")
-    assert made.code == 0 and "budgets.npy: 5 layers of 2 KV heads of model reference" in made.err
+    result = kvbench("heads", *ANSWERED, "score=key_diff", "policy.recent=8", "--output", "budgets.npy")
+    assert result.code == 0 and "budgets.npy: 5 layers of 2 KV heads of model reference" in result.err
     table = np.load("budgets.npy")
     assert table.shape == (99, 5, 2) and table[:90].mean(axis=(1, 2)) == pytest.approx(np.arange(1, 91) / 100, abs=0.01)
     run = ("run", *ANSWERED, "policy=lukv", "policy.layers.path=budgets.npy", "score=key_diff", "budget=0.3")

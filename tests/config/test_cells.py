@@ -69,13 +69,13 @@ def test_an_interpolation_follows_what_it_leads_to() -> None:
 
 def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files read, parts built: as many for 1000 cells as for a few."""
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def counted(where: Any, name: str) -> None:
         real = getattr(where, name)
 
         def wrapper(*given: Any, **named: Any) -> Any:
-            made[name] += 1
+            counts[name] += 1
             return real(*given, **named)
 
         monkeypatch.setattr(where, name, wrapper)
@@ -84,11 +84,11 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
         counted(where, name)
     work = []
     for budgets in (range(100, 102), range(100, 350)):
-        made.clear()
+        counts.clear()
         compose._parsed.cache_clear()
         swept_cells = cells_of(["policy=snapkv,tova", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
         assert len({cell.id for cell in swept_cells}) == 4 * len(budgets)
-        work.append(dict(made))
+        work.append(dict(counts))
     assert work[0] == work[1] and min(work[0].values()) > 0 and len(work[0]) == 3
 
 

@@ -109,15 +109,15 @@ def decoded(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array]:
     """Everything that a case of kind `decode` expects."""
     q, k, v = (arrays[name].astype(float) for name in ("query", "key", "value"))
     layers, tokens = len(q), k.shape[2]
-    made = [Layer(spec, q.shape[1], k.shape[1], k.shape[3]) for _ in range(layers)]
-    stored = len(made[0].heads)
+    layer_states = [Layer(spec, q.shape[1], k.shape[1], k.shape[3]) for _ in range(layers)]
+    stored = len(layer_states[0].heads)
     if tokens <= spec["budget_tokens"]:
         scores, kept = np.full((layers, stored, tokens), np.nan), np.ones((layers, stored, tokens), bool)
         capacity, lengths = [spec["budget_tokens"]] * layers, kept.sum(2)
     else:
         scores, lengths, kept = expected(spec, q, k, v)
         capacity = lengths[:, 0].tolist()
-    for index, layer in enumerate(made):
+    for index, layer in enumerate(layer_states):
         total = _totals(spec, layer, q[index], k[index], v[index])
         for head, cache in enumerate(layer.heads):
             places, kv = np.flatnonzero(kept[index, head]), head * layer.kv // stored
@@ -128,7 +128,7 @@ def decoded(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array]:
     cuts = [
         [
             (*layer.step(tokens + t, *(new[t, i] for new in news), capacity[i]), _snapshot(layer))
-            for i, layer in enumerate(made)
+            for i, layer in enumerate(layer_states)
         ]
         for t in range(spec["schedule"]["steps"])
     ]
@@ -157,19 +157,19 @@ def _totals(spec: dict[str, Any], layer: Layer, q: Array, k: Array, v: Array) ->
 def by_blocks(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array]:
     """Everything that a case of kind `blockwise` expects."""
     q, k, v = (arrays[name].astype(float) for name in ("query", "key", "value"))
-    made = [Layer(spec, q.shape[1], k.shape[1], k.shape[3]) for _ in q]
+    layer_states = [Layer(spec, q.shape[1], k.shape[1], k.shape[3]) for _ in q]
     tokens, block = k.shape[2], spec["schedule"]["block"]
     cuts = []
     for start in range(0, tokens, block):
         part = slice(start, start + block)
-        parts = [[x[i, :, part] for x in (q, k, v)] for i in range(len(made))]
+        parts = [[x[i, :, part] for x in (q, k, v)] for i in range(len(layer_states))]
         cuts.append(
             [
                 (*layer.step(start, *new, spec["budget_tokens"]), _snapshot(layer))
-                for layer, new in zip(made, parts, strict=True)
+                for layer, new in zip(layer_states, parts, strict=True)
             ]
         )
-    shape = (len(made), len(made[0].heads), tokens)
+    shape = (len(layer_states), len(layer_states[0].heads), tokens)
     scores, kept = np.full(shape, np.nan), np.zeros(shape, bool)
     for index, (before, worth, left) in enumerate(cuts[-1]):
         for head, (positions, values, (stay, _)) in enumerate(zip(before, worth, left, strict=True)):

@@ -45,8 +45,8 @@ def test_obcache_pools_its_scores_on_h2o_and_tova_too(policy: str, window: int, 
     grouped = joint.view(2, 3, -1).sum(1)
     count = grouped.shape[1]
     pooled = [[max(row[max(0, j - 3) : j + 4].tolist()) for j in range(count)] for row in grouped]
-    got = ranked(layer, *method(f"policy={policy}", "score=obcache_joint", "policy.pool={kind:max,size:7}"))
-    assert torch.allclose(got, torch.tensor(pooled).double(), rtol=1e-4)
+    scores = ranked(layer, *method(f"policy={policy}", "score=obcache_joint", "policy.pool={kind:max,size:7}"))
+    assert torch.allclose(scores, torch.tensor(pooled).double(), rtol=1e-4)
     unpooled = ranked(layer, *method(f"policy={policy}", "score=obcache_joint"))
     assert torch.allclose(unpooled, grouped, rtol=1e-4, atol=1e-4 * float(grouped.max()))
 

@@ -47,8 +47,8 @@ def test_flash_is_asked_for_the_rule(rule: Rule, rows: int, monkeypatch: pytest.
     generator = torch.Generator().manual_seed(rows)
     queries = torch.randn(6, rows, 12, generator=generator)
     keys, values = torch.randn(2, 2, 40, 12, generator=generator)
-    got = flash(queries, keys, values, rule)
-    assert (got - explicit(queries, keys, values, rule)).abs().max() < 1e-5
+    outputs = flash(queries, keys, values, rule)
+    assert (outputs - explicit(queries, keys, values, rule)).abs().max() < 1e-5
 
 
 def test_flash_knows_no_sinks() -> None:

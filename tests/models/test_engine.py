@@ -111,8 +111,8 @@ def test_compacted_decode_is_a_masked_forward(
     logits += [engine.read(tile, ids[:, step : step + 1]) for step in range(question, 6)]
     for cell in (0, 1):
         expected = masked_forward(engine.model, torch.cat((prompt, tail[cell])), len(prompt), kept[cell])
-        got = torch.stack([step[cell] for step in logits])
-        assert (got - expected[len(prompt) + question - 1 :]).abs().max() < 1e-10
+        actual = torch.stack([step[cell] for step in logits])
+        assert (actual - expected[len(prompt) + question - 1 :]).abs().max() < 1e-10
 
 
 def test_batched_cells_decode_as_if_alone(make_engine: MakeEngine, prompt: torch.Tensor) -> None:

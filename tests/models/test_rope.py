@@ -52,8 +52,8 @@ def test_prompts_of_any_length_are_read_whole(kind: str, ids: torch.Tensor) -> N
     """Also after longer ones, which transformers would remember: a row must not depend on what ran before."""
     reader = engine(kind)
     for tokens in (90, 30, 60, BORDER, BORDER + 1, 90):
-        got = reader.prefill(ids[:tokens]).logits
-        assert (got - fresh_logits(kind, ids[:tokens])).abs().max() < 1e-4
+        logits = reader.prefill(ids[:tokens]).logits
+        assert (logits - fresh_logits(kind, ids[:tokens])).abs().max() < 1e-4
     blocks = engine(kind)
     blocks.rope = None
     assert (blocks.prefill(ids[:60]).logits - fresh_logits(kind, ids[:60])).abs().max() > 1e-2, "blocks must matter"
@@ -65,8 +65,8 @@ def test_decoding_on_one_side_of_the_border_is_that_of_transformers(kind: str, p
     tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.tile, max_new_tokens=8)
     reader.read(tile, ids[prompt : prompt + 5].expand(2, -1))
     for step in (5, 6, 7):
-        got = reader.read(tile, ids[prompt + step].expand(2, 1))[0]
-        assert (got - fresh_logits(kind, ids[: prompt + step + 1])).abs().max() < 1e-4
+        logits = reader.read(tile, ids[prompt + step].expand(2, 1))[0]
+        assert (logits - fresh_logits(kind, ids[: prompt + step + 1])).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("kind", "prompt", "later"), [("longrope", 35, 6), ("dynamic", 35, 6), ("dynamic", 60, 1)])

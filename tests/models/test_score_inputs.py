@@ -87,9 +87,9 @@ def test_the_output_projection_makes_what_the_layer_adds(family: str) -> None:
         linear = next(getattr(part, name) for part in attention for name in names if hasattr(part, name))
         with linear.register_forward_hook(spy):
             read(model, [])
-        given, made = seen[linear]
+        given, layer_output = seen[linear]
         bias = 0 if linear.bias is None else linear.bias
-        assert torch.allclose(given @ layer.projections["output"].T + bias, made, atol=1e-5)
+        assert torch.allclose(given @ layer.projections["output"].T + bias, layer_output, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "mistral", "gemma2", "granite"])

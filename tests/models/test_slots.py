@@ -62,15 +62,15 @@ RULES = {
 
 def steppings(pairs: Sequence[tuple[Policy, Score]]) -> list[IncrementalEviction]:
     """Capacities of 9 to 14, which differ between heads where policy and score allow it."""
-    made = []
+    evictions = []
     for number, (policy, score) in enumerate(pairs):
         most = 9 + number % 5
         equal = policy.positions == "cache" or score.name == "random" or policy.heads.kind != "uniform"
         equal = equal or policy.group == "layer_mean"
         heads = HEADS if policy.layout == "query_heads" else KV_HEADS
         capacity = most if equal else {0: tuple(most + head % 2 for head in range(heads))}
-        made.append(IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity))
-    return made
+        evictions.append(IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity))
+    return evictions
 
 
 def given(cells: int, passes: Sequence[int], dtype: torch.dtype = torch.float64) -> list[list[Tensor]]:

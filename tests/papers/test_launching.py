@@ -29,15 +29,15 @@ def commands(name, capsys, *words):
 
 def check_commands(name, capsys):
     """The printed lines make the cells of the item, no more and no fewer."""
-    made = set()
+    cells = set()
     for line in commands(name, capsys):
         probe = item_of(name).probe
         assert line[:2] == ["kvbench", "probe" if probe else "run"]
         unused: set[str] = set()
         settings = parse([word for word in line[3 if probe else 2 :] if not word.startswith("probe.")])
-        made |= {repr(cell) for cell in cells_of(settings, unused)[1]}
+        cells |= {repr(cell) for cell in cells_of(settings, unused)[1]}
         assert unused == set()
-    assert made == {repr(entry.cell) for entry in cells_of_item(item_of(name), []).entries}
+    assert cells == {repr(entry.cell) for entry in cells_of_item(item_of(name), []).entries}
 
 
 @pytest.mark.parametrize("name", ["obcache/table1", "caote/table4", "lava/table14"])

@@ -30,12 +30,12 @@ def cells(item, left_out):
     ]
 
 
-@pytest.mark.parametrize(("item", "made"), [(LINE, places), (TABLE, averages)], ids=["figure", "table"])
-def test_an_average_without_a_task_is_one_of_a_smoke_run_alone(item, made):
-    whole = [average.mean for average in made(item, cells(item, None)).values()]
+@pytest.mark.parametrize(("item", "compute_averages"), [(LINE, places), (TABLE, averages)], ids=["figure", "table"])
+def test_an_average_without_a_task_is_one_of_a_smoke_run_alone(item, compute_averages):
+    whole = [average.mean for average in compute_averages(item, cells(item, None)).values()]
     assert whole == pytest.approx([sum(MEANS.values()) / len(MEANS)])
     short = cells(item, "samsum")
-    assert made(item, short) == {}
-    (average,) = made(item, short, True).values()
+    assert compute_averages(item, short) == {}
+    (average,) = compute_averages(item, short, True).values()
     assert average.mean == pytest.approx((sum(MEANS.values()) - MEANS["samsum"]) / (len(MEANS) - 1))
     assert average.n == len(MEANS) - 1

@@ -56,9 +56,12 @@ def test_layer_loss_is_what_the_output_really_loses(
 def test_theorem_1_bounds_the_loss(seed: int, kind: str, scale: float, share: float) -> None:
     """Whatever is kept, nothing included; with a learned sink and capped logits too."""
     rules = {"plain": Rule(1.0), "sinks": Rule(1.0, sinks=torch.tensor([0.0, 1.0, -2.0, 3.0])), "cap": Rule(1.0, 2.0)}
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     query = query_of(14, rules[kind], seed, scale)
-    kept, matrix = torch.rand(4, 13, generator=made) < share, torch.randn(7, 24, generator=made, dtype=torch.float64)
+    kept, matrix = (
+        torch.rand(4, 13, generator=generator) < share,
+        torch.randn(7, 24, generator=generator, dtype=torch.float64),
+    )
     assert loss(query, kept, matrix) <= bound(query, kept, matrix) * (1 + 1e-9) + 1e-10  # rounding
 
 

@@ -16,9 +16,9 @@ from tests.probes.twin import without_one
 @pytest.mark.parametrize("stored", [2, 6], ids=["kv_heads", "query_heads"])
 def test_errors_are_those_of_removing_each_pair(world: World, stored: int, output: str) -> None:
     for layer, arrays in zip(world.scene.layers, world.arrays, strict=True):
-        got = world.scene.errors(layer, stored, output)  # type: ignore[arg-type]
+        errors = world.scene.errors(layer, stored, output)  # type: ignore[arg-type]
         expected = without_one(arrays, world.last, world.tokens, len(world.ids), stored, whole=output == "layer")
-        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-7, atol=1e-16)
+        np.testing.assert_allclose(errors.numpy(), expected, rtol=1e-7, atol=1e-16)
 
 
 def test_a_question_behind_the_cut_is_seen_and_stays() -> None:
@@ -39,9 +39,9 @@ def test_the_last_query_of_the_prompt(world: World) -> None:
 
 def query_of(tokens: int, rule: Rule, seed: int = 0, scale: float = 1.0) -> Query:
     """A random query of 4 heads over 2 KV heads; the last column stays."""
-    made = torch.Generator().manual_seed(seed)
-    query = scale * torch.randn(4, 6, generator=made, dtype=torch.float64)
-    keys, values = (torch.randn(2, tokens, 6, generator=made, dtype=torch.float64) + shift for shift in (0, 2))
+    generator = torch.Generator().manual_seed(seed)
+    query = scale * torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    keys, values = (torch.randn(2, tokens, 6, generator=generator, dtype=torch.float64) + shift for shift in (0, 2))
     return Query(query, keys, values, rule, tokens - 1)
 
 

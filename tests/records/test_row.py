@@ -39,14 +39,14 @@ def test_a_row_survives_its_line(row: Row) -> None:
 
 def test_column_names_and_order_are_the_published_ones() -> None:
     requested = "cell sample model task task_version context_length policy score budget variant layout schedule seed"
-    happened = (
+    measured = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
         "store prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error prompt_sha256 "
         "context_sha256 question_number border_tokens recurrent_layers recurrent_bytes output_sha256 kept_sha256 "
         "top2_margin"
     )
     assert tuple(requested.split()) == REQUESTED
-    assert tuple(happened.split()) == MEASURED
+    assert tuple(measured.split()) == MEASURED
     assert WHERE == ("environment",)
     assert COLUMNS == REQUESTED + MEASURED + WHERE
 

@@ -67,8 +67,8 @@ def cells(*budgets: str, task: Conversations = TASK, **schedule: Any) -> tuple[C
 
 
 def rows_of(model: LoadedModel, sweep: Sequence[Cell], samples: Sequence[int], task: Conversations = TASK) -> list[Row]:
-    made = answered(task, samples)
-    return run_prefill_job(model, PrefillJob({sample: tuple(sweep) for sample in samples}), made, "here").rows
+    job_samples = answered(task, samples)
+    return run_prefill_job(model, PrefillJob({sample: tuple(sweep) for sample in samples}), job_samples, "here").rows
 
 
 def conversed(
@@ -78,7 +78,7 @@ def conversed(
     stop: Collection[int] = (),
 ) -> list[tuple[list[int], int, float]]:
     """The answer of every turn, the tokens before it and its smallest margin; all is read anew for every token."""
-    ids, made = list(context), list[tuple[list[int], int, float]]()
+    ids, answers = list(context), list[tuple[list[int], int, float]]()
     for turn, question in enumerate(turns):
         ids, answer, gaps = [*ids, *question], list[int](), list[float]()
         before = len(ids)
@@ -87,8 +87,8 @@ def conversed(
             answer.append(int(logits.argmax()))
             gaps.append(logits.topk(2).values.diff().abs().item())
             ids = ids if answer[-1] in stop else [*ids, answer[-1]]
-        made.append((answer, before, min(gaps)))
-    return made
+        answers.append((answer, before, min(gaps)))
+    return answers
 
 
 @pytest.mark.parametrize("template", [None, TURNS])

@@ -170,13 +170,15 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     sizes = {"a": 30, "b": 30, "c": 50, "d": 200, "e": 10}
     assert list(split_to_fit("abcde", sizes.__getitem__, 100, 9)) == [["a", "b"], ["c"], ["d"], ["e"]]
     assert list(split_to_fit("abcde", sizes.__getitem__, 10**9, 2)) == [["a", "b"], ["c", "d"], ["e"]]
-    expected, made = outcomes(run(model)), []
+    expected, batches = outcomes(run(model)), []
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
     monkeypatch.setattr(
-        evict_cell, "RaggedBatch", lambda caches, *rest: made.append(held := list(caches)) or RaggedBatch(held, *rest)
+        evict_cell,
+        "RaggedBatch",
+        lambda caches, *rest: batches.append(held := list(caches)) or RaggedBatch(held, *rest),
     )
     assert outcomes(run(model)) == expected
-    assert [len(held) for held in made] == [1] * 2 * len(ASKED)
+    assert [len(held) for held in batches] == [1] * 2 * len(ASKED)
 
 
 def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> None:
@@ -225,15 +227,17 @@ def test_rankings_that_do_not_fit_are_made_again(model: LoadedModel, monkeypatch
     other = replace(
         ASKED[-1], policy=Policy("ada", window=8, heads=FlatHeads(), pool=Pool("max", 3)), policy_label="ada"
     )
-    sweep, made = [*ASKED, other], []
+    sweep, policy_groups = [*ASKED, other], []
     expected = outcomes(run(model, sweep))
-    monkeypatch.setattr(evict_cell, "rank_together", lambda *rest: made.append(rest[1]) or rank_together(*rest))
+    monkeypatch.setattr(
+        evict_cell, "rank_together", lambda *rest: policy_groups.append(rest[1]) or rank_together(*rest)
+    )
     assert outcomes(run(model, sweep)) == expected
     together = len({ranks_alike(cell.policy, cell.score) for cell in sweep[1:]})
-    assert [len(policies) for policies in made] == [together] and together > 1
-    made.clear()
+    assert [len(policies) for policies in policy_groups] == [together] and together > 1
+    policy_groups.clear()
     monkeypatch.setattr(memory, "RANKINGS", 0)
-    assert outcomes(run(model, sweep)) == expected and [len(policies) for policies in made] == [1] * together
+    assert outcomes(run(model, sweep)) == expected and [len(policies) for policies in policy_groups] == [1] * together
 
 
 LARGER: dict[str, Any] = {"num_hidden_layers": 3, "hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2}

@@ -20,7 +20,7 @@ TASK = Niah(**NOISE, samples=4)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Cell:
+def base_cell(tmp_path: Path) -> Cell:
     """A cell of a model folder with just enough files to have a hash."""
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text(name)
@@ -28,38 +28,38 @@ def made(tmp_path: Path) -> Cell:
     return Cell(model, TASK, Policy("h2o"), Attention(), parse_budget("0.1"), Schedule(), 42, "h2o", "attn")
 
 
-def test_every_part_of_a_cell_is_in_its_name(made: Cell) -> None:
+def test_every_part_of_a_cell_is_in_its_name(base_cell: Cell) -> None:
     changed = [
-        replace(made, policy=Policy("h2o", window=8)),
-        replace(made, score=Random()),
-        replace(made, score=Random(seed=1)),
-        replace(made, budget=parse_budget("0.2")),
-        replace(made, budget=Tokens(1)),
-        replace(made, seed=43),
-        replace(made, task=replace(TASK, context_length=1024)),
-        replace(made, task=replace(TASK, seed=1)),
-        replace(made, task=replace(TASK, truncation="middle", max_prompt_tokens=400)),
-        replace(made, task=replace(TASK, truncation="left", max_prompt_tokens=400)),
-        replace(made, task=replace(TASK, chat=False)),
-        replace(made, model=replace(made.model, system="Be brief.")),
-        replace(made, schedule=Schedule("context")),
-        replace(made, model=replace(made.model, dtype="float32")),
+        replace(base_cell, policy=Policy("h2o", window=8)),
+        replace(base_cell, score=Random()),
+        replace(base_cell, score=Random(seed=1)),
+        replace(base_cell, budget=parse_budget("0.2")),
+        replace(base_cell, budget=Tokens(1)),
+        replace(base_cell, seed=43),
+        replace(base_cell, task=replace(TASK, context_length=1024)),
+        replace(base_cell, task=replace(TASK, seed=1)),
+        replace(base_cell, task=replace(TASK, truncation="middle", max_prompt_tokens=400)),
+        replace(base_cell, task=replace(TASK, truncation="left", max_prompt_tokens=400)),
+        replace(base_cell, task=replace(TASK, chat=False)),
+        replace(base_cell, model=replace(base_cell.model, system="Be brief.")),
+        replace(base_cell, schedule=Schedule("context")),
+        replace(base_cell, model=replace(base_cell.model, dtype="float32")),
     ]
-    assert len({cell.id for cell in (made, *changed)}) == len(changed) + 1
+    assert len({cell.id for cell in (base_cell, *changed)}) == len(changed) + 1
 
 
-def test_samples_labels_and_places_are_not_in_its_name(made: Cell, tmp_path: Path) -> None:
+def test_samples_labels_and_places_are_not_in_its_name(base_cell: Cell, tmp_path: Path) -> None:
     """More samples of a cell are the same cell, and a model folder may move."""
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (moved / name).write_text(name)
     for other in (
-        replace(made, task=replace(TASK, samples=9)),
-        replace(made, policy_label="mine"),
-        replace(made, model=replace(made.model, path=str(moved))),
+        replace(base_cell, task=replace(TASK, samples=9)),
+        replace(base_cell, policy_label="mine"),
+        replace(base_cell, model=replace(base_cell.model, path=str(moved))),
     ):
-        assert other.id == made.id
+        assert other.id == base_cell.id
 
 
 def test_a_models_bytes_are_in_its_name(tmp_path: Path) -> None:
@@ -72,36 +72,36 @@ def test_a_models_bytes_are_in_its_name(tmp_path: Path) -> None:
     assert content_hash(tmp_path, HASHED) != before
 
 
-def test_a_description_says_whether_there_is_a_chat_template(made: Cell, tmp_path: Path) -> None:
-    assert made.description["model"]["chat_template"] is False
+def test_a_description_says_whether_there_is_a_chat_template(base_cell: Cell, tmp_path: Path) -> None:
+    assert base_cell.description["model"]["chat_template"] is False
     for name, text in (("tokenizer_config.json", '{"chat_template": "{{ x }}"}'), ("chat_template.jinja", "{{ x }}")):
         folder = tmp_path / name
         folder.mkdir()
         for other in ("config.json", "model.safetensors", "tokenizer.json"):
             (folder / other).write_text(other)
         (folder / name).write_text(text)
-        templated = replace(made, model=replace(made.model, path=str(folder)))
+        templated = replace(base_cell, model=replace(base_cell.model, path=str(folder)))
         assert templated.description["model"]["chat_template"] is True
 
 
-def test_cells_that_read_the_same_prompts_are_one_group(made: Cell) -> None:
+def test_cells_that_read_the_same_prompts_are_one_group(base_cell: Cell) -> None:
     cells = [
-        made,
-        replace(made, budget=parse_budget("0.5")),
-        replace(made, task=replace(TASK, context_length=1024)),
-        replace(made, policy=Policy("snapkv", window=32)),
-        made,
+        base_cell,
+        replace(base_cell, budget=parse_budget("0.5")),
+        replace(base_cell, task=replace(TASK, context_length=1024)),
+        replace(base_cell, policy=Policy("snapkv", window=32)),
+        base_cell,
     ]
     planned = plan(cells, done=set())
     assert [len(group.cells) for group in planned.groups] == [3, 1]
     assert (planned.rows, planned.rows_to_do, planned.prefills_to_do) == (16, 16, 8)
 
 
-def test_what_is_done_is_left_out(made: Cell) -> None:
-    other = replace(made, budget=parse_budget("0.5"))
-    done = {(made.id, 0), (other.id, 0), (made.id, 2)}
-    (group,) = plan([made, other], done).groups
-    assert missing_of(group) == [{1: [made.id, other.id]}, {2: [other.id]}, {3: [made.id, other.id]}]
+def test_what_is_done_is_left_out(base_cell: Cell) -> None:
+    other = replace(base_cell, budget=parse_budget("0.5"))
+    done = {(base_cell.id, 0), (other.id, 0), (base_cell.id, 2)}
+    (group,) = plan([base_cell, other], done).groups
+    assert missing_of(group) == [{1: [base_cell.id, other.id]}, {2: [other.id]}, {3: [base_cell.id, other.id]}]
 
 
 def missing_of(group: PrefillGroup) -> list[dict[int, list[str]]]:
@@ -109,10 +109,10 @@ def missing_of(group: PrefillGroup) -> list[dict[int, list[str]]]:
     return [{sample: [cell.id for cell in cells] for sample, cells in job.missing.items()} for job in group.jobs]
 
 
-def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(made: Cell) -> None:
+def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(base_cell: Cell) -> None:
     """Samples 0, 3 and 6 ask about one context, 1 and 4, 2 and 5 about others."""
     task = Questions(contexts=3, samples=7)
-    context = replace(made, task=task, schedule=Schedule("context"))
+    context = replace(base_cell, task=task, schedule=Schedule("context"))
     other = replace(context, budget=parse_budget("0.5"), task=replace(task, samples=5))
     planned = plan([context, other], {(context.id, 0), (other.id, 3), (context.id, 4)})
     (group,) = planned.groups
@@ -128,13 +128,13 @@ def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(made: Cell
     assert plan([middle], set()).prefills_to_do == 7  # where it cuts depends on the question
 
 
-def test_cells_cut_at_different_times_share_no_prefill(made: Cell) -> None:
-    assert len(plan([made, replace(made, schedule=Schedule("context"))], set()).groups) == 2
+def test_cells_cut_at_different_times_share_no_prefill(base_cell: Cell) -> None:
+    assert len(plan([base_cell, replace(base_cell, schedule=Schedule("context"))], set()).groups) == 2
 
 
-def test_a_cell_that_can_never_work_is_refused(made: Cell) -> None:
+def test_a_cell_that_can_never_work_is_refused(base_cell: Cell) -> None:
     with pytest.raises(ValueError, match="budget=7 cannot hold the 8 protected tokens of mine"):
-        plan([replace(made, policy=Policy("mine", recent=8), budget=Tokens(7))], done=set())
+        plan([replace(base_cell, policy=Policy("mine", recent=8), budget=Tokens(7))], done=set())
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,15 @@ class OfFiles(Niah):
         return ("mine/a.txt",)
 
 
-def test_a_tasks_bytes_are_in_its_name_and_their_place_is_not(made: Cell, tmp_path: Path) -> None:
+def test_a_tasks_bytes_are_in_its_name_and_their_place_is_not(base_cell: Cell, tmp_path: Path) -> None:
     for place, text in (("here", "a"), ("there", "a"), ("elsewhere", "b")):
         (tmp_path / place / "mine").mkdir(parents=True)
         (tmp_path / place / "mine" / "a.txt").write_text(text)
     here, there, elsewhere = (
-        replace(made, task=OfFiles(**NOISE, root=str(tmp_path / place))) for place in ("here", "there", "elsewhere")
+        replace(base_cell, task=OfFiles(**NOISE, root=str(tmp_path / place)))
+        for place in ("here", "there", "elsewhere")
     )
     assert here.id == there.id != elsewhere.id
-    assert "data_sha256" in here.description["task"] and "data_sha256" not in made.description["task"]
+    assert "data_sha256" in here.description["task"] and "data_sha256" not in base_cell.description["task"]
     with pytest.raises(FileNotFoundError, match=r"no file .*nowhere"):
         _ = replace(here, task=replace(here.task, root=str(tmp_path / "nowhere"))).id

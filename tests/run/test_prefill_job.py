@@ -292,8 +292,8 @@ def test_drawn_answers_depend_on_no_other_answer_or_cell(load: Callable[..., Loa
     every = cells("0.2", "30", evict_after=evict_after, task=task)
 
     def drawn(sweep: Sequence[Cell], samples: Sequence[int]) -> dict[tuple[str, int], dict[str, Any]]:
-        made = answered(task, samples)
-        rows = rows_of(model, {sample: tuple(sweep) for sample in samples}, made)
+        job_samples = answered(task, samples)
+        rows = rows_of(model, {sample: tuple(sweep) for sample in samples}, job_samples)
         return {(row.cell, row.sample): columns for row, columns in zip(rows, outcomes(rows), strict=True)}
 
     together = drawn(every, range(4))

@@ -46,11 +46,11 @@ def test_a_type_that_fails_does_not_stop_the_others() -> None:
 @pytest.mark.slow
 def test_the_page_is_current(tmp_path: Path) -> None:
     """All types: five minutes on two cores."""
-    made = tmp_path / "page.md"
+    page = tmp_path / "page.md"
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.model_types", "--page", made], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "scripts.model_types", "--page", page], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert made.read_text("utf-8") == PAGE.read_text("utf-8")
-    read = re.search(r"(\d+) of the \d+ causal types", made.read_text("utf-8"))
+    assert page.read_text("utf-8") == PAGE.read_text("utf-8")
+    read = re.search(r"(\d+) of the \d+ causal types", page.read_text("utf-8"))
     assert read and int(read[1]) >= 150

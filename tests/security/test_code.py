@@ -148,5 +148,5 @@ def test_a_link_in_an_archive_is_a_file_with_its_text(tmp_path: Path) -> None:
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         file.writestr(link, "/etc/passwd")
     download = Download("mine", "zip", "fetched.zip", (Output("mine/a.txt", member="a.txt"),))
-    ((_, made),) = convert(download, archive, work)
-    assert made.read_text() == "/etc/passwd" and not made.is_symlink() and made.parent == work
+    ((_, extracted),) = convert(download, archive, work)
+    assert extracted.read_text() == "/etc/passwd" and not extracted.is_symlink() and extracted.parent == work

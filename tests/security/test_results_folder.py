@@ -77,8 +77,8 @@ def test_cancel_ends_no_process_that_the_folder_makes_up(
     kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     path = folder()
-    made = write_process(path)
-    file = next((path / "processes").glob(f"{made.name}.json"))
+    process = write_process(path)
+    file = next((path / "processes").glob(f"{process.name}.json"))
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     ended: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(pid))

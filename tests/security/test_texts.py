@@ -128,8 +128,8 @@ def test_a_picture_takes_no_text_for_a_formula(
     cells = [hostile(3, cell=cell, policy=text, score=cell, task=text, budget="0.2") for cell in ("aa", "bb")]
     path = folder("dollars", *cells, hostile(3, cell="cc", policy=text, score="aa", task=text))
     out = tmp_path / "plot.svg"
-    made = kvbench("report", "plot", kind, "--results", str(path), "--out", str(out))
-    assert made.code == 0 and out.stat().st_size, made.err
+    result = kvbench("report", "plot", kind, "--results", str(path), "--out", str(out))
+    assert result.code == 0 and out.stat().st_size, result.err
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,17 @@ def json_kv(count: int) -> list[dict[str, Any]]:
 
 
 def ruler(kind: str) -> list[dict[str, Any]]:
-    made = []
+    entries = []
     for row in range(8):
         text = f"{words(row, 60)} One of the special magic {kind} for sky-{row} is: {row * 31}. {words(row, 9)}"
         fields = {"index": row, "context": text, "query": f"sky-{row}", "type_needle_v": kind}
-        made.append(fields | {"outputs": [str(row * 31), "Ab-9"]})
-    return made
+        entries.append(fields | {"outputs": [str(row * 31), "Ab-9"]})
+    return entries
 
 
 def qa(count: int, rows: int, name: str | None, popular: bool = False) -> list[dict[str, Any]]:
     """Each question in two rows, with the passages in another order; name: how values of the field `id` begin."""
-    made = []
+    entries = []
     for row in range(rows):
         number, turn = divmod(row, 2)
         passages = [{"title": f"On {words(place, 2)}", "text": words(place + number, 12)} for place in range(count)]
@@ -44,12 +44,12 @@ def qa(count: int, rows: int, name: str | None, popular: bool = False) -> list[d
         }
         entry |= {} if name is None else {"id": f"{name}{number}"}
         entry |= {"s_pop": 10 ** (number % 5)} if popular else {}
-        made.append(entry | {"ctxs": passages[turn:] + passages[:turn]})
-    return made
+        entries.append(entry | {"ctxs": passages[turn:] + passages[:turn]})
+    return entries
 
 
 def msmarco(count: int, rows: int, titled: bool, first: int = 0) -> list[dict[str, Any]]:
-    made = []
+    entries = []
     for row in range(first, first + rows):
         passages: list[dict[str, Any]] = [
             {"id": str(100 + (row + place * 7) % 97), "text": words(row + place, 10), "label": (row + place) % 4}
@@ -57,19 +57,19 @@ def msmarco(count: int, rows: int, titled: bool, first: int = 0) -> list[dict[st
         ]
         if titled:
             passages = [passage | {"title": words(int(passage["id"]), 2)} for passage in passages]
-        made.append({"qid": f"q{row // 2}", "query": f"{words(row // 2, 4)} {row // 2}?", "ctxs": passages})
-    return made
+        entries.append({"qid": f"q{row // 2}", "query": f"{words(row // 2, 4)} {row // 2}?", "ctxs": passages})
+    return entries
 
 
 def classes(name: str, rows: int, first: int = 0) -> list[dict[str, Any]]:
     many = CLASSES[name]
-    made = []
+    entries = []
     for row in range(first, first + rows):
         number = (row * row + row // 3) % many
         fields = {"coarse_label": number % 6, "fine_label": number} if name == "trec" else {"label": number}
         fields = {"intent": number} if name == "clinic150" else fields
-        made.append({"text": f"{words(row, 2)} {row}?"} | fields)
-    return made
+        entries.append({"text": f"{words(row, 2)} {row}?"} | fields)
+    return entries
 
 
 def write(root: Path) -> None:

@@ -50,5 +50,5 @@ def test_all_tasks_that_need_no_data_are_written_down():
 
 @pytest.mark.parametrize("name", HASHES)
 def test_prompts_of_third_party_rows_have_their_hashes(name: str, shared: Path):
-    made = samples(task_of(name, str(shared / "data")), len(HASHES[name]))
-    assert [hashlib.sha256(sample.prompt.encode()).hexdigest() for sample in made] == HASHES[name]
+    generated_samples = samples(task_of(name, str(shared / "data")), len(HASHES[name]))
+    assert [hashlib.sha256(sample.prompt.encode()).hexdigest() for sample in generated_samples] == HASHES[name]

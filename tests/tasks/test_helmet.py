@@ -39,9 +39,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def task(name: str, root: Path, **fields: Any) -> Helmet:
-    made = task_of(f"helmet/{name}", str(root), **{"samples": 100} | fields)
-    assert isinstance(made, Helmet)
-    return made
+    helmet_task = task_of(f"helmet/{name}", str(root), **{"samples": 100} | fields)
+    assert isinstance(helmet_task, Helmet)
+    return helmet_task
 
 
 def samples(task: Helmet, tokens: TokensOf) -> list[Sample]:
@@ -57,16 +57,16 @@ def test_prompts_and_scores_are_those_of_its_own_code(name: str, root: Path, tok
     official = TASKS[name]
     raw = task(name, root, questions=official["questions"])
     first, second = samples(raw, tokens), samples(replace(raw, chat=True), tokens)
-    made = [
+    actual = [
         (sha256(sample.prompt), sha256(wrapped.prompt), [raw.score(text(answer, sample), sample) for answer in answers])
         for answers in [OFFICIAL["answers"][official["kind"]]]
         for sample, wrapped in zip(first, second, strict=True)
     ]
     expected = [(*prompt[:2], scores) for prompt, scores in zip(official["prompts"], official["scores"], strict=True)]
     if official["kind"] in ("json_kv", "niah"):  # officially in the order of the shuffle
-        made, expected = sorted(made), sorted(expected)
-    assert [entry[:2] for entry in made] == [entry[:2] for entry in expected]
-    for entry, wanted in zip(made, expected, strict=True):
+        actual, expected = sorted(actual), sorted(expected)
+    assert [entry[:2] for entry in actual] == [entry[:2] for entry in expected]
+    for entry, wanted in zip(actual, expected, strict=True):
         assert entry[2] == pytest.approx(wanted[2], abs=1e-9)
 
 
@@ -102,8 +102,8 @@ def test_an_invalid_row_is_named(name: str, tmp_path: Path, tokens: TokensOf) ->
     file = tmp_path / "helmet" / f"{name}.jsonl"
     lines = file.read_text("utf-8").splitlines()
     file.write_text("\n".join(['{"question": "a"}', lines[1].replace('"text"', '"words"'), *lines[2:]]), "utf-8")
-    made = task("nq" if "kilt" in name else "msmarco", tmp_path, questions=None)
-    errors = [sample.error for sample in made.generate(tokens, range(8)) if isinstance(sample, InvalidSample)]
+    helmet_task = task("nq" if "kilt" in name else "msmarco", tmp_path, questions=None)
+    errors = [sample.error for sample in helmet_task.generate(tokens, range(8)) if isinstance(sample, InvalidSample)]
     assert errors[0].startswith(f"helmet/{name}.jsonl:1: it has no ") and len(errors) == 2
     assert f"{name}.jsonl:2: its ctxs are" in errors[1] and "a list of passages with" in errors[1]
 
@@ -131,5 +131,5 @@ def test_few_examples_of_ranking_lack_the_own_query_alone(tmp_path: Path, tokens
     for count, rows in ((50, 8), (10, 12)):
         file = tmp_path / "helmet" / "msmarco" / f"test_reranking_data_k{count}_dep3.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in helmet_rows.msmarco(count, rows, titled=False)))
-    made = samples(task("msmarco", tmp_path, questions=None), tokens)
-    assert [sha256(sample.prompt) for sample in made] == OFFICIAL["few_examples"]
+    generated_samples = samples(task("msmarco", tmp_path, questions=None), tokens)
+    assert [sha256(sample.prompt) for sample in generated_samples] == OFFICIAL["few_examples"]

@@ -29,7 +29,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def made(name: str, root: Path, **fields: Any) -> tuple[LongProc, list[Sample | InvalidSample]]:
+def load_task(name: str, root: Path, **fields: Any) -> tuple[LongProc, list[Sample | InvalidSample]]:
     task = task_of(f"longproc/{name}", str(root), **fields)
     assert isinstance(task, LongProc)
     return task, list(task.generate(len, range(task.samples)))  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def made(name: str, root: Path, **fields: Any) -> tuple[LongProc, list[Sample | 
 
 @pytest.mark.parametrize("name", OFFICIAL["tasks"])
 def test_prompts_and_scores_are_those_of_its_own_code(name: str, root: Path) -> None:
-    task, samples = made(name, root)
+    task, samples = load_task(name, root)
     answers = OFFICIAL["answers"][task.kind]
     entries = [
         [hashlib.sha256(sample.prompt.encode()).hexdigest(), [task.score(answer, sample) for answer in answers]]
@@ -59,7 +59,7 @@ def test_prompts_and_scores_are_those_of_its_own_code(name: str, root: Path) -> 
     ],
 )
 def test_a_prompt_is_divided_after_what_is_long(name: str, context: str, question: str, root: Path) -> None:
-    _, (sample, *_) = made(name, root)
+    _, (sample, *_) = load_task(name, root)
     assert isinstance(sample, Sample) and context in sample.context and sample.question.startswith(question)
 
 
@@ -84,7 +84,7 @@ def test_an_invalid_row_is_named(name: str, change: dict[str, Any], message: str
     kind = name.rpartition("_")[0]
     file = tmp_path / "longproc" / kind / f"{name}.jsonl"
     file.write_text(json.dumps(longproc_rows.ROWS[kind][0] | change))
-    _, (sample,) = made(name, tmp_path)
+    _, (sample,) = load_task(name, tmp_path)
     assert isinstance(sample, InvalidSample)
     assert sample.error.startswith(f"longproc/{kind}/{name}.jsonl:1: ") and message in sample.error
 
@@ -93,16 +93,16 @@ def test_what_cannot_be_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"dataset=pseudo_to_code_2k .*: allowed: html_to_tsv_0\.5k, .*compiles and runs"
     ):
-        made("countdown_2k", root, dataset="pseudo_to_code_2k")
+        load_task("countdown_2k", root, dataset="pseudo_to_code_2k")
     with pytest.raises(ValueError, match=r"dataset=travel_planning_0\.5k .*: allowed: .*travel_planning_2k"):
-        made("travel_planning_2k", root, dataset="travel_planning_0.5k")
+        load_task("travel_planning_2k", root, dataset="travel_planning_0.5k")
     with pytest.raises(MissingFile, match=r"kvbench data pull longproc"):
-        made("tom_tracking_8k", tmp_path)
+        load_task("tom_tracking_8k", tmp_path)
     longproc_rows.write(tmp_path)
     (tmp_path / "longproc" / "countdown" / "prompts.yaml").write_text("USER_PROMPT: none")
     with pytest.raises(ValueError, match=r"prompts\.yaml is no prompt of LongProc: .* one \{demonstration\}"):
-        made("countdown_0.5k", tmp_path)
+        load_task("countdown_0.5k", tmp_path)
     trips = tmp_path / "longproc" / "travel_planning" / "examples.jsonl"
     trips.write_text(json.dumps({"disambig_question_text": "a"}))
     with pytest.raises(ValueError, match=r"examples\.jsonl:1: it is no problem with a plan"):
-        made("travel_planning_2k", tmp_path)
+        load_task("travel_planning_2k", tmp_path)

@@ -31,22 +31,22 @@ def task(root: Path, *rows: Any, name: str = "math500", **fields: Any) -> MathPr
     file = root / {"math500": "math500/test.jsonl", "aime24": "aime/2024.jsonl", "aime25": "aime/2025.jsonl"}[name]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made: Any = task_of(name, str(root), **fields)
-    return made
+    math_task: Any = task_of(name, str(root), **fields)
+    return math_task
 
 
-def only(made: MathProblems) -> Sample | InvalidSample:
-    (sample,) = made.generate(NoTokens(), [0])
+def only(math_task: MathProblems) -> Sample | InvalidSample:
+    (sample,) = math_task.generate(NoTokens(), [0])
     return sample
 
 
 @pytest.mark.parametrize("name", ["math500", "aime24", "aime25"])
 def test_a_problem_becomes_a_prompt(name: str, tmp_path: Path) -> None:
-    made = task(tmp_path, {"problem": PROBLEM, "answer": "7"}, name=name)
-    sample = only(made)
-    assert isinstance(sample, Sample) and made.samples == 1 and made.chat
+    math_task = task(tmp_path, {"problem": PROBLEM, "answer": "7"}, name=name)
+    sample = only(math_task)
+    assert isinstance(sample, Sample) and math_task.samples == 1 and math_task.chat
     assert sample.prompt == PROBLEM + "\nPlease reason step by step, and put your final answer within \\boxed{}."
-    assert (sample.context, made.score(r"\boxed{7}", sample), made.score("7", sample)) == (PROBLEM, 1, 0)
+    assert (sample.context, math_task.score(r"\boxed{7}", sample), math_task.score("7", sample)) == (PROBLEM, 1, 0)
 
 
 def test_the_prompt_of_rkv(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_the_prompt_of_rkv(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_are_answers_too(tmp_path: Path) -> None:
-    made = task(tmp_path, {"problem": PROBLEM, "answer": 25}, name="aime24")
-    sample = only(made)
-    assert isinstance(sample, Sample) and sample.references == ("25",) and made.score(r"\boxed{025}", sample) == 1
+    math_task = task(tmp_path, {"problem": PROBLEM, "answer": 25}, name="aime24")
+    sample = only(math_task)
+    assert isinstance(sample, Sample) and sample.references == ("25",) and math_task.score(r"\boxed{025}", sample) == 1
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,6 @@ def test_every_reference_of_math500_equals_itself() -> None:
     root = os.environ.get("KVBENCH_DATA")
     if root is None or not Path(root, "math500", "test.jsonl").is_file():
         pytest.skip("KVBENCH_DATA names no folder with math500/test.jsonl (kvbench data pull math500)")
-    made: Any = task_of("math500", root, samples=500)
-    samples = [sample for sample in made.generate(NoTokens(), range(500)) if isinstance(sample, Sample)]
-    assert sum(made.score(f"so \\boxed{{{sample.references[0]}}}", sample) for sample in samples) == 500
+    math_task: Any = task_of("math500", root, samples=500)
+    samples = [sample for sample in math_task.generate(NoTokens(), range(500)) if isinstance(sample, Sample)]
+    assert sum(math_task.score(f"so \\boxed{{{sample.references[0]}}}", sample) for sample in samples) == 500

@@ -15,9 +15,9 @@ from tests.tasks.versions import mrcr_row
 def task(root: Path, *rows: Any, **fields: Any) -> MRCR:
     write(root, "mrcr/2needle_0", *rows[:2])
     write(root, "mrcr/2needle_1", *rows[2:])
-    made = task_of("mrcr_2", str(root), **fields)
-    assert isinstance(made, MRCR)
-    return made
+    mrcr_task = task_of("mrcr_2", str(root), **fields)
+    assert isinstance(mrcr_task, MRCR)
+    return mrcr_task
 
 
 def samples(task: MRCR, *indices: int) -> list[Sample | InvalidSample]:
@@ -41,9 +41,9 @@ def test_the_grade_is_the_ratio_after_the_random_string(response: str, expected:
 
 
 def test_a_conversation_is_the_context_and_its_last_message_the_question(tmp_path: Path) -> None:
-    made = task(tmp_path, *map(mrcr_row, range(3)), samples=9)
-    assert made.samples == 3 and made.files == ("mrcr/2needle_0.jsonl", "mrcr/2needle_1.jsonl")
-    for number, sample in enumerate(samples(made)):
+    mrcr_task = task(tmp_path, *map(mrcr_row, range(3)), samples=9)
+    assert mrcr_task.samples == 3 and mrcr_task.files == ("mrcr/2needle_0.jsonl", "mrcr/2needle_1.jsonl")
+    for number, sample in enumerate(samples(mrcr_task)):
         assert isinstance(sample, Sample) and sample.id == number
         assert sample.messages == (
             *(("user", "write a poem"), ("assistant", "Rose.")),
@@ -51,15 +51,15 @@ def test_a_conversation_is_the_context_and_its_last_message_the_question(tmp_pat
         )
         assert sample.question == "Prepend x1 to the second (1 indexed) poem."
         assert sample.context.endswith(f"Tulip {number}.\n\n")
-        assert made.score(f"x1Tulip {number}.", sample) == 1.0 and made.score("Tulip", sample) == 0.0
-    assert [sample.id for sample in samples(made, 0, 2)] == [0, 2]
+        assert mrcr_task.score(f"x1Tulip {number}.", sample) == 1.0 and mrcr_task.score("Tulip", sample) == 0.0
+    assert [sample.id for sample in samples(mrcr_task, 0, 2)] == [0, 2]
 
 
 def test_long_conversations_can_be_left_out(tmp_path: Path) -> None:
     rows = [mrcr_row(number, chars) for number, chars in enumerate((50, 500, 60, 70))]
-    made = task(tmp_path, *rows, max_chars=65)
-    assert made.samples == 2
-    assert [sample.references for sample in samples(made) if isinstance(sample, Sample)] == [
+    mrcr_task = task(tmp_path, *rows, max_chars=65)
+    assert mrcr_task.samples == 2
+    assert [sample.references for sample in samples(mrcr_task) if isinstance(sample, Sample)] == [
         ("x1Tulip 0.",),
         ("x1Tulip 2.",),
     ]

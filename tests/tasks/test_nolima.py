@@ -35,9 +35,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def task(root: Path, **fields: Any) -> NoLiMa:
-    made = task_of("nolima", str(root), **fields)
-    assert isinstance(made, NoLiMa)
-    return made
+    nolima_task = task_of("nolima", str(root), **fields)
+    assert isinstance(nolima_task, NoLiMa)
+    return nolima_task
 
 
 def samples(task: NoLiMa, tokens: TokensOf) -> list[Sample]:
@@ -46,11 +46,12 @@ def samples(task: NoLiMa, tokens: TokensOf) -> list[Sample]:
 
 @pytest.mark.parametrize("length", [60, 200])
 def test_prompts_and_answers_are_those_of_its_own_code(length: int, root: Path, tokens: TokensOf) -> None:
-    made = samples(task(root, context_length=length, samples=10_000), tokens)
+    generated_samples = samples(task(root, context_length=length, samples=10_000), tokens)
     lines = {
-        f"{hashlib.sha256(sample.prompt.encode()).hexdigest()} {json.dumps(list(sample.references))}" for sample in made
+        f"{hashlib.sha256(sample.prompt.encode()).hexdigest()} {json.dumps(list(sample.references))}"
+        for sample in generated_samples
     }
-    assert len(made) == len(lines) == OFFICIAL[str(length)]["prompts"]
+    assert len(generated_samples) == len(lines) == OFFICIAL[str(length)]["prompts"]
     assert hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest() == OFFICIAL[str(length)]["sha256"]
 
 
@@ -64,9 +65,9 @@ def test_the_first_samples_differ_in_test_and_depth(root: Path, tokens: TokensOf
 
 
 def test_a_right_name_anywhere_in_the_answer_counts(root: Path, tokens: TokensOf) -> None:
-    made = task(root, context_length=60, samples=5)
-    sample = samples(made, tokens)[4]
-    assert [made.score(text, sample) for text in ("It is Dan.", "dan", "DAN", "")] == [1.0, 1.0, 0.0, 0.0]
+    nolima_task = task(root, context_length=60, samples=5)
+    sample = samples(nolima_task, tokens)[4]
+    assert [nolima_task.score(text, sample) for text in ("It is Dan.", "dan", "DAN", "")] == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_what_cannot_be_is_refused(root: Path, tokens: TokensOf, tmp_path: Path) -> None:

@@ -48,11 +48,11 @@ def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path
     assert done.returncode == 0, done.stderr[-2000:]
     lines = (tmp_path / "interpreter" / "gpu_check.jsonl").read_text("utf-8").splitlines()
     head, *results = map(json.loads, lines)
-    made = [result for result in results if "allowed" in result and result["skipped"] is None]
-    assert len(made) >= 25 and all(check["error"] <= check["allowed"] for check in made)
+    comparisons = [result for result in results if "allowed" in result and result["skipped"] is None]
+    assert len(comparisons) >= 25 and all(check["error"] <= check["allowed"] for check in comparisons)
     assert head["device"] == "interpreter" and head["versions"]["jaxtyping"] == "stand-in"
     for part in ("column sums", "ragged decode triton", "prefill", "decoding, sums", "a model's logits"):
-        assert any(check["name"].startswith(part) for check in made), part
+        assert any(check["name"].startswith(part) for check in comparisons), part
     report = (tmp_path / "interpreter" / "gpu_check.md").read_text("utf-8")
     assert report in done.stdout and "the times below mean nothing" in report
     assert {result["unit"] for result in results if "unit" in result} == {"x", "GB/s", "TFLOP/s"}

@@ -57,9 +57,9 @@ def rankings(draw: st.DrawFn) -> Ranking:
 @given(kind=st.sampled_from([*EXACT, MixHeads(normalize=True)]), ranked=rankings(), data=st.data())
 def test_a_layer_keeps_its_share_exactly(kind: HeadAllocation, ranked: Ranking, data: st.DataObject) -> None:
     share = data.draw(st.integers(0, ranked.candidates))
-    got = kind(ranked, share, terms(share, ranked.candidates))
-    assert sum(got) == share * ranked.scores.shape[0]
-    assert all(0 <= count <= ranked.candidates for count in got)
+    counts = kind(ranked, share, terms(share, ranked.candidates))
+    assert sum(counts) == share * ranked.scores.shape[0]
+    assert all(0 <= count <= ranked.candidates for count in counts)
 
 
 @given(kind=st.sampled_from([*EXACT, BinaryHeads()]), ranked=rankings(), data=st.data())
@@ -89,8 +89,8 @@ def test_flat_counts_are_those_of_one_sorted_list(ranked: Ranking, data: st.Data
 @given(ranked=rankings(), alpha=st.floats(0, 1), data=st.data())
 def test_the_safeguard_is_kept(ranked: Ranking, alpha: float, data: st.DataObject) -> None:
     share = data.draw(st.integers(0, ranked.candidates))
-    got = SafeguardHeads(alpha=alpha)(ranked, share, terms(share, ranked.candidates))
-    assert min(got) >= max(0, int(alpha * (share + 4)) - 4)
+    counts = SafeguardHeads(alpha=alpha)(ranked, share, terms(share, ranked.candidates))
+    assert min(counts) >= max(0, int(alpha * (share + 4)) - 4)
 
 
 def test_published_mixture_rounds_half_to_even_and_takes_a_stale_floor() -> None:

@@ -49,9 +49,9 @@ def test_the_variant_paper_spends_the_budget_exactly(
     kind: UniformLayers, layer_weights: list[float], candidates: int, data: st.DataObject
 ) -> None:
     base = data.draw(st.integers(0, candidates))
-    got = kind(layer_weights, terms(base, candidates))
-    assert len(got) == len(layer_weights) and sum(got) == base * len(layer_weights)
-    assert all(0 <= count <= candidates for count in got)
+    counts = kind(layer_weights, terms(base, candidates))
+    assert len(counts) == len(layer_weights) and sum(counts) == base * len(layer_weights)
+    assert all(0 <= count <= candidates for count in counts)
 
 
 wholes = st.sampled_from(
@@ -65,20 +65,20 @@ def test_shares_of_the_whole_budget_spend_it_exactly_too(
 ) -> None:
     tokens = data.draw(st.integers(recent + 1, 300))
     budget = data.draw(st.integers(recent, tokens))
-    got = kind(layer_weights, BudgetInfo(budget=budget, sink=0, recent=recent, tokens=tokens))
-    assert sum(got) == (budget - recent) * len(layer_weights)
-    assert all(0 <= count <= tokens - recent for count in got)
+    counts = kind(layer_weights, BudgetInfo(budget=budget, sink=0, recent=recent, tokens=tokens))
+    assert sum(counts) == (budget - recent) * len(layer_weights)
+    assert all(0 <= count <= tokens - recent for count in counts)
 
 
 @given(beta=st.integers(1, 40), layers=st.integers(2, 40), candidates=st.integers(1, 4000), data=st.data())
 def test_a_pyramid_falls(beta: int, layers: int, candidates: int, data: st.DataObject) -> None:
     base = data.draw(st.integers(0, candidates))
     for variant in ("paper", "official"):
-        got = PyramidLayers(beta=beta)([1.0] * layers, terms(base, candidates, variant=variant, even_heads=False))
-        assert list(got) == sorted(got, reverse=True)
-        assert all(0 <= count <= candidates for count in got)
+        counts = PyramidLayers(beta=beta)([1.0] * layers, terms(base, candidates, variant=variant, even_heads=False))
+        assert list(counts) == sorted(counts, reverse=True)
+        assert all(0 <= count <= candidates for count in counts)
         if variant == "official":  # steps of integers, which overspend by less than a unit a step
-            assert 0 <= sum(got) - base * layers <= layers * (layers - 1) / 2
+            assert 0 <= sum(counts) - base * layers <= layers * (layers - 1) / 2
 
 
 def test_the_published_pyramid_is_uniform_for_short_prompts_with_even_heads() -> None:
@@ -90,8 +90,8 @@ def test_the_published_pyramid_is_uniform_for_short_prompts_with_even_heads() ->
 
 
 def test_published_entropy_shares_are_truncated_and_lose_what_does_not_fit() -> None:
-    got = EntropyLayers()([1.0, 1.0, 4.0], terms(35, 50, variant="official"))
-    assert got == (17, 17, 70)  # 105 / 6 truncated; the last layer has 50 candidates, its 20 are lost
+    counts = EntropyLayers()([1.0, 1.0, 4.0], terms(35, 50, variant="official"))
+    assert counts == (17, 17, 70)  # 105 / 6 truncated; the last layer has 50 candidates, its 20 are lost
     assert EntropyLayers()([1.0, 1.0, 4.0], terms(35, 50)) == (28, 27, 50)
     assert EntropyLayers()([0.0, 0.0], terms(35, 50, variant="official")) == (35, 35)
 

@@ -13,9 +13,9 @@ weights = st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_siz
 @given(weights=weights, most=st.integers(0, 200), data=st.data())
 def test_shares_add_up_and_fit(weights: list[float], most: int, data: st.DataObject) -> None:
     total = data.draw(st.integers(0, most * len(weights)))
-    got = shares(total, weights, most)
-    assert sum(got) == total
-    assert all(0 <= count <= most for count in got)
+    counts = shares(total, weights, most)
+    assert sum(counts) == total
+    assert all(0 <= count <= most for count in counts)
 
 
 @given(weights=weights, most=st.integers(1, 200), data=st.data())
@@ -23,9 +23,9 @@ def test_a_heavier_entry_never_gets_less_than_a_lighter_one_less_a_unit(
     weights: list[float], most: int, data: st.DataObject
 ) -> None:
     total = data.draw(st.integers(0, most * len(weights)))
-    got = shares(total, weights, most)
-    for heavy, more in zip(weights, got, strict=True):
-        for light, less in zip(weights, got, strict=True):
+    counts = shares(total, weights, most)
+    for heavy, more in zip(weights, counts, strict=True):
+        for light, less in zip(weights, counts, strict=True):
             assert heavy < light or more >= less - 1
 
 

@@ -32,9 +32,9 @@ def matrix(layer: LayerCache) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return seen_by_rows(layer, TOKENS)
 
 
-def close(got: Tensor, expected: Tensor) -> bool:
+def close(actual: Tensor, expected: Tensor) -> bool:
     floor = 1e-3 * expected.amax(dim=1, keepdim=True)
-    return bool(((got.double() - expected).abs() / torch.maximum(expected, floor)).max() < 1e-4)
+    return bool(((actual.double() - expected).abs() / torch.maximum(expected, floor)).max() < 1e-4)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])

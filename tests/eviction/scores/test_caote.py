@@ -37,10 +37,10 @@ def test_caote_is_the_change_of_the_weighted_mean(host: Score | None, pool: Pool
     cache = random_cache(40, layers=1)
     policy = Policy("p", window=8, pool=pool, recent=6, order=("pool", "group"))
     plain = Eviction(replace(policy, recent=0), host or Caote().host, Tokens(20)).rank(cache)[0].scores
-    got = Eviction(policy, Caote(host) if host else Caote(), Tokens(20)).rank(cache)[0].scores
+    scores = Eviction(policy, Caote(host) if host else Caote(), Tokens(20)).rank(cache)[0].scores
     values = cache.layers[0].dense[1].double()
     for head, own in enumerate(plain.double()):
-        assert torch.allclose(got[head].double(), removed(own / own.sum(), values[head])[:34], rtol=1e-4)
+        assert torch.allclose(scores[head].double(), removed(own / own.sum(), values[head])[:34], rtol=1e-4)
 
 
 def test_fastcaote_measures_from_the_plain_mean() -> None:
@@ -50,8 +50,8 @@ def test_fastcaote_measures_from_the_plain_mean() -> None:
     shares = shares / shares.sum(1, keepdim=True)
     values = cache.layers[0].dense[1].double()
     expected = shares / (1 - shares) * (values - values.mean(1, keepdim=True)).norm(dim=-1)
-    got = Eviction(policy, FastCaote(), Tokens(20)).rank(cache)[0].scores.double()
-    assert torch.allclose(got, expected[:, 3:], rtol=1e-4)
+    scores = Eviction(policy, FastCaote(), Tokens(20)).rank(cache)[0].scores.double()
+    assert torch.allclose(scores, expected[:, 3:], rtol=1e-4)
     odds = shares / (1 - shares)
     squared = Eviction(policy, FastCaote(squared=True), Tokens(20)).rank(cache)[0].scores.double()
     assert torch.allclose(squared * odds[:, 3:], expected[:, 3:].square(), rtol=1e-4)  # of the norm alone, as in eq. 7
@@ -78,6 +78,6 @@ def test_lone_and_missing_mass_are_finite(score: Caote) -> None:
     layer = random_layer(30)
     lone = torch.zeros(2, 30)
     lone[:, 7] = 1
-    got = score.refine(lone, layer)
-    assert got.isfinite().all() and (got.argmax(1) == 7).all()
+    scores = score.refine(lone, layer)
+    assert scores.isfinite().all() and (scores.argmax(1) == 7).all()
     assert (score.refine(torch.zeros(2, 30), layer) == 0).all()

@@ -49,8 +49,8 @@ def changed_by(layer: LayerCache, change: str, share: float = 1.0) -> Tensor:
 @pytest.mark.parametrize(("score", "change"), [(ExactRemoval(), "removed"), (ExactZeroed(), "zeroed")], ids=str)
 def test_the_exact_error_is_that_of_the_changed_cache(score: Score, change: str, seed: int) -> None:
     layer = random_layer(TOKENS, window=ROWS, seed=seed)
-    got = score(layer, layer.windows[0], "sum").double()
-    assert torch.allclose(got, changed_by(layer, change), rtol=1e-4)
+    scores = score(layer, layer.windows[0], "sum").double()
+    assert torch.allclose(scores, changed_by(layer, change), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,20 @@ def saturated(dtype: torch.dtype, logit: float) -> LayerCache:
 def test_a_pair_with_all_the_weight_is_worth_most(score: Score, dtype: torch.dtype, logit: float) -> None:
     """Finite and first, however close to 1; and resolved where 1 - a is not lost, whatever the model's precision."""
     layer = saturated(dtype, logit)
-    got = score(layer, layer.windows[0], "sum")
-    assert got.isfinite().all() and (got >= 0).all()
-    assert (got.argmax(dim=1) == 3).all()
+    scores = score(layer, layer.windows[0], "sum")
+    assert scores.isfinite().all() and (scores >= 0).all()
+    assert (scores.argmax(dim=1) == 3).all()
     if logit <= 8:
         exact = changed_by(layer, "removed" if score.name == "exact_removal" else "zeroed")
-        assert torch.allclose(got[:, 3].double(), exact[:, 3], rtol=2e-2)
+        assert torch.allclose(scores[:, 3].double(), exact[:, 3], rtol=2e-2)
 
 
 def test_a_row_that_sees_one_token_alone_is_no_reason_to_stumble() -> None:
     """Every query of the prompt votes; the first sees itself only, and nothing is left without it."""
     layer = random_layer(30, window=30)
     for score in (ExactRemoval(), ExactZeroed()):
-        got = score(layer, layer.windows[0], "sum")
-        assert got.isfinite().all() and (got >= 0).all()
+        scores = score(layer, layer.windows[0], "sum")
+        assert scores.isfinite().all() and (scores >= 0).all()
     assert (ExactRemoval()(layer, layer.windows[0], "sum").argmax(dim=1) == 0).all()
 
 

@@ -32,9 +32,9 @@ def test_score_is_its_formula(covariance: bool, value_norm: bool) -> None:
     expected = logits.softmax(1).view(2, 3, 46).mean(1) + 0.01
     if value_norm:
         expected = expected * values[:, 4:].norm(dim=-1)
-    got = ranked(ExpectedAttention(covariance=covariance, value_norm=value_norm, epsilon=0.01)).double()
-    assert torch.allclose(got[:, 4:], expected, rtol=1e-4)
-    assert (got[:, :4] == got.max()).all()
+    scores = ranked(ExpectedAttention(covariance=covariance, value_norm=value_norm, epsilon=0.01)).double()
+    assert torch.allclose(scores[:, 4:], expected, rtol=1e-4)
+    assert (scores[:, :4] == scores.max()).all()
 
 
 def test_sinks_stay_before_all_others() -> None:
@@ -50,13 +50,13 @@ def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
         FutureQueries(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5
     )
     layer = replace(LAYER, future_queries=(statistics,))
-    got = ExpectedAttention(value_norm=False)(layer, None, "sum")[:, 4:]
+    scores = ExpectedAttention(value_norm=False)(layer, None, "sum")[:, 4:]
     keys = layer.dense[0].repeat_interleave(3, 0)[:, 4:]
     total = torch.zeros(6, 46)
     for _ in range(2):
         drawn = statistics.mean[:, None] + torch.randn(6, 100_000, 10, generator=generator) @ root.mT
         total += (drawn @ keys.mT * 10**-0.5).exp().mean(1)
-    assert torch.allclose(total / total.sum(1, keepdim=True), got, rtol=0.02)
+    assert torch.allclose(total / total.sum(1, keepdim=True), scores, rtol=0.02)
 
 
 def test_what_cannot_be_predicted_says_so() -> None:

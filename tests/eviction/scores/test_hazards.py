@@ -40,14 +40,14 @@ def test_half_precision_is_an_input_and_no_arithmetic(name: str, offset: float, 
     queries, keys, values = arrays(dtype, 16, values=0.1, offset=offset)
     layer = layer_of(queries, keys, values)
     assert layer.windows[0].outputs.dtype == dtype
-    got = score_of(name)(layer, layer.windows[0], "sum")
-    assert got.dtype == torch.float32 and (got >= 0).all()
+    scores = score_of(name)(layer, layer.windows[0], "sum")
+    assert scores.dtype == torch.float32 and (scores >= 0).all()
     padded = np.zeros((6, 61, 10))
     padded[:, -16:] = queries.double().numpy()
     spec = {"score": {"name": name, "params": {"gamma": 200.0}}, "window": 16, "reduce": "sum"}
     wanted = raw_scores(spec, padded, keys.double().numpy(), values.double().numpy())
     close = 1e-5 * max(1.0, offset**2)  # the square of the offset over that of the spread is 9e4 at most
-    assert np.allclose(got.double().numpy(), wanted, rtol=close, atol=1e-3 * close * wanted.max())
+    assert np.allclose(scores.double().numpy(), wanted, rtol=close, atol=1e-3 * close * wanted.max())
 
 
 @HALVES
@@ -80,6 +80,6 @@ def test_sums_of_many_rows_do_not_stall(width: int) -> None:
     layer = layer_of(
         queries, torch.zeros(1, tokens, 4, dtype=torch.bfloat16), torch.ones(1, tokens, 4, dtype=torch.bfloat16)
     )
-    got = score_of("attn")(layer, layer.windows[0], "sum")
+    scores = score_of("attn")(layer, layer.windows[0], "sum")
     wanted = sum(1 / (width + 1 + row) for row in range(2048))
-    assert torch.allclose(got[:, :width], torch.tensor(wanted), rtol=1e-5)
+    assert torch.allclose(scores[:, :width], torch.tensor(wanted), rtol=1e-5)

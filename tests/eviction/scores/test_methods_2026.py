@@ -61,10 +61,10 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(
     eviction = Eviction(policy, score, Tokens(case["budget"]))
     if case["scores"] is not None:
         expected = torch.tensor([[torch.nan if value is None else value for value in head] for head in case["scores"]])
-        got = eviction.rank(cache)[0].scores
-        expected = expected[:, policy.sinks : policy.sinks + got.shape[1]]
+        scores = eviction.rank(cache)[0].scores
+        expected = expected[:, policy.sinks : policy.sinks + scores.shape[1]]
         scored = ~expected.isnan()
-        assert torch.allclose(got[scored], expected[scored], rtol=1e-5, atol=1e-6 if score.signed else 1e-7)
+        assert torch.allclose(scores[scored], expected[scored], rtol=1e-5, atol=1e-6 if score.signed else 1e-7)
     (kept,) = eviction.decide(cache).kept
     assert [head.nonzero()[:, 0].tolist() for head in kept] == case["kept"]
 

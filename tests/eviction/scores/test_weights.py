@@ -28,8 +28,8 @@ def test_vatp_weighs_each_token_after_or_before_pooling(norm: int, order: tuple[
     norms = LAYER.dense[1][:, :44].norm(p=norm, dim=-1).repeat_interleave(3, 0)
     expected = {"after_pool": POOL(ATTENTION[:, :44]) * norms, "before_pool": POOL(ATTENTION[:, :44] * norms)}
     for place, weighed in expected.items():
-        got = ranked(Vatp(norm=norm, weight=place), pool=POOL, recent=6, order=order)  # type: ignore[arg-type]
-        assert torch.allclose(got, weighed.view(2, 3, 44).amax(1), rtol=1e-5)
+        scores = ranked(Vatp(norm=norm, weight=place), pool=POOL, recent=6, order=order)  # type: ignore[arg-type]
+        assert torch.allclose(scores, weighed.view(2, 3, 44).amax(1), rtol=1e-5)
 
 
 def test_lava_weighs_by_the_largest_norm_before_the_recent_tokens() -> None:
@@ -38,10 +38,10 @@ def test_lava_weighs_by_the_largest_norm_before_the_recent_tokens() -> None:
     values[:, 47] = 1000.0
     grown = from_dense(0, 6, keys, values, LAYER.windows)
     policy = Policy("p", window=8, reduce="mean", recent=6, order=("pool", "group"), pool=POOL)
-    got = Eviction(policy, Lava(), Tokens(20)).rank(KVCache((grown,), 50))[0].scores
+    scores = Eviction(policy, Lava(), Tokens(20)).rank(KVCache((grown,), 50))[0].scores
     largest = LAYER.dense[1][:, :44].abs().sum(-1).amax(1)
     expected = POOL(ATTENTION[:, :44]).view(2, 3, 44).amax(1) * largest[:, None]
-    assert torch.allclose(got, expected, rtol=1e-5)
+    assert torch.allclose(scores, expected, rtol=1e-5)
 
 
 def test_lava_can_look_at_every_value() -> None:

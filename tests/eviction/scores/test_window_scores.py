@@ -52,10 +52,10 @@ def test_score_is_its_formula(name: str, tokens: int, rows: int) -> None:
     """
     score, formula = FORMULAS[name]
     layer = random_layer(tokens, window=8)
-    got = score(layer, layer.observed(rows), "sum").double()
+    scores = score(layer, layer.observed(rows), "sum").double()
     expected = formula(*seen_by_rows(layer, rows))
     floor = 0.1 * expected.amax(dim=1, keepdim=True)  # logits near zero make the key score cross zero
-    assert ((got - expected).abs() / torch.maximum(expected, floor)).max() < 1e-5
+    assert ((scores - expected).abs() / torch.maximum(expected, floor)).max() < 1e-5
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
@@ -71,8 +71,8 @@ def test_cake_adds_the_unbiased_variance() -> None:
     layer = random_layer(50, window=8)
     weights = seen_by_rows(layer, 8)[0]
     expected = weights.mean(1) + 7 * weights.var(1, correction=1)
-    got = Cake(gamma=7)(layer, layer.windows[0], "sum").double()
-    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-7)
+    scores = Cake(gamma=7)(layer, layer.windows[0], "sum").double()
+    assert torch.allclose(scores, expected, rtol=1e-4, atol=1e-7)
     alone = Cake(gamma=7)(layer, layer.observed(1), "mean")
     assert torch.allclose(alone.double(), weights[:, -1], rtol=1e-4, atol=1e-7)
     with pytest.raises(ValueError, match=r"policy\.window=1: a variance over the observed rows needs two"):
@@ -97,13 +97,13 @@ def test_half_precision_caches_are_scored_in_float32(name: str, dtype: torch.dty
         (Window(seen.queries.float(), seen.outputs.float(), seen.lse, seen.scaling),),
     )
     score, _ = FORMULAS[name]
-    got = score(half, half.windows[0], "sum")
-    assert got.dtype == torch.float32
+    scores = score(half, half.windows[0], "sum")
+    assert scores.dtype == torch.float32
     rows = wide.windows[0]
     if name in ("obcache_key", "obcache_joint"):  # they compute outputs that were rounded again from the cache
         rows = resolved(half, seen)
         rows = Window(rows.queries.float(), rows.outputs, rows.lse, rows.scaling)
-    assert torch.equal(got, score(wide, rows, "sum"))
+    assert torch.equal(scores, score(wide, rows, "sum"))
 
 
 def test_distances_survive_a_large_common_offset() -> None:
@@ -112,8 +112,8 @@ def test_distances_survive_a_large_common_offset() -> None:
     keys, values = layer.dense
     moved = layer_of(layer.windows[0].queries, keys, values + 1000)
     expected = FORMULAS["obcache_key"][1](*seen_by_rows(moved, 8))
-    got = OBCacheKey()(moved, moved.windows[0], "sum").double()
-    assert ((got - expected).abs() <= 1e-2 * expected.amax()).all()
+    scores = OBCacheKey()(moved, moved.windows[0], "sum").double()
+    assert ((scores - expected).abs() <= 1e-2 * expected.amax()).all()
 
 
 def test_a_saturated_row_scores_finite_and_first() -> None:
@@ -126,7 +126,7 @@ def test_a_saturated_row_scores_finite_and_first() -> None:
     queries[..., 0], keys[:, :, 0], keys[:, 3, 0] = 40.0, 0.0, 40.0
     saturated = layer_of(queries, keys, values)
     for score, _ in FORMULAS.values():
-        got = score(saturated, saturated.windows[0], "sum")
-        assert got.isfinite().all()
+        scores = score(saturated, saturated.windows[0], "sum")
+        assert scores.isfinite().all()
         if not isinstance(score, OBCacheKey):  # the key score of a lone token is 0: its output does not move
-            assert (got.argmax(dim=1) == 3).all()
+            assert (scores.argmax(dim=1) == 3).all()

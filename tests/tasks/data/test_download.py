@@ -20,7 +20,7 @@ class Silent:
     def __init__(self) -> None:
         self.messages: list[str] = []
         self.begun: list[tuple[str, int | None, int]] = []
-        self.got = 0
+        self.received = 0
 
     def say(self, text: str) -> None:
         self.messages.append(text)
@@ -29,7 +29,7 @@ class Silent:
         self.begun.append((name, total, had))
 
     def advance(self, count: int) -> None:
-        self.got += count
+        self.received += count
 
 
 def wanted(host: Host, size: int | None = len(CONTENT), is_pinned: bool = True) -> Download:
@@ -46,7 +46,7 @@ def test_a_file_comes_whole(host: Host, part: Path, waits: list[float]) -> None:
     watcher = Silent()
     assert fetch(wanted(host), part, watcher).etag == '"one"'
     assert part.read_bytes() == CONTENT and waits == []
-    assert watcher.begun == [("a", len(CONTENT), 0)] and watcher.got == len(CONTENT)
+    assert watcher.begun == [("a", len(CONTENT), 0)] and watcher.received == len(CONTENT)
 
 
 def test_a_dropped_connection_goes_on_where_it_ended(host: Host, part: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_dropped_connection_goes_on_where_it_ended(host: Host, part: Path) -> 
     fetch(wanted(host), part, watcher)
     assert part.read_bytes() == CONTENT
     assert served.ranges == [None, "bytes=100003-", "bytes=100080-"]
-    assert watcher.got == len(CONTENT) and "100003 of" in watcher.messages[0]
+    assert watcher.received == len(CONTENT) and "100003 of" in watcher.messages[0]
 
 
 def test_the_next_process_goes_on_too(host: Host, part: Path) -> None:

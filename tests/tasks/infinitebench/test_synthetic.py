@@ -80,10 +80,10 @@ def test_published_rows_are_made_of_the_same_text(member: str, shared: Path):
         real = json.loads(line)
         if member == "kv_retrieval":
             records = json.loads(real["context"].removeprefix("JSON data:\n"))
-            made = retrieval(records, list(records)[5 * index])
+            row = retrieval(records, list(records)[5 * index])
             assert len(records) == 2500
         else:
             name = {"passkey": "pass key", "number_string": "sequence of digits"}[member]
-            made = hidden(name, real["answer"][0], 5220, 0)
-        assert {key: real[key] for key in made} == made
-        assert fields(member, made)["context"] == real["context"]
+            row = hidden(name, real["answer"][0], 5220, 0)
+        assert {key: real[key] for key in row} == row
+        assert fields(member, row)["context"] == real["context"]

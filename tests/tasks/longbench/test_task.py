@@ -25,16 +25,16 @@ class NoTokens(Tokens):
 
 def samples(of: LongBenchTask, *indices: int) -> list[Sample]:
     """Samples of a task, none of them spoilt."""
-    made = list(of.generate(NoTokens(), indices))
-    assert all(isinstance(sample, Sample) for sample in made), made
-    return made
+    generated_samples = list(of.generate(NoTokens(), indices))
+    assert all(isinstance(sample, Sample) for sample in generated_samples), generated_samples
+    return generated_samples
 
 
 def spoilt(of: LongBenchTask, index: int) -> str:
     """What is wrong with a sample."""
-    (made,) = of.generate(NoTokens(), [index])
-    assert isinstance(made, InvalidSample) and (made.id, made.task) == (index, of.name), made
-    return made.error
+    (sample,) = of.generate(NoTokens(), [index])
+    assert isinstance(sample, InvalidSample) and (sample.id, sample.task) == (index, of.name), sample
+    return sample.error
 
 
 def names() -> list[str]:
@@ -52,15 +52,15 @@ def test_a_row_becomes_a_sample(name: str, root: Path):
     """What braces a context holds stays; what the template has before it is context, what it has behind is not."""
     family, _, member = name.partition("/")
     write(root, member + family.removeprefix("longbench"), row(member), row(member, context="second"))
-    made = task(root, name)
-    assert isinstance(made, Task) and made.samples == 2 and made.max_new_tokens == 16
-    first, second = samples(made, 1, 0)
+    longbench_task = task(root, name)
+    assert isinstance(longbench_task, Task) and longbench_task.samples == 2 and longbench_task.max_new_tokens == 16
+    first, second = samples(longbench_task, 1, 0)
     assert (first.id, first.context, first.answer_prefix) == (0, "Read a {b} {0} {input} text", "")
     assert (second.id, second.context) == (1, "Read second")
     assert first.question == (" then Which? so" if "then" in first.question else " so")
-    assert made.score(first.references[0], first) == pytest.approx(1, abs=1e-8)
-    assert (made.chat, made.truncation) == (member not in RAW, "middle")
-    ending = (made.stop, made.stop_replaces, made.min_new_tokens)
+    assert longbench_task.score(first.references[0], first) == pytest.approx(1, abs=1e-8)
+    assert (longbench_task.chat, longbench_task.truncation) == (member not in RAW, "middle")
+    ending = (longbench_task.stop, longbench_task.stop_replaces, longbench_task.min_new_tokens)
     assert ending == ((("\n",), True, 1) if member == "samsum" else ((), False, 0))
 
 
@@ -86,17 +86,19 @@ def test_a_range_of_lengths_has_rows_of_its_own(root: Path):
     write(root, "qasper_e", *(row(context=str(length), length=length) for length in lengths))
 
     def contexts(bucket: str) -> list[str]:
-        made = task(root, "longbench_e/qasper", bucket=bucket)
-        return [sample.context.removeprefix("Read ") for sample in samples(made, *range(made.samples))]
+        longbench_task = task(root, "longbench_e/qasper", bucket=bucket)
+        return [
+            sample.context.removeprefix("Read ") for sample in samples(longbench_task, *range(longbench_task.samples))
+        ]
 
     assert [contexts(bucket) for bucket in ("0-4k", "4-8k", "8k+")] == [["3999", "100"], ["4000", "7999"], ["8000"]]
     with pytest.raises(ValueError, match=r"has 1 samples, none is 1"):
         samples(task(root, "longbench_e/qasper", bucket="8k+"), 1)
     write(root, "qasper_e", row(length="long"), row(length=1))
     for bucket, many in (("0-4k", 2), ("8k+", 1)):
-        made = task(root, "longbench_e/qasper", bucket=bucket)
-        assert made.samples == many
-        assert spoilt(made, 0) == "longbench/qasper_e.jsonl:1: its length is 'long': a whole number"
+        longbench_task = task(root, "longbench_e/qasper", bucket=bucket)
+        assert longbench_task.samples == many
+        assert spoilt(longbench_task, 0) == "longbench/qasper_e.jsonl:1: its length is 'long': a whole number"
 
 
 @pytest.mark.parametrize(
@@ -161,10 +163,10 @@ def test_odd_bytes_are_refused_or_kept(root: Path):
 
 
 def test_what_is_not_there_is_named(root: Path):
-    made = task(root)
-    assert made.samples == 50
+    longbench_task = task(root)
+    assert longbench_task.samples == 50
     with pytest.raises(FileNotFoundError, match=r"no file .*longbench/qasper\.jsonl"):
-        _ = made.data_sha256
+        _ = longbench_task.data_sha256
     write(root, "qasper", row())
     (root / "longbench" / "config" / "dataset2maxlen.json").unlink()
     assert task(root).max_new_tokens is None
@@ -198,8 +200,8 @@ def test_only_tasks_without_examples_and_code_go_into_a_chat_template(task_name:
 
     member = task_name.partition("/")[2]
     write(root, member, row(member, context="aaaa"))
-    made = task(root, task_name)
-    (sample,) = samples(made, 0)
-    settings = TaskSettings(chat=made.chat)
+    longbench_task = task(root, task_name)
+    (sample,) = samples(longbench_task, 0)
+    settings = TaskSettings(chat=longbench_task.chat)
     text = of_bytes(template=TURNS).decode(build(of_bytes(template=TURNS), sample, settings, 200).context)
     assert text.endswith("so") == (member == "trec") and sample.prompt in text

@@ -62,19 +62,19 @@ def test_both_prompts_of_a_reasoned_answer_are_those_of_pred(
     index: int, limit: int, first: str, second: str, right: bool, tokens: TokensOf, tmp_path: Path
 ) -> None:
     write(tmp_path, *OFFICIAL["rows"])
-    made = task_of("longbench_v2_cot", str(tmp_path))
-    (sample,) = made.generate(tokens, [index])
+    longbench_task = task_of("longbench_v2_cot", str(tmp_path))
+    (sample,) = longbench_task.generate(tokens, [index])
     assert isinstance(sample, Sample) and sample.max_new_tokens == 1024
-    follow_up = made.follow_up(sample, REASONED["reasoning"])
+    follow_up = longbench_task.follow_up(sample, REASONED["reasoning"])
     assert follow_up is not None and follow_up.max_new_tokens == 128
-    assert follow_up.question == "\n\nSo?" and made.follow_up(follow_up, "A") is None
+    assert follow_up.question == "\n\nSo?" and longbench_task.follow_up(follow_up, "A") is None
     hashes = [
         hashlib.sha256(
             "".join(truncate(tokens.tokenizer, part.context, part.question, "middle", limit, True)).encode()
         ).hexdigest()
         for part in (sample, follow_up)
     ]
-    assert hashes == [first, second] and made.score(REASONED["answer"], follow_up) == right
+    assert hashes == [first, second] and longbench_task.score(REASONED["answer"], follow_up) == right
 
 
 def test_the_question_and_its_choices_are_read_after_the_context(tokens: TokensOf, tmp_path: Path) -> None:
@@ -95,8 +95,10 @@ def test_length_and_difficulty_select_rows(
     selected = task(tmp_path, **settings)
     assert selected.samples == len(indices)
     references = [OFFICIAL["rows"][index]["answer"] for index in indices]
-    made = list(selected.generate(tokens, range(len(indices))))
-    assert [sample.references for sample in made if isinstance(sample, Sample)] == [(answer,) for answer in references]
+    samples = list(selected.generate(tokens, range(len(indices))))
+    assert [sample.references for sample in samples if isinstance(sample, Sample)] == [
+        (answer,) for answer in references
+    ]
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_answers_score_as_officially(shared: Path):
     assert {case["task"] for case in cases} == set(MEMBERS)
     for case in cases:
         assert METRICS[case["task"]] == case["metric"]
-        got = score(case["task"], case["pred"], case["answers"], case["all_classes"] or ())
-        assert got == pytest.approx(case["score"], abs=1e-9), (case["task"], case["pred"][:80])
+        actual = score(case["task"], case["pred"], case["answers"], case["all_classes"] or ())
+        assert actual == pytest.approx(case["score"], abs=1e-9), (case["task"], case["pred"][:80])
 
 
 def test_tasks():

@@ -29,8 +29,8 @@ def task_of(root: Path, member: str, *rows: Any, **fields: Any) -> Any:
 def prompts_of(task: Any, template: str, evict_after: Any, samples: range) -> list[tuple[Sample, Prompt]]:
     tok = tokenizer(TEMPLATES[template])
     tokens = TokensOf(tok, template_tokens(tok, "auto", None, True))
-    made = list(task.generate(tokens, samples))
-    return [(sample, build(tok, sample, task, 10**6, evict_after=evict_after)) for sample in made]
+    generated_samples = list(task.generate(tokens, samples))
+    return [(sample, build(tok, sample, task, 10**6, evict_after=evict_after)) for sample in generated_samples]
 
 
 def text_of(ids: tuple[int, ...]) -> str:
@@ -66,16 +66,16 @@ def test_prompts_of_turns_are_the_official_ones(tmp_path: Path, member: str, tem
     for mode in ("gold", "own"):
         task = task_of(tmp_path, member, turns=mode)
         for number, (first, *later) in enumerate(GOLDEN[member]["prompts"][f"{mode} {template}"]):
-            made = prompts_of(task, template, "prompt", range(3 * number, 3 * number + 3))
+            prompt_pairs = prompts_of(task, template, "prompt", range(3 * number, 3 * number + 3))
             opening = first if template != "raw" else f"<s>{first}"
-            assert {text_of(prompt.context) for _, prompt in made} == {opening}
+            assert {text_of(prompt.context) for _, prompt in prompt_pairs} == {opening}
             if mode == "gold":
-                assert [text_of(prompt.question) for _, prompt in made] == ["", later[0], later[0] + later[1]]
+                assert [text_of(prompt.question) for _, prompt in prompt_pairs] == ["", later[0], later[0] + later[1]]
             else:
                 later = [f"</s>{text.removeprefix('<s>')}" for text in later]
-                assert text_of(made[2][1].question) == "".join(later)
-                assert [text_of(ids) for ids in made[2][1].turns] == ["", *later]
-                assert made[1][1].turns == made[2][1].turns[:2]
+                assert text_of(prompt_pairs[2][1].question) == "".join(later)
+                assert [text_of(ids) for ids in prompt_pairs[2][1].turns] == ["", *later]
+                assert prompt_pairs[1][1].turns == prompt_pairs[2][1].turns[:2]
 
 
 @pytest.mark.parametrize("member", MEMBERS)
