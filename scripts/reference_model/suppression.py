@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .families import Families
-from .network import TrainingLlama
+from .network import Layer, TrainingLlama
 from .rows import Batch, collate
 
 KINDS = (
@@ -61,6 +61,7 @@ def suppress(model: TrainingLlama, place: int, families: Families) -> None:
     heads, group = -(-shape.hidden // shape.head_dim), shape.query_heads // shape.kv_heads
     if heads > shape.kv_heads:
         raise ValueError(f"copy suppression needs {heads} KV heads of {shape.head_dim}, the model has {shape.kv_heads}")
+    assert isinstance(layer, Layer)
     probes, attention = probe(model, place, families), layer.self_attn
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
         norm.weight.fill_(1.0)
