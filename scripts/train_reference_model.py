@@ -61,6 +61,8 @@ def main(line: Sequence[str] | None = None) -> None:
         measure(arguments.evaluate, arguments.samples, arguments.into, arguments.data, arguments.device)
     elif arguments.out is None:
         parser.error("--out FOLDER is needed to train or export")
+    elif arguments.suppression_layer is not None and arguments.start_from is None:
+        parser.error("--suppression-layer needs --start-from MODEL: a layer is put between trained ones")
     elif arguments.export:
         from reference_model.export import export
 
