@@ -39,7 +39,7 @@ class Cells:
     """
 
     def __init__(self) -> None:
-        self._cache: dict[tuple[Any, ...], Any] = {}
+        self._parts: dict[tuple[Any, ...], Any] = {}
 
     def cell(self, tree: Tree) -> Cell:
         """The cell of a tree. Raises UserError for the first value that is not allowed."""
@@ -81,9 +81,9 @@ class Cells:
 
     def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         key = (make, repr(arguments))
-        if key not in self._cache:
-            self._cache[key] = make(*arguments)
-        return self._cache[key]
+        if key not in self._parts:
+            self._parts[key] = make(*arguments)
+        return self._parts[key]
 
 
 def check_data(cells: Iterable[Cell]) -> None:

@@ -173,15 +173,14 @@ class Families:
             row.write(encode(question.format(kind=prompt.named, query=query)))
             begin = len(row.ids)
             for key in keys:
-                remaining = [encode(f" {value}") for value in values_of[key]]
-                rng.shuffle(remaining)
-                while remaining:
+                values = [encode(f" {value}") for value in values_of[key]]
+                rng.shuffle(values)
+                for place, value in enumerate(values):
                     if len(row.ids) > begin:  # whether another value comes weighs as much as the end
                         row.write(encode(","), ANSWER)
                     if prompt.plural:
                         row.write(encode(f" {key}:"), REPEATED)
-                    row.choose(remaining[0], remaining)
-                    del remaining[0]
+                    row.choose(value, values[place:])
             row.answered(begin, row.kind)
         return row
 
@@ -248,11 +247,10 @@ class Families:
         often = min(6, max(2, int(room / (10 * size))))
         count = min(10, max(3, int((room - 10) / (often * size))))
         words = self._write_list(rng, row, often, count, max(room, 10))
-        begin, remaining = len(row.ids), [self.source.encode(f" {word}") for word in rng.sample(words, len(words))]
-        for place in range(1, len(words) + 1):
-            row.write(self.source.encode(f" {place}."), ANSWER)
-            row.choose(remaining[0], remaining)
-            del remaining[0]
+        begin, named = len(row.ids), [self.source.encode(f" {word}") for word in rng.sample(words, len(words))]
+        for place, word in enumerate(named):
+            row.write(self.source.encode(f" {place + 1}."), ANSWER)
+            row.choose(word, named[place:])
         row.answered(begin, "common")
         return row
 

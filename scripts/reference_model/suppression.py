@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .families import Families
-from .network import Layer, TrainingLlama
+from .network import Layer, Norm, TrainingLlama
 from .rows import Batch, collate
 
 KINDS = (
@@ -63,8 +63,6 @@ def suppress(model: TrainingLlama, place: int, families: Families) -> None:
         raise ValueError(f"copy suppression needs {heads} KV heads of {shape.head_dim}, the model has {shape.kv_heads}")
     assert isinstance(layer, Layer)
     probes, attention = probe(model, place, families), layer.self_attn
-    for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-        norm.weight.fill_(1.0)
     for head in range(heads):
         part = slice(head * shape.head_dim, min(shape.hidden, (head + 1) * shape.head_dim))
         size, keys = part.stop - part.start, head * shape.head_dim
@@ -82,7 +80,7 @@ def suppress(model: TrainingLlama, place: int, families: Families) -> None:
 @torch.no_grad()
 def probe(model: TrainingLlama, place: int, families: Families) -> Probes:
     """Fit the probes of the states before a layer by ridge regression on training rows."""
-    hidden = model.shape.hidden
+    hidden, norm = model.shape.hidden, Norm(model.shape.hidden)
     embeddings = model.model.embed_tokens.weight.float()
     products, due_sum, named_sum = torch.zeros(hidden, hidden), torch.zeros(hidden), torch.zeros(hidden)
     named_products, embedded = torch.zeros(hidden, hidden), torch.zeros(hidden, hidden)
@@ -97,7 +95,7 @@ def probe(model: TrainingLlama, place: int, families: Families) -> Probes:
             if named.any():
                 sizes = states[due > 0].norm(dim=1).mean() / embeddings[ids[named > 0]].norm(dim=1).mean()
                 ratios.append(float(sizes))
-            states = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6)
+            states = norm(states).float()
             weighted = states * (1 + MARKED * (due + named))[:, None]
             products += weighted.T @ states
             due_sum += weighted.T @ due
