@@ -137,7 +137,7 @@ class Niah(FromFiles, RulerTask):
         else:
             size = bisected_by_rate(draw, count_tokens, step, self.context_length, room)
         while True:
-            yield fitting(draw, count_tokens, size, step, room)
+            yield fitting(draw, count_tokens, size, step, room, 1 if essay else self._needles)
 
     def _draw(self, rng: random.Random, essay: Essays | None, size: int) -> Prompt:
         """One prompt over `size` words of `essay`, or lines; the order of the draws is the official one."""

@@ -196,8 +196,12 @@ def stepped(
     return size
 
 
-def fitting(draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int, step: int, room: int) -> Prompt:
-    """A prompt of at most `room` tokens: redrawn until it fits, each time smaller by `step` down to that.
+def fitting(
+    draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int, step: int, room: int, smallest: int = 1
+) -> Prompt:
+    """A prompt of at most `room` tokens: redrawn until it fits, each time smaller by `step` while it is larger.
+
+    smallest: the size that `draw` needs; the official code never ends where a step leads below it.
 
     Raises DoesNotFit: `TRIES` prompts of the smallest size were too long.
     """
@@ -208,7 +212,7 @@ def fitting(draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int,
         if tokens <= room:
             return prompt
         if size > step:
-            size -= step
+            size = max(size - step, smallest)
         else:
             too_long.append(tokens)
     raise DoesNotFit(max(too_long))

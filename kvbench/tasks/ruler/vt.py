@@ -83,7 +83,7 @@ class VariableTracking(RulerTask):
     def _of_2026(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
         example, draw = partial(self._draw, draws, letters=3, value=EXAMPLE_VALUE), partial(self._draw, draws)
         size = bisected_by_rate(example, count_tokens, EXAMPLE_STEP, EXAMPLE_TOKENS, EXAMPLE_TOKENS)
-        shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS)
+        shown = fitting(example, count_tokens, size, EXAMPLE_STEP, EXAMPLE_TOKENS, self._smallest_step)
         solved = f"{shown.text} {' '.join(shown.answers)}\n"
         size = bisected_by_rate(draw, count_tokens, self._step, self.context_length, room - count_tokens(solved))
 
@@ -95,7 +95,7 @@ class VariableTracking(RulerTask):
             return prompt.after(example.replace(EXAMPLE_VALUE, draws.value()) + "\n")
 
         while True:
-            yield fitting(with_example, count_tokens, size, self._step, room)
+            yield fitting(with_example, count_tokens, size, self._step, room, self._smallest_step)
 
     def _of_2024(self, count_tokens: CountTokens, draws: _Generators, room: int) -> Iterator[Prompt]:
         def example(size: int) -> Prompt:

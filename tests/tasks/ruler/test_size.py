@@ -66,3 +66,14 @@ def test_what_never_fits_ends():
     with pytest.raises(DoesNotFit, match="up to 4 tokens"):
         fitting(lambda size: prompt_of(probes(size)), len, 4, 4, 3)
     assert probes.sizes == [4] * TRIES
+
+
+def test_a_prompt_shrinks_to_the_smallest_haystack_that_holds_its_needles():
+    sizes, lengths = list[int](), iter([9, 9, 5])
+
+    def draw(size: int) -> Prompt:
+        sizes.append(size)
+        return prompt_of(next(lengths))
+
+    assert fitting(draw, len, 9, 5, 5, smallest=5) == prompt_of(5)
+    assert sizes == [9, 5, 5]
