@@ -22,7 +22,7 @@ class Shape:
 
     vocabulary: int
     hidden: int = 192
-    layers: int = 6
+    layers: int = 7
     query_heads: int = 8
     kv_heads: int = 4
     head_dim: int = 64
