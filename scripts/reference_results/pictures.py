@@ -9,19 +9,20 @@ from pathlib import Path
 from reference_results.sweeps import REFERENCE, TOP
 
 IMAGES = TOP / "docs" / "images"
+BUDGETS = "1.0,0.05,0.1,0.2,0.4,0.6,0.8"
 FIVE = {"policy": "full,streaming_llm,h2o,snapkv,tova", "score": "null,attn,obcache_joint"}
 PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
     "reference-tradeoff.png": (
         "tradeoff",
         REFERENCE / "main.parquet",
         {
-            "budget": "1.0,0.05,0.1,0.2,0.4",
-            "score": "null,attn,lava,cake",
-            "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava",
+            "budget": BUDGETS,
+            "score": "null,attn,lava,cake,kvzip",
+            "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava,kvzip",
         },
     ),
-    "tradeoff.png": ("tradeoff", REFERENCE / "main.parquet", FIVE | {"budget": "1.0,0.05,0.1,0.2,0.4"}),
-    "bars.png": ("bars", REFERENCE / "main.parquet", FIVE | {"budget": "0.1,0.2,1.0"}),
+    "tradeoff.png": ("tradeoff", REFERENCE / "main.parquet", FIVE | {"budget": BUDGETS}),
+    "bars.png": ("bars", REFERENCE / "main.parquet", FIVE | {"budget": "0.2,0.4,1.0"}),
     "kept.png": ("kept", REFERENCE / "kept", {"score": "null,attn"}),
     "split.png": ("split", REFERENCE / "kept", {"policy": "snapkv*"}),
 }

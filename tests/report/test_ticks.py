@@ -40,6 +40,19 @@ def test_numbers_of_the_cost_stand_apart(cell, results, x: str, factor: float) -
         assert_apart(drawn(tradeoff.draw, results(*cells), x=x))
 
 
+def test_numbers_of_many_budgets_stand_apart(cell, results) -> None:
+    """Budgets that double and two that do not: one of them has no number."""
+    shares = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+    cells = [
+        cell([1.0, 0.0], task=task, budget=str(share), kept_fraction=share, kept_tokens=400 * share)
+        for task in ("ruler/a", "ruler/b")
+        for share in shares
+    ]
+    with styled():
+        assert_apart(figure := drawn(tradeoff.draw, results(*cells)))
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["80 %", "40 %", "20 %", "10 %", "5 %"]
+
+
 def test_numbers_of_perplexities_stand_apart_over_wide_bands(cell, results) -> None:
     nats = np.array([[1.0, 4.0, 9.0], [7.0, 5.0, 8.0]])
     cells = [cell(nats.mean(1).tolist(), "h2o", metric="nll", task="pg19", cell="ab", budget="32")]

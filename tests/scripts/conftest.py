@@ -46,4 +46,6 @@ def source(modules: SimpleNamespace, tokenizer: Tokenizer):
         [f"noun{chr(97 + index % 26)}{chr(99 + index // 26)}" for index in range(40)],
     )
     book = " ".join(f"Nobody had seen the house number {index} of the long road." for index in range(900))
-    return modules.data.Source(lambda text: tokenizer.encode(text).ids, tokenizer.get_vocab_size(), adjectives, nouns, [book])
+    return modules.data.Source(
+        lambda text: tokenizer.encode(text).ids, tokenizer.get_vocab_size(), adjectives, nouns, [book]
+    )

@@ -46,7 +46,9 @@ def test_a_grown_model_answers_as_before(modules: SimpleNamespace) -> None:
     with torch.no_grad():
         before, after = (model.logits(model(ids, *rest)) for model in (old, grown))
     torch.testing.assert_close(after[..., :VOCABULARY], before, atol=0.1, rtol=0.02)
-    assert grown.state_dict()["model.layers.0.self_attn.q_proj.weight"][64 * heads :].std() > 0.01, "new heads can learn"
+    assert grown.state_dict()["model.layers.0.self_attn.q_proj.weight"][64 * heads :].std() > 0.01, (
+        "new heads can learn"
+    )
     with pytest.raises(ValueError, match="give the same hidden size"):
         grown_to(modules, hidden=32)
 

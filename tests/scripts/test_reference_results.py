@@ -149,6 +149,37 @@ def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
         assert set(counts["task"].to_pylist()) == set(part.tasks), part.name
 
 
+SHOWN = ("h2o", "tova", "streaming_llm", "snapkv", "ada_snapkv", "lava", "cake", "kvzip")
+HOSTS = ("h2o", "tova")
+
+
+@pytest.fixture(scope="module")
+def means(scripts: SimpleNamespace) -> dict[tuple[str, str, str | None, str], float]:
+    """The mean of every cell that is stored as it was computed, by task, policy, score and budget."""
+    rows = pq.read_table(scripts.sweeps.REFERENCE / "main.parquet")
+    rows = rows.filter(pc.equal(rows["store"], "flat"))
+    cells = rows.group_by(["task", "policy", "score", "budget"]).aggregate([("value", "mean")]).to_pylist()
+    return {(row["task"], row["policy"], row["score"], row["budget"]): row["value_mean"] for row in cells}
+
+
+@pytest.mark.parametrize("policy", SHOWN)
+def test_a_policy_is_seen_between_floor_and_ceiling(
+    means: dict[tuple[str, str, str | None, str], float], policy: str
+) -> None:
+    """At least four cells answer 30 to 90 % of what the full cache answers."""
+    full = {task: mean for (task, name, _, _), mean in means.items() if name == "full"}
+    shares = [mean / full[task] for (task, name, _, _), mean in means.items() if name == policy]
+    assert sum(0.3 <= share <= 0.9 for share in shares) >= 4
+
+
+@pytest.mark.parametrize("policy", HOSTS)
+def test_two_scores_of_a_host_differ(scripts: SimpleNamespace, policy: str) -> None:
+    """The paired difference of OBCache's key score from attention has an interval without 0."""
+    sides = (f"main policy={policy},score={score}" for score in ("attn", "obcache_key"))
+    line = scripts.pages.difference(scripts.pages.Comparison(policy, *sides))
+    assert line.low > 0 or line.high < 0
+
+
 def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tmp_path: Path) -> None:
     """Of at least 20 samples a mean, and as they would be drawn now; another matplotlib may place a line elsewhere."""
     pictures = scripts.pictures

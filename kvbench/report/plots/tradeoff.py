@@ -5,7 +5,6 @@ number of the question about a context, or of the turn, with a line for each bud
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,6 +20,8 @@ from kvbench.support.quantity import size
 SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes", "question"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
 PERCENT = (-4, 104)
+MOST_TICKS = 8
+LABEL_WIDTH = 0.12  # of a tick, as a share of a narrow panel
 """An axis of rates, the same in all figures."""
 
 _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
@@ -90,6 +91,15 @@ def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, i
     return drawn_xs
 
 
+def _apart(values: Sequence[float], factor: float) -> list[float]:
+    """The largest value, and each further one that is smaller than the last by more than a factor; descending."""
+    apart: list[float] = []
+    for value in sorted(values, reverse=True):
+        if not apart or factor * value < apart[-1]:
+            apart.append(value)
+    return apart
+
+
 def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
     """A logarithmic axis, as budgets double, and units on the ticks."""
     if x == "question":
@@ -97,12 +107,9 @@ def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
         return
     if xs and min(xs) > 0:
         axis.set_xscale("log", base=2)
-        ticks: list[float] = []
-        for value in sorted(xs):  # the same budget keeps slightly different shares of different tasks
-            if not ticks or value > 1.1 * ticks[-1]:
-                ticks.append(value)
-        if all(b / a > 1.25 for a, b in pairwise(ticks)) and len(ticks) <= 8:
-            axis.set_xticks(ticks)
+        ticks = _apart(xs, 1.1)  # the same budget keeps slightly different shares of different tasks
+        if len(ticks) <= MOST_TICKS:
+            axis.set_xticks(_apart(ticks, max(1.1, (max(xs) / min(xs)) ** LABEL_WIDTH)))
         else:
             base, subs = (10, (1, 2, 5)) if x == "fraction" else (2, (1,))
             axis.xaxis.set_major_locator(LogLocator(base, subs, numticks=5 if x == "bytes" else 8))
