@@ -15,8 +15,8 @@ EXTRAS := dev,docs
 SCRIPTS ?= $(sort $(wildcard benchmarks/*.py))
 PYTEST_ARGS ?= -n 2 -m "not slow"
 
-DEMO := policy=full,streaming_llm,h2o,tova,snapkv score=attn,obcache_joint budget=0.1,0.2,0.4 \
-	task.samples=50 task.context_length=512 results.dir=results/demo
+DEMO := policy=full,streaming_llm,h2o,tova,snapkv,ada_snapkv score=attn,obcache_joint budget=0.4,0.6,0.8 \
+	task=ruler/fwe task.max_new_tokens=24 task.samples=50 task.context_length=512 results.dir=results/demo
 
 .PHONY: help demo test test-slurm check docs gate pictures reference reference-full bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
@@ -48,7 +48,7 @@ docs: $(VENV)/.installed-dev  ## build the site of docs/ into build/site; fails 
 gate: $(VENV)/.installed-dev  ## make the first samples of results/reference again and compare (a minute or two)
 	@$(BIN)/python scripts/reference.py gate
 
-reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (a quarter of an hour on two cores)
+reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (an hour on two cores)
 	@$(BIN)/python scripts/reference.py run
 	@$(BIN)/python scripts/reference.py pack
 	@$(BIN)/python scripts/reference.py pages

@@ -5,12 +5,14 @@ noise of another processor moves few kept sets and few answers; so on top of it,
 
 * at most a fifth of all kept sets may differ, and three quarters of those of any one cell that has eight;
 * where a kept set is the same, so is the answer, unless two tokens were nearly as likely (top-2 margin below 0.001);
+* where an answer is the same, so is its value;
 * of a book, where it is at hand, the mean loss of a token may differ by 0.02 nats, and what is held not at all.
 """
 
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from kvbench.records import Row
@@ -99,16 +101,22 @@ def differences(baseline: Sequence[Row], current: Sequence[Row]) -> list[str]:
         if len(changes) >= ENOUGH and sum(changes) > MOVED_OF_CELL * len(changes)
     ]
     if broken:
-        named = "; ".join(" ".join(str(part) for part in cell if part is not None) for cell in broken[:_LISTED])
-        problems.append(f"kept sets: of {len(broken)} cells more than three quarters differ: {named}")
+        problems.append(f"kept sets: of {len(broken)} cells more than three quarters differ: {_named(broken)}")
     other_answers = [row for row, other in same if row.prediction != other.prediction and _sure(row, other)]
     if other_answers:
-        named = "; ".join(
-            " ".join(str(part) for part in _key(row) if part is not None) for row in other_answers[:_LISTED]
-        )
+        named = _named(map(_key, other_answers))
         problems.append(f"answers: {len(other_answers)} of {len(same)} differ from the same kept pairs: {named}")
+    other_values = [row for row, other in both if row.prediction == other.prediction and row.value != other.value]
+    if other_values:
+        named = _named(map(_key, other_values))
+        problems.append(f"values: {len(other_values)} of {len(both)} differ for the same answer: {named}")
     print(f"reference: {len(same)} of {len(hashed)} kept sets are the same, {len(both)} rows compared")
     return problems
+
+
+def _named(keys: Iterable[tuple[str | int | None, ...]]) -> str:
+    """The first few of some cells or rows, each in its words."""
+    return "; ".join(" ".join(str(part) for part in key if part is not None) for key in islice(keys, _LISTED))
 
 
 def _key(row: Row) -> tuple[str | int | None, ...]:

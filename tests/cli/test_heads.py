@@ -9,6 +9,7 @@ import torch
 
 from kvbench.eviction.scores.triattention import read_statistics
 from tests.cli.conftest import Command, rows_of
+from tests.embedded import KV_HEADS, LAYERS
 
 READ = ("task=ruler/niah_single_1", "task.context_length=1024", "task.max_new_tokens=2", "score.chunk=190")
 
@@ -136,9 +137,10 @@ ANSWERED = ("task=ruler/niah_single_1", "task.context_length=512", "task.max_new
 def test_a_budget_table_is_written_and_read(kvbench: Command) -> None:
     """And other settings that make no sense for it are refused."""
     result = kvbench("heads", *ANSWERED, "score=key_diff", "policy.recent=8", "--output", "budgets.npy")
-    assert result.code == 0 and "budgets.npy: 5 layers of 2 KV heads of model reference" in result.err
+    assert result.code == 0 and f"budgets.npy: {LAYERS} layers of {KV_HEADS} KV heads of model reference" in result.err
     table = np.load("budgets.npy")
-    assert table.shape == (99, 5, 2) and table[:90].mean(axis=(1, 2)) == pytest.approx(np.arange(1, 91) / 100, abs=0.01)
+    assert table.shape == (99, LAYERS, KV_HEADS)
+    assert table[:90].mean(axis=(1, 2)) == pytest.approx(np.arange(1, 91) / 100, abs=0.01)
     run = ("run", *ANSWERED, "policy=lukv", "policy.layers.path=budgets.npy", "score=key_diff", "budget=0.3")
     assert kvbench(*run, "results.dir=rows").code == 0
     assert len(rows_of(Path("rows"))) == 2

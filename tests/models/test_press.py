@@ -26,6 +26,7 @@ from kvbench.models.press import REFUSED, Press, imported
 from kvbench.run.memory import hidden_bytes
 from kvbench.run.plan import plan
 from tests import presses
+from tests.embedded import HIDDEN, LAYERS, QUERY_HEADS
 from tests.models.families import tiny
 
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
@@ -88,7 +89,7 @@ def test_the_plan_counts_the_copy_of_hidden_states() -> None:
     words = "task=ruler/niah_single_1 task.context_length=5000 model.max_length=6000 policy=snapkv score=kvpress"
     (tree,) = combinations(parse([*words.split(), "score.press=tests.presses.Norms"]))
     (group,) = plan([Cells().cell(tree)], set()).groups
-    assert hidden_bytes(group) == (2 * 5000 * 192 * 4, 5 * 4 * 5000 * 4)
+    assert hidden_bytes(group) == (2 * 5000 * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
 
 
 BAD = {

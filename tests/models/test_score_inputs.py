@@ -28,6 +28,7 @@ from kvbench.models.prefill import Prefill
 from kvbench.run.memory import hidden_bytes, memory_text
 from kvbench.run.plan import plan
 from kvbench.run.prefill_job import run_prefill_job
+from tests.embedded import HIDDEN, LAYERS, QUERY_HEADS
 from tests.models.conftest import tiny_llama
 from tests.models.families import FAMILIES, tiny
 from tests.run.test_prefill_job import cells, samples_of
@@ -167,14 +168,16 @@ def test_other_cells_have_the_same_rows_beside_a_score_that_reads_the_prompt_at_
 
 
 def test_the_plan_counts_hidden_states() -> None:
-    """The embedded model has 5 layers of 4 query heads and 192 numbers a hidden state; at most 4096 tokens a pass."""
+    """At most 4096 tokens are read in a pass."""
     words = "task=ruler/niah_single_1 task.context_length=5000 model.max_length=6000 policy=snapkv score=attn"
     (tree,) = combinations(parse(words.split()))
     cell = Cells().cell(tree)
     for score, held in ((Hidden(), 4096), (WholePrompt(), 5000)):
         (group,) = plan([replace(cell, score=score)], set()).groups
-        assert hidden_bytes(group) == (held * 192 * 4, 5 * 4 * 5000 * 4)
-        text = f"hidden states {held * 768 / 2**20:.1f} MiB, computed from them by scores at most 0.4 MiB"
+        assert hidden_bytes(group) == (held * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
+        sizes = (held * HIDDEN * 4, LAYERS * QUERY_HEADS * 5000 * 4)
+        hidden, scored = (f"{size / 2**20:.1f} MiB" for size in sizes)
+        text = f"hidden states {hidden}, computed from them by scores at most {scored}"
         assert text in str(memory_text(group))
     (group,) = plan([cell], set()).groups
     assert hidden_bytes(group) is None and "hidden states" not in str(memory_text(group))

@@ -10,6 +10,7 @@ from kvbench.papers.item import Item, Layout, item_of, names
 from kvbench.papers.numbers import Placed, places, published
 from kvbench.papers.settings import cells_of_item
 from kvbench.support import paths
+from tests.embedded import KV_HEADS, LAYERS
 from tests.papers.test_wins import summary
 
 
@@ -241,12 +242,13 @@ def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):
     (own,) = runs_of("kvzip/head_scores", policy="kvzip")
     assert {"scbench/qa_eng", "scbench/kv"} < set(values(own, "task")) and len(values(own, "task")) == 4
     table = tmp_path / "heads.tsv"
-    table.write_text("0.25\t0.75\n" * 5)
+    shares = [0.25, 0.75, 0.5, 0.0][:KV_HEADS]
+    table.write_text(("\t".join(map(str, shares)) + "\n") * LAYERS)
     words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=384", f"score.path={table}"]
     assert main(["paper", "kvzip/head_scores", *words, f"results.dir={tmp_path}", "--format", "csv"]) == 0
     lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     ours = [float(line["mean"]) for line in lines if line["policy"].startswith("duo_attention")]
-    assert ours == [0.25, 0.75] * 5
+    assert ours == shares * LAYERS
 
 
 def test_low_ratios_of_kvzip_run_on_short_examples():

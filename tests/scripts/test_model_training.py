@@ -1,6 +1,5 @@
 """The network, its growth, measuring: the parts of the training script that could be wrong unnoticed."""
 
-import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from kvbench.support import paths
-
-REFERENCE = paths.assets() / "reference"
-CONFIG = json.loads((REFERENCE / "config.json").read_text(encoding="utf-8"))
-VOCABULARY = CONFIG["vocab_size"]
+from tests.embedded import FOLDER, KV_HEADS, LAYERS, QUERY_HEADS, VOCABULARY
 
 
 @pytest.mark.parametrize("evicted", [False, True], ids=["causal", "evicted"])
@@ -21,7 +16,7 @@ def test_the_network_is_that_of_transformers(modules: SimpleNamespace, evicted: 
     """Over more than one block, with positions that skip ahead; bfloat16 products differ by their rounding."""
     from transformers import LlamaForCausalLM
 
-    expected = LlamaForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
+    expected = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     network = grown_to(modules)
     ids = torch.randint(1, VOCABULARY, (2, 200), generator=torch.Generator().manual_seed(2))
     positions = torch.arange(200).expand(2, -1) + 50 * (torch.arange(200) > 90)
@@ -38,17 +33,16 @@ def test_the_network_is_that_of_transformers(modules: SimpleNamespace, evicted: 
 
 
 def test_a_grown_model_answers_as_before(modules: SimpleNamespace) -> None:
-    heads, kv_heads = CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"]
-    larger = {"layers": CONFIG["num_hidden_layers"] + 2, "query_heads": 2 * heads, "kv_heads": 2 * kv_heads}
+    heads, kv_heads = QUERY_HEADS, KV_HEADS
+    larger = {"layers": LAYERS + 2, "query_heads": 2 * heads, "kv_heads": 2 * kv_heads}
     old, grown = grown_to(modules), grown_to(modules, **larger, inner=768, vocabulary=VOCABULARY + 4)
     ids = torch.randint(1, VOCABULARY, (2, 33))
     rest = torch.arange(33).expand(2, -1), torch.zeros(2, 33, dtype=torch.bool), torch.tensor([33, 33])
     with torch.no_grad():
         before, after = (model.logits(model(ids, *rest)) for model in (old, grown))
     torch.testing.assert_close(after[..., :VOCABULARY], before, atol=0.1, rtol=0.02)
-    assert grown.state_dict()["model.layers.0.self_attn.q_proj.weight"][64 * heads :].std() > 0.01, (
-        "new heads can learn"
-    )
+    queries = grown.state_dict()["model.layers.0.self_attn.q_proj.weight"]
+    assert queries[64 * heads :].std() > 0.01, "new heads can learn"
     with pytest.raises(ValueError, match="give the same hidden size"):
         grown_to(modules, hidden=32)
 
@@ -58,7 +52,7 @@ def test_a_layer_that_begins_as_suppression_takes_named_values_away(
 ) -> None:
     monkeypatch.setattr(modules.suppression, "BATCHES", 1)
     monkeypatch.setattr(modules.suppression, "ROWS", 6)
-    place, layers = 2, CONFIG["num_hidden_layers"] + 1
+    place, layers = 2, LAYERS + 1
     network, families = grown_to(modules, added={place}, layers=layers), modules.families.Families(source)
     batch = modules.rows.collate([families.row(random.Random(seed), "values/essay", 400) for seed in range(12)], 400)
     before = named_and_right(network, batch)
@@ -89,7 +83,7 @@ def named_and_right(network, batch) -> torch.Tensor:
 def grown_to(modules: SimpleNamespace, added=(), **larger: int):
     """The reference model in the training network, as large or larger."""
     network = modules.network.TrainingLlama(modules.network.Shape(**{"vocabulary": VOCABULARY} | larger))
-    modules.growth.start_from(REFERENCE, network, added)
+    modules.growth.start_from(FOLDER, network, added)
     return network
 
 
@@ -98,12 +92,12 @@ def test_measuring_goes_on_where_it_stopped(
 ) -> None:
     monkeypatch.setattr(modules.evaluation, "policies", lambda folder, samples: [])
     figures, file = (("ruler/niah_single_1", 512, 42), ("ruler/niah_multikey_2", 384, 42)), tmp_path / "figures.jsonl"
-    first = modules.evaluation.measure(REFERENCE, 3, file, None, figures=figures[:1])
-    both = modules.evaluation.measure(REFERENCE, 3, file, None, figures=figures)
+    first = modules.evaluation.measure(FOLDER, 3, file, None, figures=figures[:1])
+    both = modules.evaluation.measure(FOLDER, 3, file, None, figures=figures)
     assert both["figures"][0] == first["figures"][0]
     assert first["figures"][0]["mean"] == 1.0 and first["figures"][0]["n"] == 3
     assert len(file.read_text().splitlines()) == 3  # two figures, and the policies
-    modules.evaluation.measure(REFERENCE, 2, file, None, figures=figures[:1])
+    modules.evaluation.measure(FOLDER, 2, file, None, figures=figures[:1])
     assert len(file.read_text().splitlines()) == 5  # other samples are another measurement
 
 
@@ -122,7 +116,7 @@ def test_a_window_as_long_as_the_text_changes_no_perplexity(
 ) -> None:
     from transformers import LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
+    model = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
     monkeypatch.setattr(modules.perplexity, "TOKENS", 150)
     monkeypatch.setattr(modules.perplexity, "SKIPPED", 50)
     books = [" ".join(f"{name} walked {index} miles." for index in range(400)) for name in ("Ann", "Bob", "Cy")]

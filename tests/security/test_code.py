@@ -17,6 +17,7 @@ from kvbench.support import paths
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.lock import Download, Output
 from tests.cli.conftest import Command
+from tests.embedded import KV_HEADS, LAYERS
 from tests.plugins import made_up
 
 
@@ -51,7 +52,7 @@ def test_a_pickle_beside_safetensors_is_not_looked_at(model: Path, tmp_path: Pat
     marker = tmp_path / "taken"
     shutil.copy(paths.assets() / "reference" / "model.safetensors", model)
     (model / "pytorch_model.bin").write_bytes(pickle.dumps(Taken(marker)))
-    assert model_info(ModelSpec("hf", str(model))).heads == (5, 2)
+    assert model_info(ModelSpec("hf", str(model))).heads == (LAYERS, KV_HEADS)
     assert not marker.exists()
 
 

@@ -24,6 +24,7 @@ from kvbench.run.plan import Cell, plan
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from tests.cli.conftest import Command
+from tests.embedded import KV_HEADS, LAYERS
 from tests.run.survival.faking import FakeEngine, go, put_in, sweep
 
 ROOMS = ("rows", "leases", "processes", "jobs", "sweeps", "kept", "prompts", "cells", "environments", "probes")
@@ -112,7 +113,7 @@ def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.M
     with pytest.raises(ValueError, match=r"its chat template needs more than 1 s or 2 GiB"):
         model_info(spec)
     assert time.monotonic() - before < 60
-    assert model_info(replace(spec, chat="never")).heads == (5, 2)
+    assert model_info(replace(spec, chat="never")).heads == (LAYERS, KV_HEADS)
 
 
 TEMPLATES = {
@@ -130,7 +131,7 @@ TEMPLATES = {
 @pytest.mark.parametrize("template", [*TEMPLATES, 5, {"name": "x"}], ids=range(len(TEMPLATES) + 2))
 def test_a_template_that_fails_is_one_line(model: Path, template: object) -> None:
     spec = with_template(model, template)
-    assert model_info(spec).heads == (5, 2)
+    assert model_info(spec).heads == (LAYERS, KV_HEADS)
     message = TEMPLATES[template] if isinstance(template, str) else ""
     with pytest.raises(UserError, match=f"the model's chat template refuses: {re.escape(message)}"):
         chat.render(AutoTokenizer.from_pretrained(model), None, "hello")
