@@ -32,7 +32,7 @@ from kvbench.run.memory import cell_bytes, halving, memory_of, memory_text, out_
 from kvbench.run.plan import plan
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
-from tests.embedded import HEAD_DIM, KV_HEADS, LAYERS
+from tests.embedded import HEAD_DIM, KV_HEADS, LAYERS, QUERY_HEADS
 from tests.models.conftest import tiny_llama
 from tests.models.families import tiny
 from tests.run.test_prefill_job import cells, outcomes, samples_of
@@ -286,7 +286,7 @@ def test_a_broken_config_json_is_left_to_transformers(text: str, tmp_path: Path)
 
 def test_the_embedded_model_is_planned_without_transformers() -> None:
     heads = LAYERS * KV_HEADS
-    expected = 512 * heads * 2 * HEAD_DIM * 4, heads, KV_HEADS
+    expected = 512 * heads * 2 * HEAD_DIM * 4, heads, QUERY_HEADS // KV_HEADS
     code = f"""
 import sys
 from kvbench.models.loading.spec import ModelSpec

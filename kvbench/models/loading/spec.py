@@ -64,8 +64,8 @@ class Shape:
 class ModelSpec:
     """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model; with
     neither it is the embedded reference model. `kernels`: None for Triton on a GPU where it can run, else PyTorch; in
-    names of cells it counts as `torch`. `dtype=auto` is that of the weights; the embedded model's are stored in bfloat16 and
-    computed in float32. `system` is the text of a system turn before the user's, in chat templates.
+    names of cells it counts as `torch`. `dtype=auto` is that of the weights; the embedded ones, stored in bfloat16, are
+    computed with in float32. `system` is the text of a system turn before the user's, in chat templates.
 
     These fields are not part of a cell's identity: `threads` limits the CPU threads of torch (None: torch's choice),
     `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the

@@ -71,6 +71,8 @@ def check_page(out: Path) -> None:
         raise UserError(f"--out {out}: allowed: a file name that ends in .html")
 
 
+MOST_TASKS = 4
+"""Tasks that a title names."""
 BARS = 96
 """Ranges of positions in which a sample's kept KV pairs are shown."""
 LONGEST = 4000
@@ -131,7 +133,10 @@ def page_of(
     names = sorted({row.environment for row in rows if row.environment})
     recorded = [folder.read_environment(name) or {} for name in names] if folder.path.is_dir() else []
     environments = [{key: content[key] for key in ALLOWED if key in content} for content in recorded if content]
-    title = ", ".join(sorted({row.task for row in rows})[:3])
+    tasks = sorted({row.task for row in rows})
+    title = ", ".join(
+        tasks if len(tasks) <= MOST_TASKS else [*tasks[: MOST_TASKS - 1], f"{len(tasks) - MOST_TASKS + 1} more tasks"]
+    )
     cells = [_cell(line) for line in summaries(rows)]
     readable = {name: prompt.data for name, prompt in shown.items()}
     return Page(title, cells, drill, readable, environments, len(rows), sum(map(len, chosen.values())))
