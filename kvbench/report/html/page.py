@@ -134,12 +134,11 @@ def page_of(
     recorded = [folder.read_environment(name) or {} for name in names] if folder.path.is_dir() else []
     environments = [{key: content[key] for key in ALLOWED if key in content} for content in recorded if content]
     tasks = sorted({row.task for row in rows})
-    title = ", ".join(
-        tasks if len(tasks) <= MOST_TASKS else [*tasks[: MOST_TASKS - 1], f"{len(tasks) - MOST_TASKS + 1} more tasks"]
-    )
+    if len(tasks) > MOST_TASKS:
+        tasks = [*tasks[:MOST_TASKS], f"{len(tasks) - MOST_TASKS} more"]
     cells = [_cell(line) for line in summaries(rows)]
     readable = {name: prompt.data for name, prompt in shown.items()}
-    return Page(title, cells, drill, readable, environments, len(rows), sum(map(len, chosen.values())))
+    return Page(", ".join(tasks), cells, drill, readable, environments, len(rows), sum(map(len, chosen.values())))
 
 
 def _cell(line: Summary) -> dict[str, Any]:
