@@ -46,7 +46,7 @@ which only `make gpu-check` asks for, take 576 on sm_90; what a single score ask
 """
 WITHOUT_PRODUCTS = (
     *("_merge", "_append", "_evict", "_reorder", "_turned", "_row_sums"),
-    *("_norms", "_caote", "_key_diff", "_deviations", "_lag_scores", "_newest_alike", "_redundancy"),
+    *("_norms", "_leverages", "_caote", "_key_diff", "_deviations", "_lag_scores", "_newest_alike", "_redundancy"),
 )
 """Kernels that multiply no matrices of half precision."""
 DTYPES = ("bfloat16", "float16", "float32")
@@ -217,6 +217,7 @@ def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> La
 
     def launch() -> None:
         refining_kernels.norms(pairs, segments, 1 + squared, 3 if fast else None)
+        refining_kernels.leverages(pairs, pairs, segments, 16 if fast else None)
         refining_kernels.caote(host, pairs, segments, squared, fast, 1e-12)
         refining_kernels.key_diff(pairs, segments)
         refining_kernels.lag_scores(pairs, pairs, segments, 4, 64, fast)

@@ -52,7 +52,16 @@ KERNELS = {
     "triton_tail": ("_append", "_with_tail"),
     "triton_slots": ("_evict", "_evict_in_order", "_reorder", "_turned"),
     "triton_rows": ("_row_sums",),
-    "triton_refine": ("_norms", "_caote", "_key_diff", "_deviations", "_lag_scores", "_newest_alike", "_redundancy"),
+    "triton_refine": (
+        "_norms",
+        "_leverages",
+        "_caote",
+        "_key_diff",
+        "_deviations",
+        "_lag_scores",
+        "_newest_alike",
+        "_redundancy",
+    ),
 }
 """Our kernels by module."""
 

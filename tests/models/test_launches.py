@@ -109,8 +109,9 @@ CASES = {
     "rkv, pooled": ([(UNIFORM, RKV())], 1, 60, 60),
     "key_diff": ([(STREAMING, KeyDiff())], 1, 60, 60),
     "cur": ([(STREAMING, Cur())], 1, 60, 60),
-    "cur, projected": ([(STREAMING, Cur(leverage="key", sketch=8))], 1, 60, 66),
+    "cur, projected": ([(STREAMING, Cur(leverage="key", sketch=8))], 1, 60, 60),
     "lagkv": ([(STREAMING, LagKV(sink=2, lag=8))], 1, 60, 60),
+    "cur, lagkv, key_diff": ([(STREAMING, score) for score in (Cur(), LagKV(sink=2, lag=8), KeyDiff())], 1, 60, 60),
     "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 60),
 }
 """Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""

@@ -1,4 +1,4 @@
-"""Triton kernels that finish scores over ragged segments: norms, CAOTE, KeyDiff, LagKV, the redundancy of R-KV.
+"""Triton kernels that finish scores over ragged segments: norms, leverages, CAOTE, KeyDiff, LagKV, redundancy of R-KV.
 
 Everything is float32, shares of CAOTE float64. The references are the scores themselves, over heads of one length. A
 result has a number per slot of every segment; those behind its pairs mean nothing unless a function says so.
@@ -54,6 +54,44 @@ def _norms(
             tl.store(result + segment * longest + slot, norm, mask=slot < longest)
     if LARGEST:
         tl.store(result + segment, most)
+
+
+def leverages(
+    keys: FlatPairs, values: FlatPairs, segments: Segments, span: int | None
+) -> Float[Tensor, "2 segments slots"]:
+    """The squared norm of every key and value over the sum of its span (None: of its segment); 0 behind the pairs."""
+    count, head_dim, longest = len(segments.starts), keys.shape[1], segments.longest
+    span = span or longest
+    result = torch.empty(2, count, longest, dtype=torch.float32, device=keys.device)
+    with torch.cuda.device_of(keys):
+        _leverages[(count, triton.cdiv(longest, span), 2)](
+            keys, values, result, segments.starts, segments.lengths, longest, span, count * longest,
+            HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
+        )  # fmt: skip
+    return result
+
+
+@triton.jit
+def _leverages(
+    keys, values, result, starts, lengths, longest, span, plane, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    BLOCK: tl.constexpr
+):  # fmt: skip
+    segment, states = tl.program_id(0).to(tl.int64), keys
+    if tl.program_id(2) == 1:
+        states = values
+    start, dims = tl.load(starts + segment), tl.arange(0, PADDED_DIM)
+    first = tl.program_id(1) * span
+    stop = tl.minimum(first + span, longest)
+    length = tl.minimum(tl.load(lengths + segment), stop)
+    row, total = result + tl.program_id(2) * plane + segment * longest, 0.0
+    for begin in range(first, length, BLOCK):
+        x = _block(states, start, begin, length, dims, HEAD_DIM, BLOCK)
+        total += tl.sum(tl.sum(x * x, 1), 0)
+    total = tl.maximum(total, 1.1754943508222875e-38)  # a span of zeros counts 0
+    for begin in range(first, stop, BLOCK):
+        slot = begin + tl.arange(0, BLOCK)
+        x = _block(states, start, begin, length, dims, HEAD_DIM, BLOCK)
+        tl.store(row + slot, tl.sum(x * x, 1) / total, mask=slot < stop)
 
 
 def caote(host: Slots, values: FlatPairs, segments: Segments, squared: bool, fast: bool, resolved: float) -> Slots:

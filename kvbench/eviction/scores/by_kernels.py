@@ -96,8 +96,7 @@ class Ragged:
             return self.kernels.key_diff(self.layer.keys, self.segments)
         if isinstance(self.score, Cur):
             states = (self.score.projected(part, self.layer.index) for part in (self.layer.keys, self.layer.values))
-            norms = torch.stack([self.kernels.norms(part, self.segments, 2) for part in states])
-            return self.score.of_squares(norms.square().masked_fill_(self.behind, 0))
+            return self.score.of_shares(*self.kernels.leverages(*states, self.segments, self.score.span))
         if isinstance(self.score, LagKV):
             settings = self.score.sink, self.score.lag, self.score.cross
             return self.kernels.lag_scores(self.layer.keys, self.layer.values, self.segments, *settings)

@@ -129,7 +129,13 @@ class Cur(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         states = (self.projected(part.float(), layer.index) for part in layer.dense)
-        return self.of_squares(torch.stack([part.square().sum(dim=-1) for part in states]))
+        return self.of_shares(*(self._shares(part.square().sum(dim=-1)) for part in states))
+
+    def _shares(self, squares: Float[Tensor, "heads slots"]) -> Float[Tensor, "heads slots"]:
+        """Squared norms over the sums of their spans."""
+        slots, span = squares.shape[1], self.span or squares.shape[1]
+        spans = F.pad(squares, (0, -slots % span)).unflatten(-1, (-1, span))
+        return (spans / _positive(spans.sum(dim=-1, keepdim=True))).flatten(-2)[..., :slots]
 
     def projected(self, states: Float[Tensor, "*_ head_dim"], layer: int) -> Float[Tensor, "*_ width"]:
         """Keys or values of a layer in the directions of `sketch`; as they are if there is none."""
@@ -138,18 +144,21 @@ class Cur(Score):
         directions = torch.randn(states.shape[-1], self.sketch, generator=generator(self.seed, layer, self.sketch))
         return states.float() @ (directions.to(states.device, non_blocking=True) / self.sketch**0.5)
 
-    def of_squares(self, squares: Float[Tensor, "2 heads slots"]) -> Float[Tensor, "heads slots"]:
-        """The score from the squared norms of keys and values, which are 0 behind the pairs of a head."""
-        slots, tiny = squares.shape[2], torch.finfo(squares.dtype).tiny
-        span = self.span or slots
-        spans = F.pad(squares, (0, -slots % span)).unflatten(-1, (-1, span))
-        keys, values = (spans / spans.sum(dim=-1, keepdim=True).clamp_min(tiny)).flatten(-2)[..., :slots]
+    def of_shares(
+        self, keys: Float[Tensor, "heads slots"], values: Float[Tensor, "heads slots"]
+    ) -> Float[Tensor, "heads slots"]:
+        """The score from the shares of keys and values in their spans, which are 0 behind the pairs of a head."""
         if self.leverage == "kv_product":
             scores = keys * values
         elif self.leverage == "kv_avg":
             scores = (keys + values) / 2
         else:
             scores = keys if self.leverage == "key" else values
-        scores = scores / scores.sum(dim=1, keepdim=True).clamp_min(tiny)
+        scores = scores / _positive(scores.sum(dim=1, keepdim=True))
         scores[:, : self.sink] = 1
         return scores
+
+
+def _positive(sums: Float[Tensor, "*_"]) -> Float[Tensor, "*_"]:
+    """Sums to divide by, of numbers that are 0 where they are."""
+    return sums.clamp_min(torch.finfo(sums.dtype).tiny)

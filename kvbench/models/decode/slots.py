@@ -21,7 +21,7 @@ from kvbench.cache.kernels.row_sums import RowTerm
 from kvbench.cache.kv_cache import POSITION, ROTATED, DensePairs, LayerCache, Window
 from kvbench.cache.shapes import Rows
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
-from kvbench.eviction.scores.by_kernels import merge_of, row_term
+from kvbench.eviction.scores.by_kernels import finishes, merge_of, row_term
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
 from kvbench.models.rope import KeyReRotation
 
@@ -298,7 +298,8 @@ class SlotLayer(ABC):
             state = {name: numbers[run.segments, :length].flatten() for name, numbers in self.states.items()}
         else:
             keys, values, state = self._keys, self.pairs[1], {}
-            reads = run.stepping.score.inputs.window  # by a kernel, which reads no positions
+            score = run.stepping.score
+            reads = score.inputs.window or finishes(score)  # by a kernel, which reads no positions
             flat = self.positions.flatten()
             positions = self._bases[:1].expand(len(keys)) if reads else flat.index_select(0, self._places)
             offsets = self.starts[run.start : run.stop + 1]

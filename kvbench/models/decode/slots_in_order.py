@@ -132,8 +132,9 @@ class SlotsInOrder(SlotLayer):
         rows = joined(self._rows) if self._observes else None
         sums = self._sums(rows)
         parts = [self._ranked(run, rows, sums, group, in_kernels) for run in self.runs]
-        scores, unpooled = (parts[0][at] if len(parts) == 1 else torch.cat([p[at] for p in parts]) for at in (0, 1))
-        unpooled = scores if all(part[0] is part[1] for part in parts) else unpooled
+        scores = unpooled = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
+        if any(part[0] is not part[1] for part in parts):
+            unpooled = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts])
         kept = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
         if in_kernels:
             self._keep_by_kernels(scores, unpooled, kept, by_score)
