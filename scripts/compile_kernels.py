@@ -187,12 +187,15 @@ def _slots(dtype: torch.dtype, head_dim: int, accumulated: bool, pooled: bool) -
 
 
 def _in_order(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool) -> Launch:
-    """Evicting the worst pair of each segment, moving all pairs, and re-rotating keys."""
+    """Appending a pair to each segment, evicting the worst one, moving all pairs, and re-rotating keys."""
     numbers, scores = torch.zeros(planes, 2, 256, dtype=torch.int32), torch.zeros(2, 256)
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
     sizes, pairs = torch.tensor([249, 120], dtype=torch.int32), torch.zeros(2, 512, head_dim, dtype=dtype)
+    new, order = torch.zeros(1, 2, 1, head_dim, dtype=dtype), torch.tensor([1, 0]) if pooled else None
+    token = torch.zeros(3, 1, 1, dtype=torch.int32)
 
     def launch() -> None:
+        slot_kernels.append(pairs, numbers, new, new, order, segments, token, pooled)
         ties = scores.clone() if pooled else None
         slot_kernels.evict_in_order(pairs, numbers, scores, ties, segments, sizes, sizes, sizes)
         slot_kernels.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes)

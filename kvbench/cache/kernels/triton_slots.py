@@ -1,5 +1,6 @@
-"""Triton kernels that evict from segments. `evict`: the newest pair of a full one takes the slot of its worst pair.
-`evict_in_order`: the pairs behind the worst one move up by a slot. `reorder`: all pairs move. `turned` re-rotates keys.
+"""Triton kernels of slots. `append`: every segment gets a pair. `evict`: the newest pair of a full one takes the slot of
+its worst pair. `evict_in_order`: the pairs behind the worst one move up by a slot. `reorder`: all pairs move. `turned`
+re-rotates keys.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
@@ -19,6 +20,56 @@ MOVED = 32
 Numbers = Float[Tensor, "segments slots"]
 PerSlot = Int[Tensor, "segments slots"]
 PerSegment = Int[Tensor, "segments"]
+New = Float[Tensor, "cells kv_heads 1 head_dim"]
+
+
+def append(
+    pairs: Float[Tensor, "2 pairs head_dim"],
+    numbers: Int[Tensor, "planes segments slots"],
+    keys: New,
+    values: New,
+    order: PerSegment | None,
+    segments: Segments,
+    newest: Int[Tensor, "_ 1 1"],
+    rotated: bool,
+) -> None:
+    """Write the new pair of every segment to its last slot, its position `newest`, and 0 for its state.
+
+    order: the cache heads of all cells in the order of segments; several may share the pairs of a KV head. rotated: the
+    last number of a pair is its slot, as float32.
+    """
+    (planes, count, room), (cells, kv_heads, _, head_dim) = numbers.shape, keys.shape
+    with torch.cuda.device_of(pairs):
+        _append_pair[(count,)](
+            pairs, numbers, keys.contiguous(), values.contiguous(), segments.starts if order is None else order,
+            segments.starts, segments.lengths, newest, count // (cells * kv_heads), room, pairs.stride(0),
+            numbers.stride(0), PLANES=planes, ORDERED=order is not None, ROTATED=rotated, HEAD_DIM=head_dim,
+            PADDED_DIM=triton.next_power_of_2(head_dim),
+        )  # fmt: skip
+
+
+@triton.jit
+def _append_pair(
+    pairs, numbers, keys, values, order, starts, lengths, newest, copies, room, value, plane, PLANES: tl.constexpr,
+    ORDERED: tl.constexpr, ROTATED: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr
+):  # fmt: skip
+    segment = tl.program_id(0).to(tl.int64)
+    head, slot = segment, tl.load(lengths + segment) - 1
+    if ORDERED:
+        head = tl.load(order + segment)
+    dims = tl.arange(0, PADDED_DIM)
+    inside = dims < HEAD_DIM
+    source = head // copies * HEAD_DIM + dims
+    target = pairs + (tl.load(starts + segment) + slot) * HEAD_DIM + dims
+    tl.store(target, tl.load(keys + source, mask=inside), mask=inside)
+    tl.store(target + value, tl.load(values + source, mask=inside), mask=inside)
+    place = numbers + segment * room + slot
+    tl.store(place, tl.load(newest))
+    for number in tl.static_range(1, PLANES):
+        if ROTATED and number == PLANES - 1:
+            tl.store(place + number * plane, slot.to(tl.float32).to(tl.int32, bitcast=True))
+        else:
+            tl.store(place + number * plane, 0)
 
 
 def evict(
@@ -36,8 +87,7 @@ def evict(
     """Evict from every segment that holds more than its capacity; which ones have a score that is NaN or inf.
 
     The worst pair has the lowest pooled score, then the lowest score, then the highest position. The first `sinks`
-    slots and the newest `recent` positions, up to `newest`, are kept. The last slot is free then, and has the position
-    of the next token and a running score of 0. pooled: in the order of positions, and the slots
+    slots and the newest `recent` positions, up to `newest`, are kept. pooled: in the order of positions, and the slots
     in this order; None: the scores themselves.
     """
     room, head_dim = positions.shape[1], pairs.shape[2]
@@ -96,10 +146,8 @@ def _evict(
         tl.store(target, tl.load(source, mask=inside), mask=inside)
         tl.store(target + value, tl.load(source + value, mask=inside), mask=inside)
         tl.store(positions + row + hole, tl.load(newest))
-        tl.store(positions + row + length - 1, tl.load(newest) + 1)
         if STATE:
             tl.store(state + row + hole, tl.load(state + row + length - 1))
-            tl.store(state + row + length - 1, 0.0)
 
 
 @triton.jit

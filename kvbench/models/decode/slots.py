@@ -28,7 +28,6 @@ from kvbench.models.rope import KeyReRotation
 FREE = torch.iinfo(POSITION).max
 """The position of an empty slot: later than any token."""
 
-NewPairs = Float[Tensor, "2 segments new head_dim"]
 Fresh = Int[Tensor, "3 1 new"]
 """The positions of new tokens, and 0 for their state, on the device."""
 
@@ -174,7 +173,7 @@ class SlotLayer(ABC):
         """Slots of a segment of this length, which may keep `limit` pairs."""
 
     @abstractmethod
-    def _evict(self, window: Window | None, new: NewPairs, token: int, fresh: Fresh, due: bool) -> None:
+    def _evict(self, window: Window | None, token: int, fresh: Fresh, due: bool) -> None:
         """Record what the new tokens saw, `window`, and evict if it is `due`."""
 
     @abstractmethod
@@ -241,27 +240,32 @@ class SlotLayer(ABC):
 
         token: the position of the first.
         """
-        segments, new, head_dim = len(self.owners), queries.shape[2], queries.shape[3]
-        pairs = torch.stack((keys, values)).view(2, -1, new, head_dim)
-        pairs = pairs.repeat_interleave(segments // pairs.shape[1], dim=1) if pairs.shape[1] < segments else pairs
-        rows = queries.reshape(segments, -1, head_dim)
+        rows = queries.reshape(len(self.owners), -1, queries.shape[3])
         dtype = torch.float32 if rule.sinks is None or self.decode is not None else rule.sinks.dtype
         sinks = sinks_by_row(rule.sinks, self.cells, self.cache_heads, 1, dtype)
         if self.order is not None:
-            rows, pairs = rows.index_select(0, self.order), pairs.index_select(1, self.order)
+            rows = rows.index_select(0, self.order)
             sinks = None if sinks is None else sinks.index_select(0, self.order)
-        self.pairs.index_copy_(1, self._free_slots, pairs.flatten(1, 2))
-        self._number(fresh)
+        self._append(keys, values, fresh)
         self._keys, self._views = self._shown(), {}
         outputs, window = self._observe(rows, rule, sinks)
-        self._evict(window, pairs, token, fresh, due)
+        self._evict(window, token, fresh, due)
         self._keys, self._views = self.pairs[0], {}
         outputs = outputs.view(rows.shape)
         outputs = outputs if self.inverse is None else outputs.index_select(0, self.inverse)
         return outputs.to(queries.dtype).view(queries.shape)
 
-    def _number(self, fresh: Fresh) -> None:
-        """Give new pairs their positions and states."""
+    def _append(self, keys: KVHeads, values: KVHeads, fresh: Fresh) -> None:
+        """Write new pairs behind those of their segments, with their positions and states."""
+        if self._kernels is not None:
+            arrays = self.pairs, self._numbers_of_slots, keys, values, self.order, self._segments
+            self._kernels.append(*arrays, fresh, ROTATED in self.states)
+            return
+        segments, (new, head_dim) = len(self.owners), keys.shape[2:]
+        pairs = torch.stack((keys, values)).view(2, -1, new, head_dim)
+        pairs = pairs.repeat_interleave(segments // pairs.shape[1], dim=1) if pairs.shape[1] < segments else pairs
+        pairs = pairs if self.order is None else pairs.index_select(1, self.order)
+        self.pairs.index_copy_(1, self._free_slots, pairs.flatten(1, 2))
         self._numbers_of_slots.scatter_(2, self._columns, fresh[: len(self._columns)].expand(self._columns.shape))
         if self._slots_of_new is not None:  # the model rotated them by their slots
             self.states[ROTATED].scatter_(1, self._columns[0], self._slots_of_new)

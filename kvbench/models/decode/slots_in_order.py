@@ -21,7 +21,7 @@ from kvbench.eviction.allocation.heads import SharedHeads
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.ranking import best_first, mean_over_heads
 from kvbench.eviction.scores.by_kernels import Ragged, finishes
-from kvbench.models.decode.slots import Fresh, NewPairs, Reading, Run, SlotLayer, not_finite
+from kvbench.models.decode.slots import Fresh, Reading, Run, SlotLayer, not_finite
 from kvbench.support.errors import UserError
 
 Columns = Float[Tensor, "segments slots"]
@@ -84,7 +84,7 @@ class SlotsInOrder(SlotLayer):
     def _observes(self) -> bool:
         return self.reading.every is not None and any(run.stepping.score.inputs.window for run in self.runs)
 
-    def _evict(self, window: Window | None, new: NewPairs, token: int, fresh: Fresh, due: bool) -> None:
+    def _evict(self, window: Window | None, token: int, fresh: Fresh, due: bool) -> None:
         if window is not None and self._observes:
             self._rows.append(window)
             del self._rows[: -self._most_rows]

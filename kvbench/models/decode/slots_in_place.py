@@ -15,7 +15,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import reduce_group
-from kvbench.models.decode.slots import Fresh, NewPairs, Reading, SlotLayer, not_finite
+from kvbench.models.decode.slots import Fresh, Reading, SlotLayer, not_finite
 
 Slots = Float[Tensor, "segments slots"]
 
@@ -40,7 +40,6 @@ class SlotsInPlace(SlotLayer):
     def __init__(
         self, layers: Sequence[LayerCache], steppings: Sequence[IncrementalEviction], reading: Reading
     ) -> None:
-        self._numbered = False
         self._sinks = steppings[0].policy.sinks
         super().__init__(layers, steppings, reading)
         pools = [steppings[cell].policy.pool for cell, _ in self.owners]
@@ -77,11 +76,7 @@ class SlotsInPlace(SlotLayer):
         self._evicting = [length > limit for length, limit in zip(self.grown, self.limits, strict=True)]
         self._evicts = torch.tensor(self._evicting).to(self.device, non_blocking=True)
 
-    def _number(self, fresh: Fresh) -> None:
-        if not self._numbered:  # the kernel that evicts has done so
-            super()._number(fresh)
-
-    def _evict(self, window: Window | None, new: NewPairs, token: int, fresh: Fresh, due: bool) -> None:
+    def _evict(self, window: Window | None, token: int, fresh: Fresh, due: bool) -> None:
         """Add to the running scores; let the newest pair of each full segment take the slot of the worst one.
 
         The worst one has the lowest score, then the lowest unpooled score, then the highest position.
@@ -90,11 +85,10 @@ class SlotsInPlace(SlotLayer):
         if state is not None or any(self._evicting):
             scores = self._scores(window)
             if any(self._evicting):
-                self._replace_worst(scores, new[:, :, 0], token, fresh)
+                self._replace_worst(scores, token, fresh)
             else:
                 self.broken = not_finite(scores)
         if self.lengths != self.limits:
-            self._numbered = False
             self.lengths = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
             self._see_lengths()
 
@@ -122,9 +116,7 @@ class SlotsInPlace(SlotLayer):
             return state
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _replace_worst(
-        self, scores: Slots, newest: Float[Tensor, "2 segments head_dim"], token: int, fresh: Fresh
-    ) -> None:
+    def _replace_worst(self, scores: Slots, token: int, fresh: Fresh) -> None:
         positions, first, pooled, order = self.positions, self._sinks, None, None
         if any(pool is not None for _, pool in self._pools):  # along the tokens, before the newest protected ones
             order = positions.argsort(dim=1)
@@ -136,7 +128,6 @@ class SlotsInPlace(SlotLayer):
             limits = self._most, self._recent, self._first, fresh
             state = self.states.get(ACCUMULATED)
             self.broken = self._kernels.evict(self.pairs, positions, state, scores, ranking, self._segments, *limits)
-            self._numbered = True
             return
         self.broken = not_finite(scores)
         ranked = scores if pooled is None or order is None else torch.empty_like(pooled).scatter_(1, order, pooled)
@@ -147,6 +138,6 @@ class SlotsInPlace(SlotLayer):
             better = unpooled != unpooled.amin(dim=1, keepdim=True)
         slot = positions[:, first:].masked_fill(better, -1).argmax(dim=1) + first
         slot = torch.where(self._evicts, slot, self._columns[0, :, 0])
-        self.pairs.index_copy_(1, self._bases + slot, newest)
+        self.pairs.index_copy_(1, self._bases + slot, self.pairs.index_select(1, self._free_slots))
         numbers, index = self._numbers_of_slots, slot[None, :, None].expand_as(self._columns)
         numbers.scatter_(2, index, numbers.gather(2, self._columns))
