@@ -113,8 +113,7 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _sums(dtype, head_dim, VARIANCE_AND_OUTPUTS)
         yield _decode(dtype, head_dim, 4)
         yield _tail(dtype, head_dim, 4, softcap=30.0, sinks=torch.zeros(4))
-        yield _slots(dtype, head_dim, accumulated=True, pooled=True)
-        yield _in_order(dtype, head_dim, planes=2, pooled=True)
+        yield _slots(dtype, head_dim, planes=2, pooled=True)
         yield _rows(dtype, head_dim, 4, softcap=30.0)
         yield _refined(dtype, head_dim, squared=False, fast=False)
         return
@@ -134,9 +133,8 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _decode(dtype, head_dim, rows, softcap=softcap)
         for sinks in (None, torch.zeros(rows)):
             yield _tail(dtype, head_dim, rows, softcap=softcap, sinks=sinks)
-    for accumulated, pooled in product((False, True), repeat=2):
-        yield _slots(dtype, head_dim, accumulated, pooled)
-        yield _in_order(dtype, head_dim, 1 + accumulated, pooled)
+    for planes, (pooled, ordered) in product((1, 2), ((False, False), (True, False), (True, True))):
+        yield _slots(dtype, head_dim, planes, pooled, ordered)
     for group, softcap in product((1, 4, 8), (None, 30.0)):
         yield _rows(dtype, head_dim, group, softcap=softcap)
     yield _rows(dtype, head_dim, 4, state=(torch.zeros(2, 256), torch.ones(2, dtype=torch.int32)))
@@ -175,18 +173,7 @@ def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launc
     return f"tail rows={rows} {'sinks' if options['sinks'] is not None else ''}", launch
 
 
-def _slots(dtype: torch.dtype, head_dim: int, accumulated: bool, pooled: bool) -> Launch:
-    """Evicting a pair from each segment that is full."""
-    positions, scores = torch.zeros(2, 256, dtype=torch.int32), torch.zeros(2, 256)
-    segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
-    sizes, newest = torch.tensor([249, 120], dtype=torch.int32), torch.zeros(2, 1, 1, dtype=torch.long)
-    state, ranking = scores.clone() if accumulated else None, (scores.clone(), positions.clone()) if pooled else None
-    pairs = torch.zeros(2, 512, head_dim, dtype=dtype)
-    arrays = (pairs, positions, state, scores, ranking, segments, sizes, sizes, sizes, newest)
-    return f"slots accumulated={accumulated} pooled={pooled}", partial(slot_kernels.evict, *arrays)
-
-
-def _in_order(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool) -> Launch:
+def _slots(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool, ordered: bool = False) -> Launch:
     """Appending a pair to each segment, evicting the worst one, moving all pairs, and re-rotating keys."""
     numbers, scores = torch.zeros(planes, 2, 256, dtype=torch.int32), torch.zeros(2, 256)
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
@@ -196,12 +183,13 @@ def _in_order(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool) -> L
 
     def launch() -> None:
         slot_kernels.append(pairs, numbers, new, new, order, segments, token, pooled)
-        ties = scores.clone() if pooled else None
-        slot_kernels.evict_in_order(pairs, numbers, scores, ties, segments, sizes, sizes, sizes)
+        ranked = scores.expand(1 + pooled, -1, -1).clone()
+        places = scores.argsort() if ordered else None
+        slot_kernels.evict(pairs, numbers, ranked, places, segments, sizes, sizes, sizes, sizes, token)
         slot_kernels.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes)
         slot_kernels.turned(pairs[0], scores, segments, torch.ones(head_dim // 2), interleaved=pooled)
 
-    return f"in order planes={planes} pooled={pooled}", launch
+    return f"slots planes={planes} pooled={pooled} ordered={ordered}", launch
 
 
 def _rows(dtype: torch.dtype, head_dim: int, group: int, **options: Any) -> Launch:
@@ -215,7 +203,7 @@ def _rows(dtype: torch.dtype, head_dim: int, group: int, **options: Any) -> Laun
 
 def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> Launch:
     """The last steps of scores."""
-    pairs, host = torch.zeros(512, head_dim, dtype=dtype), torch.zeros(2, 256)
+    pairs, host = torch.zeros(512, head_dim, dtype=dtype), torch.zeros(2, 2, 256)
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
 
     def launch() -> None:

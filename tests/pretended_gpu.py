@@ -50,7 +50,7 @@ COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
 KERNELS = {
     "triton": ("_column_sums", "_over_splits", "_merge"),
     "triton_tail": ("_append", "_with_tail"),
-    "triton_slots": ("_append_pair", "_evict", "_evict_in_order", "_reorder", "_turned"),
+    "triton_slots": ("_append_pair", "_evict", "_reorder", "_turned"),
     "triton_rows": ("_row_sums",),
     "triton_refine": (
         "_norms",

@@ -112,6 +112,12 @@ CASES = {
     "cur, projected": ([(STREAMING, Cur(leverage="key", sketch=8))], 1, 60, 60),
     "lagkv": ([(STREAMING, LagKV(sink=2, lag=8))], 1, 60, 60),
     "cur, lagkv, key_diff": ([(STREAMING, score) for score in (Cur(), LagKV(sink=2, lag=8), KeyDiff())], 1, 60, 60),
+    "in place and not": (
+        [(UNIFORM, Caote()), (UNIFORM, Lava()), (UNIFORM, RKV()), (ACCUMULATING, Attention())],
+        1,
+        60,
+        60,
+    ),
     "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 60),
 }
 """Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""

@@ -197,6 +197,28 @@ def test_a_cell_has_the_same_bits_in_any_company(every: int) -> None:
         assert torch.equal(own.freeze().layers[0].keys, caches[cell].layers[0].keys)
 
 
+MIXED: list[tuple[Policy, Score]] = [
+    *((POOLED, score) for score in (Attention(), Caote(), Lava(), OBCacheJoint())),
+    *((H2O, Attention()), (STREAMING, Recency()), (STREAMING, LagKV(sink=1, lag=3)), (CHUNKS, Attention())),
+    *((AVERAGED, OBCacheKey()), (TOVA, RKV()), (replace(AVERAGED, state="overwrite"), RKV()), (H2O, KeyDiff())),
+]
+"""Cells whose newest pair takes the slot of the worst one, and others."""
+
+
+def test_cells_that_evict_in_place_lie_beside_others() -> None:
+    """In one store of the kernels, with the same bits as alone."""
+    pytest.importorskip("triton")
+    evictions = steppings(MIXED)
+    arrays = given(len(evictions), [8, *[1] * 8], torch.float32)
+    outputs, caches = together([cache_of(stepping, 1, "triton") for stepping in evictions], arrays, RULES["plain"])
+    check_alone(evictions, 1, arrays, RULES["plain"], (outputs, caches), 1e-3)
+    for cell in range(0, len(evictions), 3):
+        own = cache_of(evictions[cell], 1, "triton")
+        alone, _ = together([own], [[part[cell : cell + 1] for part in each] for each in arrays], RULES["plain"])
+        assert all(torch.equal(left[0], right[cell]) for left, right in zip(alone, outputs, strict=True))
+        assert torch.equal(own.freeze().layers[0].keys, caches[cell].layers[0].keys)
+
+
 def test_local_layers_of_several_cells() -> None:
     """Caches of different content: each cell attends to its own window, as it does alone."""
     rule, (stepping, *_) = Rule(0.3, sliding_window=6), steppings([(TOVA, Attention())])

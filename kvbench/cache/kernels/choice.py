@@ -112,5 +112,5 @@ def refining_kernels_of(kernels: Kernels) -> Any:
 
 
 def slot_kernels_of(kernels: Kernels) -> Any:
-    """The module that evicts from slots: `evict`, `evict_in_order`, `reorder` and `turned`; None: plain PyTorch."""
+    """The module that keeps slots: `append`, `evict`, `reorder` and `turned`; None: plain PyTorch."""
     return import_module("kvbench.cache.kernels.triton_slots") if kernels == "triton" else None

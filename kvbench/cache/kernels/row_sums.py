@@ -27,7 +27,7 @@ RowTerm = Literal[
     "exact_zeroed",
 ]
 """As in `column_sums`, with a single row. `of_others`: the pair of the token itself counts 0. `logit`: the scaled
-logit. `nothing`: 0."""
+logit of the older pairs, or of a lone one, and -inf for all others. `nothing`: 0."""
 ROW_TERMS: tuple[RowTerm, ...] = get_args(RowTerm)
 Merge = Literal["sum", "mean", "max", "none"]
 MERGES: tuple[Merge, ...] = get_args(Merge)
@@ -69,4 +69,6 @@ def row_sums(
             )[named]  # fmt: skip
         merged = {"sum": sums.sum(0), "mean": sums.mean(0), "max": sums.amax(0), "none": sums[0]}
         result[number, :length] = merged[merge]
+        if term == "logit":
+            result[number, max(1, length - 1) :] = -torch.inf
     return result

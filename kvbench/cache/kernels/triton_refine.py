@@ -16,6 +16,7 @@ from kvbench.cache.kernels.ragged_decode import FlatPairs, Segments
 BLOCK = 32
 """Pairs that a program holds."""
 Slots = Float[Tensor, "segments slots"]
+Planes = Float[Tensor, "planes segments slots"]
 
 
 def norms(states: FlatPairs, segments: Segments, power: int, largest: int | None = None) -> Slots:
@@ -94,13 +95,14 @@ def _leverages(
         tl.store(row + slot, tl.sum(x * x, 1) / total, mask=slot < stop)
 
 
-def caote(host: Slots, values: FlatPairs, segments: Segments, squared: bool, fast: bool, resolved: float) -> Slots:
-    """CAOTE of every pair from the scores of its host; `fast`: FastCAOTE."""
-    count, head_dim = len(segments.starts), values.shape[1]
+def caote(host: Planes, values: FlatPairs, segments: Segments, squared: bool, fast: bool, resolved: float) -> Planes:
+    """CAOTE of every pair from the scores of its host, plane by plane; `fast`: FastCAOTE."""
+    planes, count, longest = host.shape
+    head_dim = values.shape[1]
     result = torch.empty(host.shape, dtype=torch.float32, device=values.device)
     with torch.cuda.device_of(values):
-        _caote[(count,)](
-            host.contiguous(), values, result, segments.starts, segments.lengths, segments.longest, resolved,
+        _caote[(count, planes)](
+            host, values, result, segments.starts, segments.lengths, longest, host.stride(0), resolved,
             SQUARED=squared, FAST=fast, HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
         )  # fmt: skip
     return result
@@ -108,16 +110,18 @@ def caote(host: Slots, values: FlatPairs, segments: Segments, squared: bool, fas
 
 @triton.jit
 def _caote(
-    host, values, result, starts, lengths, longest, resolved, SQUARED: tl.constexpr, FAST: tl.constexpr,
+    host, values, result, starts, lengths, longest, plane, resolved, SQUARED: tl.constexpr, FAST: tl.constexpr,
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
     start, length = tl.load(starts + segment), tl.load(lengths + segment)
-    row, dims = segment * longest, tl.arange(0, PADDED_DIM)
+    host += tl.program_id(1) * plane + segment * longest
+    result += (tl.program_id(1) * tl.num_programs(0) + segment) * longest
+    dims = tl.arange(0, PADDED_DIM)
     mass = tl.zeros([BLOCK], tl.float64)
     for begin in range(0, length, BLOCK):
         slot = begin + tl.arange(0, BLOCK)
-        mass += tl.load(host + row + slot, mask=slot < length, other=0.0).to(tl.float64)
+        mass += tl.load(host + slot, mask=slot < length, other=0.0).to(tl.float64)
     total = tl.sum(mass, 0)
     bounded = tl.where(total > 0, total, 1.0)
     centre, furthest = tl.zeros([PADDED_DIM], tl.float32), 0.0
@@ -129,7 +133,7 @@ def _caote(
         if FAST:
             centre += tl.sum(v, 0) / length
         else:
-            h = tl.load(host + row + slot, mask=held, other=0.0).to(tl.float64)
+            h = tl.load(host + slot, mask=held, other=0.0).to(tl.float64)
             share = tl.where(total > 0, h / bounded, 0.0).to(tl.float32)
             centre += tl.sum(v * share[:, None], 0)
     for begin in range(0, length, BLOCK):
@@ -141,12 +145,12 @@ def _caote(
         bound = tl.sqrt(tl.sum(v * v, 1)) + tl.sqrt(furthest)
         if SQUARED:
             distance, bound = distance * distance, bound * bound
-        h = tl.load(host + row + slot, mask=held, other=0.0).to(tl.float64)
+        h = tl.load(host + slot, mask=held, other=0.0).to(tl.float64)
         share = tl.where(total > 0, h / bounded, 0.0)
         left = tl.where(total > 0, (total - h) / bounded, 1.0)
         change = share / tl.maximum(left, resolved) * distance.to(tl.float64)
         change = tl.where(left < resolved, tl.maximum(change, bound.to(tl.float64)), change)
-        tl.store(result + row + slot, change.to(tl.float32), mask=held)
+        tl.store(result + slot, change.to(tl.float32), mask=held)
 
 
 def key_diff(keys: FlatPairs, segments: Segments) -> Slots:

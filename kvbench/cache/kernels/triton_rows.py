@@ -54,7 +54,8 @@ def row_sums(
     state: tuple[Sums, PerSegment] | None = None,
 ) -> Sums:
     """As the reference, with the CODES of terms and merges. state: where the sums go, in place, and the segments whose
-    sums are added to what is there; segments of `nothing` stay as they are.
+    sums are added to what is there; segments of `nothing`, and slots behind the pairs of others than `logit`, stay as
+    they are.
 
     Raises UserError for float64, and for head_dim above 256.
     """
@@ -150,6 +151,9 @@ def _row_sums(
     if merge == MEAN:
         total = total / GROUP
     total = tl.where(held, total, 0.0)
+    if term == LOGIT:  # a softmax follows
+        total = tl.where(column < tl.maximum(length - 1, 1), total, float("-inf"))
+        held = column < longest
     place = result + segment * longest + column
     if ADD:
         old = column < tl.where(tl.load(adds + segment) != 0, length, 0)

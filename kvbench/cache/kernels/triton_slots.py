@@ -1,6 +1,5 @@
-"""Triton kernels of slots. `append`: every segment gets a pair. `evict`: the newest pair of a full one takes the slot of
-its worst pair. `evict_in_order`: the pairs behind the worst one move up by a slot. `reorder`: all pairs move. `turned`
-re-rotates keys.
+"""Triton kernels of slots. `append`: every segment gets a pair. `evict`: the newest pair takes the slot of the worst;
+or all behind the worst move up by a slot. `reorder`: all pairs move. `turned` re-rotates keys.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
@@ -74,185 +73,110 @@ def _append_pair(
 
 def evict(
     pairs: Float[Tensor, "2 pairs head_dim"],
-    positions: PerSlot,
-    state: Numbers | None,
-    scores: Numbers,
-    pooled: tuple[Numbers, PerSlot] | None,
+    numbers: Int[Tensor, "planes segments slots"],
+    scores: Float[Tensor, "pooling segments slots"],
+    order: PerSlot | None,
     segments: Segments,
     capacities: PerSegment,
-    recent: PerSegment,
     sinks: PerSegment,
+    recent: PerSegment,
+    in_place: PerSegment,
     newest: Int[Tensor, "_ 1 1"],
 ) -> Bool[Tensor, "segments"]:
-    """Evict from every segment that holds more than its capacity; which ones have a score that is NaN or inf.
+    """Evict the worst pair of every segment that holds one more than its capacity; which ones have a score that is NaN
+    or inf.
 
-    The worst pair has the lowest pooled score, then the lowest score, then the highest position. The first `sinks`
-    slots and the newest `recent` positions, up to `newest`, are kept. pooled: in the order of positions, and the slots
-    in this order; None: the scores themselves.
+    The worst pair has the lowest score, then the lowest unpooled score, then the highest position. The first `sinks`
+    slots are kept. So are the last `recent` ones, or with `in_place`, where slots are in no order, the newest `recent`
+    positions, up to `newest`; the newest pair then takes the slot of the worst one.
+
+    numbers: positions and state, which move with the pairs. scores: with and without pooling if there are two planes.
+    order: the slots in the order of positions, which pooled scores are in; None: the order of slots.
     """
-    room, head_dim = positions.shape[1], pairs.shape[2]
-    broken = torch.empty(len(positions), dtype=torch.bool, device=pairs.device)
-    ranked, order = (scores, positions) if pooled is None else pooled
+    (planes, count, room), head_dim = numbers.shape, pairs.shape[2]
+    broken = torch.empty(count, dtype=torch.bool, device=pairs.device)
     with torch.cuda.device_of(pairs):
-        _evict[(len(positions),)](
-            pairs, positions, positions if state is None else state, scores, ranked, order, segments.starts,
-            segments.lengths, capacities, recent, newest, broken, room, sinks, pairs.stride(0),
-            STATE=state is not None, POOLED=pooled is not None,
-            HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
+        _evict[(count,)](
+            pairs, numbers, scores[0], scores[-1], numbers if order is None else order, segments.starts,
+            segments.lengths, capacities, sinks, recent, in_place, newest, broken, room, pairs.stride(0),
+            numbers.stride(0), PLANES=planes, POOLED=len(scores) > 1, ORDERED=order is not None, HEAD_DIM=head_dim,
+            PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK, MOVED=MOVED,
         )  # fmt: skip
     return broken
 
 
 @triton.jit
 def _evict(
-    pairs, positions, state, scores, ranked, order, starts, lengths, capacities, recent, newest, broken,
-    room, sinks, value, STATE: tl.constexpr, POOLED: tl.constexpr,
-    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
+    pairs, numbers, scores, unpooled, order, starts, lengths, capacities, sinks, recent, in_place, newest, broken,
+    room, value, plane, PLANES: tl.constexpr, POOLED: tl.constexpr, ORDERED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr, MOVED: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
-    row, length, first = segment * room, tl.load(lengths + segment), tl.load(sinks + segment)
-    last = tl.load(newest).to(tl.int32) - tl.load(recent + segment).to(tl.int32)
+    row, length, takes_slot = segment * room, tl.load(lengths + segment), tl.load(in_place + segment) != 0
+    first, protected = tl.load(sinks + segment), tl.load(recent + segment)
+    last = tl.where(takes_slot, tl.load(newest), length - 1) - protected
     infinity = float("inf")
     lowest, second, wrong = infinity, infinity, 0
     for begin in range(0, length, BLOCK):
-        slot, candidate, score, rank = _slots(
-            begin, row, length, first, last, positions, scores, ranked, order, POOLED, BLOCK
+        slot, position, candidate, score = _candidates(
+            begin, row, length, first, last, takes_slot, numbers, scores, order, ORDERED, BLOCK
         )
-        wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
-        lowest = tl.minimum(lowest, tl.min(tl.where(candidate, rank, infinity), 0))
-    tl.store(broken + segment, wrong != 0)
-    if length > tl.load(capacities + segment):
-        if POOLED:
-            for begin in range(0, length, BLOCK):
-                slot, candidate, score, rank = _slots(
-                    begin, row, length, first, last, positions, scores, ranked, order, POOLED, BLOCK
-                )
-                second = tl.minimum(second, tl.min(tl.where(candidate & (rank == lowest), score, infinity), 0))
-        best = tl.full([], -1, tl.int64)  # the position in the upper half, the slot in the lower one
-        for begin in range(0, length, BLOCK):
-            slot, candidate, score, rank = _slots(
-                begin, row, length, first, last, positions, scores, ranked, order, POOLED, BLOCK
-            )
-            worst = candidate & (rank == lowest)
-            if POOLED:
-                worst = worst & (score == second)
-            position = tl.load(positions + row + slot, mask=worst, other=0).to(tl.int64)
-            best = tl.maximum(best, tl.max(tl.where(worst, (position << 32) | slot, -1), 0))
-        hole = tl.where(best < 0, length - 1, best & 0xFFFFFFFF)
-        dims = tl.arange(0, PADDED_DIM)
-        inside = dims < HEAD_DIM
-        start = tl.load(starts + segment)
-        source, target = pairs + (start + length - 1) * HEAD_DIM + dims, pairs + (start + hole) * HEAD_DIM + dims
-        tl.store(target, tl.load(source, mask=inside), mask=inside)
-        tl.store(target + value, tl.load(source + value, mask=inside), mask=inside)
-        tl.store(positions + row + hole, tl.load(newest))
-        if STATE:
-            tl.store(state + row + hole, tl.load(state + row + length - 1))
-
-
-@triton.jit
-def _slots(
-    begin, row, length, first, last, positions, scores, ranked, order, POOLED: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """A block of slots: their numbers, which may be evicted, and their scores, unpooled and pooled."""
-    column = begin + tl.arange(0, BLOCK)
-    inside = column < length
-    slot = column.to(tl.int64)
-    if POOLED:
-        slot = tl.load(order + row + column, mask=inside, other=0)
-    score = tl.load(scores + row + slot, mask=inside, other=0.0)
-    rank = score
-    if POOLED:
-        rank = tl.load(ranked + row + column, mask=inside, other=0.0)
-    position = tl.load(positions + row + slot, mask=inside, other=0)
-    return slot, inside & (slot >= first) & (position <= last), score, rank
-
-
-def evict_in_order(
-    pairs: Float[Tensor, "2 pairs head_dim"],
-    numbers: Int[Tensor, "planes segments slots"],
-    scores: Numbers,
-    unpooled: Numbers | None,
-    segments: Segments,
-    capacities: PerSegment,
-    sinks: PerSegment,
-    recent: PerSegment,
-) -> Bool[Tensor, "segments"]:
-    """Evict the worst pair of every segment that holds one more than its capacity; which ones have a score that is NaN
-    or inf.
-
-    The worst pair has the lowest score, then the lowest unpooled score, then the last slot. The first `sinks` and the
-    last `recent` slots are kept. numbers: positions and state, which move with the pairs.
-    """
-    planes, count, room = numbers.shape
-    head_dim, broken = pairs.shape[2], torch.empty(count, dtype=torch.bool, device=pairs.device)
-    with torch.cuda.device_of(pairs):
-        _evict_in_order[(count,)](
-            pairs, numbers, scores, scores if unpooled is None else unpooled, segments.starts, segments.lengths,
-            capacities, sinks, recent, broken, room, pairs.stride(0), numbers.stride(0), PLANES=planes,
-            POOLED=unpooled is not None, HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
-            MOVED=MOVED,
-        )  # fmt: skip
-    return broken
-
-
-@triton.jit
-def _evict_in_order(
-    pairs, numbers, scores, unpooled, starts, lengths, capacities, sinks, recent, broken, room, value, plane,
-    PLANES: tl.constexpr, POOLED: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr,
-    MOVED: tl.constexpr
-):  # fmt: skip
-    segment = tl.program_id(0).to(tl.int64)
-    row, length = segment * room, tl.load(lengths + segment)
-    first, last = tl.load(sinks + segment), length - tl.load(recent + segment)
-    infinity = float("inf")
-    lowest, second, wrong = infinity, infinity, 0
-    for begin in range(0, length, BLOCK):
-        slot, candidate, score = _between(begin, row, first, last, scores, BLOCK)
         wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
         lowest = tl.minimum(lowest, tl.min(tl.where(candidate, score, infinity), 0))
     tl.store(broken + segment, wrong != 0)
     if length > tl.load(capacities + segment):
         if POOLED:
             for begin in range(0, length, BLOCK):
-                slot, candidate, score = _between(begin, row, first, last, scores, BLOCK)
+                slot, position, candidate, score = _candidates(
+                    begin, row, length, first, last, takes_slot, numbers, scores, order, ORDERED, BLOCK
+                )
                 tied = candidate & (score == lowest)
                 plain = tl.load(unpooled + row + slot, mask=tied, other=0.0)
                 second = tl.minimum(second, tl.min(tl.where(tied, plain, infinity), 0))
-        worst = tl.full([], -1, tl.int32)
+        worst = tl.full([], -1, tl.int64)  # the position in the upper half, the slot in the lower one
         for begin in range(0, length, BLOCK):
-            slot, candidate, score = _between(begin, row, first, last, scores, BLOCK)
+            slot, position, candidate, score = _candidates(
+                begin, row, length, first, last, takes_slot, numbers, scores, order, ORDERED, BLOCK
+            )
             tied = candidate & (score == lowest)
             if POOLED:
                 tied = tied & (tl.load(unpooled + row + slot, mask=tied, other=0.0) == second)
-            worst = tl.maximum(worst, tl.max(tl.where(tied, slot, -1), 0))
-        worst = tl.where(worst < 0, length - 1, worst)
+            worst = tl.maximum(worst, tl.max(tl.where(tied, (position.to(tl.int64) << 32) | slot, -1), 0))
+        hole = tl.where(worst < 0, length - 1, (worst & 0xFFFFFFFF).to(tl.int32))
         tl.debug_barrier()  # the scores may be the state, which moves
+        stop = tl.where(takes_slot, tl.minimum(hole + 1, length - 1), length - 1)
+        step = tl.where(takes_slot, length - 1 - hole, 1)
         dims = tl.arange(0, PADDED_DIM)
         start = tl.load(starts + segment)
-        for begin in range(worst, length - 1, MOVED):
+        for begin in range(hole, stop, MOVED):
             slot = begin + tl.arange(0, MOVED)
-            moves = slot < length - 1
+            moves = slot < stop
             inside = moves[:, None] & (dims[None, :] < HEAD_DIM)
             target = pairs + (start + slot[:, None]) * HEAD_DIM + dims[None, :]
-            key = tl.load(target + HEAD_DIM, mask=inside)
-            content = tl.load(target + value + HEAD_DIM, mask=inside)
+            key = tl.load(target + step * HEAD_DIM, mask=inside)
+            content = tl.load(target + value + step * HEAD_DIM, mask=inside)
             tl.debug_barrier()  # before another thread stores there
             tl.store(target, key, mask=inside)
             tl.store(target + value, content, mask=inside)
             for number in tl.static_range(PLANES):
                 place = numbers + number * plane + row + slot
-                later = tl.load(place + 1, mask=moves)
+                later = tl.load(place + step, mask=moves)
                 tl.debug_barrier()
                 tl.store(place, later, mask=moves)
 
 
 @triton.jit
-def _between(begin, row, first, last, scores, BLOCK: tl.constexpr):
-    """A block of slots: their numbers, which lie from `first` to before `last`, and the scores of these, others 0."""
-    slot = begin + tl.arange(0, BLOCK)
-    candidate = (slot >= first) & (slot < last)
-    return slot, candidate, tl.load(scores + row + slot, mask=candidate, other=0.0)
+def _candidates(
+    begin, row, length, first, last, takes_slot, numbers, scores, order, ORDERED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """A block of slots: their numbers and positions, which may be evicted, and the scores of these, others 0."""
+    column = begin + tl.arange(0, BLOCK)
+    slot = column
+    if ORDERED:
+        slot = tl.load(order + row + column, mask=column < length, other=0)
+    position = tl.load(numbers + row + slot, mask=column < length, other=0)
+    candidate = (column < length) & (slot >= first) & (tl.where(takes_slot, position, slot) <= last)
+    return slot, position, candidate, tl.load(scores + row + column, mask=candidate, other=0.0)
 
 
 def reorder(
@@ -313,6 +237,14 @@ def _reorder(
     for number in tl.static_range(PLANES):
         base = number * plane + row
         tl.store(moved_numbers + base + slot, tl.load(numbers + base + source, mask=moves), mask=moves)
+
+
+@triton.jit
+def _between(begin, row, first, last, scores, BLOCK: tl.constexpr):
+    """A block of slots: their numbers, which lie from `first` to before `last`, and the scores of these, others 0."""
+    slot = begin + tl.arange(0, BLOCK)
+    candidate = (slot >= first) & (slot < last)
+    return slot, candidate, tl.load(scores + row + slot, mask=candidate, other=0.0)
 
 
 def turned(

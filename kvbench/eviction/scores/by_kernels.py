@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import refining_kernels_of
@@ -17,7 +17,6 @@ from kvbench.cache.kernels.ragged_decode import Segments
 from kvbench.cache.kernels.row_sums import Merge, RowTerm
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
 from kvbench.eviction.scores.host import RESOLVED, Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, LagKV
@@ -26,7 +25,8 @@ from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
 
 Slots = Float[Tensor, "segments #slots"]
-Mask = Bool[Tensor, "segments slots"]
+Planes = Float[Tensor, "planes segments slots"]
+"""With and without pooling, or one of them."""
 SINGLE: dict[type[Score], RowTerm] = {
     AttentionMax: "attn",
     Cake: "attn",
@@ -72,16 +72,14 @@ def finishes(score: Score) -> bool:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Heads of different lengths after a single new token, ranked by a score with `finishes`.
+    """Heads of different lengths after a single new token, and a score with `finishes`.
 
-    layer: their pairs, with `segments`. behind: slots without a pair. others: all but the tokens before the new one.
+    layer: their pairs, with `segments`. recent: the newest protected tokens.
     """
 
     layer: LayerCache
     score: Score
-    policy: Policy
-    behind: Mask
-    others: Mask
+    recent: int
     kernels: Any = field(default_factory=lambda: refining_kernels_of("triton"))
 
     @property
@@ -101,31 +99,29 @@ class Ragged:
             settings = self.score.sink, self.score.lag, self.score.cross
             return self.kernels.lag_scores(self.layer.keys, self.layer.values, self.segments, *settings)
         assert sums is not None
-        if isinstance(self.score, RKV):
-            return sums.masked_fill(self.others, -torch.inf).softmax(dim=1)
-        return sums
+        return sums.softmax(dim=1) if isinstance(self.score, RKV) else sums
 
-    def shaped(self, raw: Slots, pool: Pool | None, newest: Mask) -> Slots:
-        """The final score from the raw one. newest: slots that are not pooled with others."""
+    def before_pool(self, raw: Slots) -> Slots:
+        """What is pooled, from the raw score."""
+        weights, after = self._weights
+        return raw if weights is None or after else raw * weights
+
+    def final(self, pooled: Planes) -> Planes:
+        """The final score, from the pooled one and others alike."""
         score, (weights, after) = self.score, self._weights
-        if weights is not None and not after:
-            raw = raw * weights
-        if pool is not None:
-            left_out = self.behind if score.whole else newest
-            raw = pool(raw.masked_fill(left_out, -torch.inf if pool.kind == "max" else 0))
         if weights is not None and after:
-            raw = raw * weights
+            pooled = pooled * weights
         if isinstance(score, Caote):
             form = score.squared, isinstance(score, FastCaote), RESOLVED
-            return self.kernels.caote(raw, self.layer.values, self.segments, *form)
+            return self.kernels.caote(pooled, self.layer.values, self.segments, *form)
         if isinstance(score, RKV):
-            return torch.sub(score.importance * raw, self._repeats, alpha=1 - score.importance)
-        return raw
+            return torch.sub(score.importance * pooled, self._repeats(score), alpha=1 - score.importance)
+        return pooled
 
     @cached_property
     def _weights(self) -> tuple[Slots | None, bool]:
         """The factors of the score, or of its host, and whether they follow pooling."""
-        weighed, recent = self.score, self.policy.last
+        weighed, recent = self.score, self.recent
         if isinstance(weighed, Caote):
             weighed, recent = weighed.host, 0
         if type(weighed) is Lava:
@@ -136,8 +132,6 @@ class Ragged:
             return norms, weighed.weight == "after_pool"
         return None, True
 
-    @cached_property
-    def _repeats(self) -> Slots:
-        assert isinstance(self.score, RKV)
-        like = self.score.threshold, self.score.unlike == "first"
+    def _repeats(self, score: RKV) -> Slots:
+        like = score.threshold, score.unlike == "first"
         return self.kernels.redundancy(self.layer.keys, self.segments, *like).softmax(dim=1)

@@ -70,15 +70,19 @@ class EvictingCache:
         self.pending = 0 if due else self.pending + new
         self.peak_bytes = max(self.peak_bytes, held)
 
-    def evicts_in_place(self, new: int) -> bool:
-        """Whether the newest pair of a head can take the slot of the one evicted for it."""
-        full = all(
+    @property
+    def fits(self) -> bool:
+        """Whether no head holds more than its capacity."""
+        return all(
             length <= capacity_of(self.stepping, layer.index, head)
             for layer in self._layers.values()
             for head, length in enumerate(layer.lengths)
             if layer.evictable
         )
-        return new == 1 and self.every == 1 and full and evicts_in_place(self.stepping)
+
+    def evicts_in_place(self, new: int) -> bool:
+        """Whether the newest pair of a head can take the slot of the one evicted for it."""
+        return new == 1 and self.every == 1 and self.fits and evicts_in_place(self.stepping)
 
     def take(self, layer: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
         """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
@@ -119,6 +123,7 @@ class EvictingBatch(DecodeBatch):
         super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed, self._new = caches, set[int](), 0
         self._groups: list[list[int]] = []
+        self._in_place: list[bool] = []
         self._pending: list[int] = []
         self._slots: dict[tuple[int, int], SlotLayer] = {}
         self._local: dict[int, LocalLayer] = {}
@@ -131,6 +136,7 @@ class EvictingBatch(DecodeBatch):
             self.settle()
             self._new = queries.shape[2]
             self._groups, self._rows = self._alike(), {}
+            self._in_place = [cache.evicts_in_place(self._new) for cache in self.caches]
             self._pending = [self.caches[group[0]].pending for group in self._groups]
         rule = rule.within(self.caches[0].max_length)
         if rule.sliding_window is not None:
@@ -173,9 +179,11 @@ class EvictingBatch(DecodeBatch):
             left = self.max_new_tokens - self.num_new_tokens
             reading = Reading(self._new, left, first.every, first.kernels, first.re_rotation)
             rows = [cache.pending_rows(layer) for cache in caches]
-            in_place = first.evicts_in_place(self._new)
+            in_place = [self._in_place[cell] for cell in self._groups[group]]
             self._slots[group, layer] = (
-                SlotsInPlace(like, steppings, reading) if in_place else SlotsInOrder(like, steppings, reading, rows)
+                SlotsInPlace(like, steppings, reading)
+                if in_place[0] and first.kernels != "triton"
+                else SlotsInOrder(like, steppings, reading, rows, in_place)
             )
         for _, cache in self._open(self._groups[group]):
             cache.read_bytes += (keys.nbytes + values.nbytes) // len(keys)
@@ -282,8 +290,8 @@ def _key(cache: EvictingCache, new: int) -> Hashable:
     """What caches must have in common to lie in one store and to be evicted from together."""
     policy, stepping = cache.stepping.policy, cache.stepping
     in_place = cache.evicts_in_place(new)
-    if in_place and cache.kernels == "triton":
-        return in_place, policy.layout
+    if cache.kernels == "triton" and new == cache.every == 1:
+        return policy.layout, policy.slot_order, policy.positions, cache.fits
     key = in_place, policy.layout, stepping.accumulates
     if in_place:
         return *key, policy.sinks, policy.pool

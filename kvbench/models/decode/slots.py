@@ -68,8 +68,8 @@ class SlotLayer(ABC):
 
     lengths: pairs that every segment holds between two passes. limits: how many it may keep. owners: the cell and cache
     head of each segment. broken: which ones had a score that is NaN or inf when last scored. failures: why a cell could
-    not be scored. Segments are ordered by length where PyTorch computes, then by score; `order` is None if that is the
-    order of cells and cache heads.
+    not be scored. Segments are ordered by length where PyTorch computes, then by pool and score; `order` is None if
+    that is the order of cells and cache heads.
     """
 
     def __init__(
@@ -82,13 +82,15 @@ class SlotLayer(ABC):
         self.decode = ragged_decode_of("triton") if reading.kernels == "triton" and reading.new == 1 else None
         self._kernels = None if self.decode is None else slot_kernels_of(reading.kernels)
         self._row_sums = None if self.decode is None or reading.every != 1 else row_sums_of(reading.kernels)
-        scorings = [self._scoring(stepping, cell) for cell, stepping in enumerate(steppings)]
+        scorings = [(stepping.policy.pool, self._scoring(stepping, cell)) for cell, stepping in enumerate(steppings)]
+        pools = [pool for pool, _ in scorings]
         segments = []
         for cell, (layer, stepping) in enumerate(zip(layers, steppings, strict=True)):
             for head, length in enumerate(layer.lengths):
                 limit = min(capacity_of(stepping, self.index, head), length + reading.left)
                 size = (length, limit) if self._dense(stepping) else (-1, -1)
-                segments.append(((size, scorings.index(scorings[cell])), length, limit, cell, head))
+                place = size, pools.index(pools[cell]), scorings.index(scorings[cell])
+                segments.append((place, length, limit, cell, head))
         order = sorted(range(len(segments)), key=lambda number: segments[number][0])
         inverse = sorted(range(len(order)), key=order.__getitem__)
         moved = order != sorted(order)
@@ -127,7 +129,7 @@ class SlotLayer(ABC):
             for name, numbers in self._states_of(cell).items():
                 numbers[segment, :length] = layer.state[name][held]
         self._bases = self._numbers(self.starts[:-1])
-        terms = [self._term(stepping) or "nothing" for stepping in steppings]
+        terms = [(not self._dense(stepping) and self._term(stepping)) or "nothing" for stepping in steppings]
         if set(terms) != {"nothing"}:
             assert self._row_sums is not None
             merges = [
@@ -140,7 +142,8 @@ class SlotLayer(ABC):
         else:
             self._terms = self._merges = None
         self._adds = None
-        if accumulates and "logit" not in terms:  # logits are not added up
+        logits = any(stepping.accumulates and term == "logit" for stepping, term in zip(steppings, terms, strict=True))
+        if accumulates and not logits:  # which are not added up
             self._adds = self._numbers([int(steppings[cell].accumulates) for cell, _ in self.owners]).int()
         if rotated and self._kernels is not None:
             assert reading.re_rotation is not None

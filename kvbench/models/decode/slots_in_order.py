@@ -1,4 +1,5 @@
 """Slots in the order of a cache: any score and policy, after any number of tokens; what is kept moves to the front.
+Where heads allow it, kernels let the newest pair take the slot of the worst one instead: these slots are in no order.
 
 Heads of several cells are scored and ranked as one layer where they hold equally many pairs and their score says that
 it compares no heads (`Score.head_by_head`).
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -15,35 +17,71 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window, joined, readers
-from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.allocation.heads import SharedHeads
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.ranking import best_first, mean_over_heads
-from kvbench.eviction.scores.by_kernels import Ragged, finishes
+from kvbench.eviction.scores.by_kernels import Planes, Ragged, finishes
 from kvbench.models.decode.slots import Fresh, Reading, Run, SlotLayer, not_finite
 from kvbench.support.errors import UserError
 
 Columns = Float[Tensor, "segments slots"]
+Mask = Bool[Tensor, "segments slots"]
+Order = Int[Tensor, "segments slots"]
 OfRun = Float[Tensor, "run slots"]
 """Of the segments of a run."""
 
 
 class SlotsInOrder(SlotLayer):
-    """Cells that evict after the same tokens, of the same `policy.state` and `policy.slot_order`, whose scores all read
-    rows or all do not.
+    """Cells that evict after the same tokens, of the same `policy.slot_order`. Unless kernels evict after every token,
+    they also have the same kind of `policy.state`, and their scores all read rows or all do not.
     """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerCache],
+        steppings: Sequence[IncrementalEviction],
+        reading: Reading,
+        rows: Sequence[Window | None],
+        in_place: Sequence[bool],
+    ) -> None:
+        """rows: what the tokens of each cell saw that were read since its last eviction. in_place: the cells in which
+        the newest pair takes the slot of the evicted one; only with kernels.
+        """
+        super().__init__(layers, steppings, reading)
+        self._rows = [] if rows[0] is None else [self._in_order([part for part in rows if part is not None])]
+        self._most_rows = max(stepping.policy.rows(sys.maxsize) for stepping in steppings)
+        policies = [steppings[cell].policy for cell, _ in self.owners]
+        self._sinks, self._lasts = (
+            self._numbers([getattr(policy, name) for policy in policies]).int() for name in ("sinks", "last")
+        )
+        self._most = self._numbers(self.limits).int()
+        self._in_place = [in_place[cell] for cell, _ in self.owners]
+        self._takes_slot = self._numbers([int(takes) for takes in self._in_place]).int()
+        self._ragged = max((run.stop for run in self.runs if not run.dense), default=0)  # the first segments
+        ragged = [steppings[cell] for cell, _ in self.owners[: self._ragged]]
+        pools = [stepping.policy.pool for stepping in ragged]
+        alike = (list(numbers) for _, numbers in groupby(range(len(pools)), key=pools.__getitem__))
+        self._pools = [(slice(part[0], part[-1] + 1), pools[part[0]]) for part in alike]
+        self._sorts = any(takes and policies[segment].pool is not None for segment, takes in enumerate(self._in_place))
+        apart = [0 if own.policy.pool is None or own.score.whole else own.policy.last for own in ragged]
+        lowest = [-torch.inf if pool is not None and pool.kind == "max" else 0.0 for pool in pools]
+        self._apart, self._lowest = (
+            torch.tensor(part).to(self.device, non_blocking=True)[:, None] for part in (apart, lowest)
+        )
 
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
         policy, score = stepping.policy, stepping.score
+        if self._is_sum(stepping):
+            return stepping.accumulates
         compares = type(policy.heads).chooses is not HeadAllocation.chooses and policy.layers.kind != "global"
         compares = compares or policy.group_of(score.group) == "layer_mean" or not score.head_by_head
         return policy, score, cell if compares and self._dense(stepping) else None
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
-        """All but the scores of kernels, with policies that `_ranked_ragged` supports."""
+        """All but the scores of kernels, with policies that `_of_ragged` supports."""
         policy, score = stepping.policy, stepping.score
-        supported = score.any_order and policy.reduce != "observed_attention"
+        supported = score.any_order and (policy.reduce != "observed_attention" or self.reading.every == 1)
         supported = supported or self._term(stepping) is not None or self._finishes(stepping)
         supported = supported and policy.group_of(score.group) != "layer_mean"
         chooses = type(policy.heads).chooses
@@ -53,32 +91,27 @@ class SlotsInOrder(SlotLayer):
         return self.decode is None or not supported
 
     def _finishes(self, stepping: IncrementalEviction) -> bool:
-        """Whether `Ragged` finishes the scores of a cell."""
+        """Whether `Ragged` computes the scores of a cell."""
         return self._row_sums is not None and finishes(stepping.score)
+
+    def _shares(self, stepping: IncrementalEviction) -> bool:
+        """Whether the heads of a cell have one mean score."""
+        return type(stepping.policy.heads) is SharedHeads and stepping.policy.layers.kind != "global"
+
+    def _is_sum(self, stepping: IncrementalEviction) -> bool:
+        """Whether nothing but pooling follows the `_sums` of a cell."""
+        more = self._dense(stepping) or self._finishes(stepping) or self._shares(stepping)
+        return self._term(stepping) is not None and not more
 
     def _room(self, length: int, limit: int) -> int:
         new, left, every = self.reading.new, self.reading.left, self.reading.every
         return length + left if every is None else min(max(length, limit) + every - 1 + new, length + left)
 
     def _order_of(self, segment: int) -> Int[Tensor, "_"]:
-        return torch.arange(self.lengths[segment], device=self.device)
-
-    def __init__(
-        self,
-        layers: Sequence[LayerCache],
-        steppings: Sequence[IncrementalEviction],
-        reading: Reading,
-        rows: Sequence[Window | None],
-    ) -> None:
-        """rows: what the tokens of each cell saw that were read since its last eviction."""
-        super().__init__(layers, steppings, reading)
-        self._rows = [] if rows[0] is None else [self._in_order([part for part in rows if part is not None])]
-        self._most_rows = max(stepping.policy.rows(sys.maxsize) for stepping in steppings)
-        policies = [steppings[cell].policy for cell, _ in self.owners]
-        self._sinks, self._lasts = (
-            self._numbers([getattr(policy, name) for policy in policies]).int() for name in ("sinks", "last")
-        )
-        self._kept: tuple[list[int], Tensor] = [], self._sinks
+        length = self.lengths[segment]
+        if self._in_place[segment]:
+            return self.positions[segment, :length].argsort()
+        return torch.arange(length, device=self.device)
 
     @cached_property
     def _observes(self) -> bool:
@@ -90,7 +123,7 @@ class SlotsInOrder(SlotLayer):
             del self._rows[: -self._most_rows]
         limits = self.limits if due else self.grown
         if due:
-            self._keep_best()
+            self._keep_best(fresh)
             self._rows.clear()
         lengths = [min(length, limit) for length, limit in zip(self.grown, limits, strict=True)]
         if lengths != self.lengths:
@@ -99,52 +132,55 @@ class SlotsInOrder(SlotLayer):
 
     def _see_lengths(self) -> None:
         super()._see_lengths()
-        self._masks: dict[tuple[int, int, int], Tensor] = {}
-        self._fills: Columns | None = None
-
-    def _behind(self, run: Run, last: int, first: int = 0) -> Bool[Tensor, "run slots"]:
-        """The newest `last` pairs of each segment of a run but the `first` ones, and all slots behind them."""
-        if (run.start, last, first) not in self._masks:
-            columns = torch.arange(self._longest, device=self.device)
-            bounds = self._held[run.segments, None] - last
-            self._masks[run.start, last, first] = columns >= (bounds.clamp_min(first) if first else bounds)
-        return self._masks[run.start, last, first]
+        self._fills: tuple[Mask, Columns] | None = None
+        self._left_out: Mask | None = None
 
     @property
-    def _fill(self) -> Columns:
-        """What makes scores order all slots: inf for protected ones, -inf for free ones, 0 for all others."""
+    def _fill(self) -> tuple[Mask, Columns]:
+        """Which slots have a place by their score, and what stands for the scores of others: inf where a pair is
+        protected, -inf where there is none.
+        """
         if self._fills is None:
-            columns = torch.arange(self._longest, device=self.device)
-            newest = columns >= (self._held - self._lasts)[:, None]
-            protected = (newest | (columns < self._sinks[:, None])).float()
-            free = columns >= self._held[:, None]
-            self._fills = (protected / (1 - protected)).masked_fill(free, -torch.inf)
+            columns, held = torch.arange(self._longest, device=self.device), self._held[:, None]
+            fixed = (columns < self._sinks[:, None]) | (columns >= held - self._lasts[:, None])
+            self._fills = ~fixed, torch.where(columns >= held, -torch.inf, torch.inf)
         return self._fills
 
-    def _keep_best(self) -> None:
-        """Move what every segment keeps to its front."""
-        policy, group = self.steppings[0].policy, self.query_heads // self.cache_heads
-        by_score = policy.slot_order == "score"
+    def _keep_best(self, fresh: Fresh) -> None:
+        """Evict from every segment what it holds beyond its limit; without kernels, move what it keeps to its front."""
+        by_score = self.steppings[0].policy.slot_order == "score"
         excess = max(length - limit for length, limit in zip(self.grown, self.limits, strict=True))
         if not (excess > 0 or by_score or ACCUMULATED in self.states):
             return
-        in_kernels = self._kernels is not None and (by_score or excess == 1)
-        rows = joined(self._rows) if self._observes else None
-        sums = self._sums(rows)
-        parts = [self._ranked(run, rows, sums, group, in_kernels) for run in self.runs]
-        scores = unpooled = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
-        if any(part[0] is not part[1] for part in parts):
-            unpooled = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts])
+        order = self.positions.argsort(dim=1) if self._sorts else None
+        planes = self._scores(joined(self._rows) if self._observes else None, order)
+        if self._kernels is not None and not by_score and excess <= 1:
+            arrays = self.pairs, self._numbers_of_slots, planes, order, self._segments
+            limits = self._most, self._sinks, self._lasts, self._takes_slot
+            self.broken = self._kernels.evict(*arrays, *limits, fresh)
+            return
         kept = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
-        if in_kernels:
-            self._keep_by_kernels(scores, unpooled, kept, by_score)
+        if self._kernels is not None and by_score:
+            arrays = self.pairs, self._numbers_of_slots, planes[0], self._best(planes), self._segments
+            limits = self._held.minimum(self._most), self._sinks, self._lasts
+            self.pairs, self._numbers_of_slots, self.broken = self._kernels.reorder(*arrays, *limits)
+            self._name_numbers()
             return
-        self.broken = torch.cat([part[2] for part in parts])
-        if not (excess > 0 or by_score):
-            return
+        self.broken = not_finite(torch.where(self._fill[0], planes[0], 0))
+        if excess > 0 or by_score:
+            self._move(self._best(planes), kept, by_score)
+
+    def _best(self, planes: Planes) -> Order:
+        """The slots of each segment from best to worst; protected ones are the best, oldest first."""
+        ranks, fill = self._fill
+        scores, *unpooled = torch.where(ranks, planes, fill)
+        return best_first(scores, unpooled[0] if unpooled else scores)
+
+    def _move(self, order: Order, kept: list[int], by_score: bool) -> None:
+        """Move the `kept` first slots of each segment in `order`, from best to worst, to its front."""
         most, counts = max(kept), self._numbers(kept)[:, None]
         places = torch.arange(most, device=self.device)
-        order = best_first(scores, unpooled)[:, :most].masked_fill(places >= counts, self._longest)
+        order = order[:, :most].masked_fill(places >= counts, self._longest)
         if by_score:  # first tokens, others from best to worst, newest
             newest = order >= (self._held - self._lasts)[:, None]
             order = order.gather(1, newest.int().argsort(dim=1, stable=True))
@@ -157,96 +193,87 @@ class SlotsInOrder(SlotLayer):
         index = order.clamp_max(self._longest - 1).expand(len(self._numbers_of_slots), -1, -1)
         self._numbers_of_slots[:, :, :most] = self._numbers_of_slots.gather(2, index)
 
-    def _keep_by_kernels(self, scores: Columns, unpooled: Columns, kept: list[int], by_score: bool) -> None:
-        """`_keep_best` of segments that are at most one pair too long."""
-        assert self._kernels is not None
-        if self._kept[0] != kept:
-            self._kept = kept, self._numbers(kept).int()
-        limits = self._kept[1], self._sinks, self._lasts
-        if by_score:
-            filled = scores + self._fill
-            order = best_first(filled, filled if unpooled is scores else unpooled + self._fill)
-            moved = self._kernels.reorder(self.pairs, self._numbers_of_slots, scores, order, self._segments, *limits)
-            self.pairs, self._numbers_of_slots, self.broken = moved
-            self._name_numbers()
-        else:
-            ties = None if unpooled is scores else unpooled
-            arrays = self.pairs, self._numbers_of_slots, scores, ties, self._segments
-            self.broken = self._kernels.evict_in_order(*arrays, *limits)
-
-    def _ranked(
-        self, run: Run, rows: Window | None, sums: Columns | None, group: int, bare: bool
-    ) -> tuple[OfRun, OfRun, Tensor]:
-        """Final scores of a run and the same without pooling: inf where a pair is protected, -inf where there is none;
-        if `bare`, any number. Then, unless `bare`, which segments have a score that is NaN or inf.
-
-        sums: the scores of all segments, where a kernel has computed them.
+    def _scores(self, rows: Window | None, order: Order | None) -> Planes:
+        """The final score of every slot; and the same without pooling, if any is pooled along `order`. Any number where
+        a pair is protected or there is none.
         """
-        heads, length, stepping = run.stop - run.start, self.grown[run.start], run.stepping
+        ragged = None if order is None else order[: self._ragged]
+        parts = [self._of_ragged(rows, ragged)] if self._ragged else []
+        return _side_by_side(parts + [self._of_dense(run, rows) for run in self.runs if run.dense])
+
+    def _of_dense(self, run: Run, rows: Window | None) -> Planes:
+        """`_scores` of segments of equal length."""
         try:
-            observed = None if rows is None else rows.of_span(run.start * group, run.stop * group)
-            if not run.dense:
-                return self._ranked_ragged(run, observed, sums, bare)
-            layer, _, ranking = stepping.rank(self._layer(run), observed)
+            layer, _, ranking = run.stepping.rank(self._layer(run), self._seen(run, rows))
         except UserError as error:
-            self.failures |= {cell: str(error) for cell, _ in self.owners[run.segments]}
-            empty = self.pairs.new_full((heads, self._longest), -torch.inf, dtype=torch.float32)
-            return empty, empty, torch.zeros(heads, dtype=torch.bool, device=self.device)
-        if ACCUMULATED in self.states:
-            self.states[ACCUMULATED][run.segments, :length] = layer.state[ACCUMULATED].view(heads, length)
+            return self._failed(run, error)[None]
+        if run.stepping.accumulates:
+            length = self.grown[run.start]
+            self.states[ACCUMULATED][run.segments, :length] = layer.state[ACCUMULATED].view(-1, length)
+        pooled = ranking.unpooled is not ranking.scores
+        planes = torch.stack((ranking.scores, ranking.unpooled)) if pooled else ranking.scores[None]
+        return F.pad(planes, (ranking.first, self._longest - ranking.first - ranking.candidates))
 
-        def spread(scores: Ranked) -> OfRun:
-            behind = length - ranking.first - ranking.candidates
-            if bare:
-                return F.pad(scores, (ranking.first, behind + self._longest - length))
-            protected = F.pad(scores, (ranking.first, behind), value=torch.inf)
-            return F.pad(protected, (0, self._longest - length), value=-torch.inf)
+    def _of_ragged(self, rows: Window | None, order: Order | None) -> Planes:
+        """`_scores` of segments of different lengths."""
+        runs, sums = [run for run in self.runs if not run.dense], self._sums(rows)
+        finishing = {
+            run.start: Ragged(self._layer(run), run.stepping.score, run.stepping.policy.last)
+            for run in runs
+            if self._finishes(run.stepping)
+        }
+        raw = [self._raw(run, rows, sums, finishing.get(run.start)) for run in runs]
+        planes = self._pooled(raw[0] if len(raw) == 1 else torch.cat(raw), order)
+        if not finishing and not any(self._shares(run.stepping) for run in runs):
+            return planes
+        return _side_by_side([self._final(run, planes[:, run.segments], finishing.get(run.start)) for run in runs])
 
-        scores = spread(ranking.scores)
-        unpooled = scores if ranking.unpooled is ranking.scores else spread(ranking.unpooled)
-        return scores, unpooled, scores if bare else not_finite(ranking.scores)
-
-    def _ranked_ragged(
-        self, run: Run, rows: Window | None, sums: Columns | None, bare: bool
-    ) -> tuple[OfRun, OfRun, Tensor]:
-        """`_ranked` for heads of different lengths."""
-        policy, heads, term = run.stepping.policy, run.stop - run.start, self._term(run.stepping)
-        sums = sums if sums is None or len(self.runs) == 1 else sums[run.segments]
-        ragged = None
-        if self._finishes(run.stepping):
-            masks = self._behind(run, 0), self._behind(run, 1, 1)
-            ragged = Ragged(self._layer(run), run.stepping.score, policy, *masks)
-            scores = ragged.raw(sums)
-        elif term is not None:
-            assert sums is not None
-            scores = sums
-        else:
-            rows = None if rows is None else rows.last(policy.rows(rows.queries.shape[1]))
-            scores = run.stepping.raw(self._layer(run), rows, heads)
-        if ACCUMULATED in self.states and (self._adds is None or term is None):
-            scores = self.states[ACCUMULATED][run.segments].add_(scores)
-        shares = type(policy.heads) is SharedHeads and policy.layers.kind != "global"
-
-        def spread(scores: OfRun) -> OfRun:
-            scores = mean_over_heads(scores, heads // self.cache_heads) if shares else scores
-            return scores if bare else scores.masked_fill(protected, torch.inf).masked_fill(free, -torch.inf)
-
-        protected = free = scores
-        if not bare:
-            columns = torch.arange(self._longest, device=self.device)
-            protected, free = self._behind(run, policy.last) | (columns < policy.sinks), self._behind(run, 0)
-        plain = scores
-        if ragged is not None:
-            plain = ragged.shaped(scores, None, self._behind(run, 0))
-        pooled = unpooled = spread(plain)
-        if policy.pool is not None:
-            newest = self._behind(run, policy.last)
+    def _raw(self, run: Run, rows: Window | None, sums: Columns | None, ragged: Ragged | None) -> OfRun:
+        """What is pooled of a run, after adding to the running scores."""
+        stepping, own = run.stepping, None if sums is None else sums[run.segments]
+        try:
             if ragged is not None:
-                pooled = spread(ragged.shaped(scores, policy.pool, newest))
-            else:
-                lowest = -torch.inf if policy.pool.kind == "max" else 0
-                pooled = spread(policy.pool(scores.masked_fill(newest, lowest)))
-        return pooled, unpooled, scores if bare else not_finite(plain.masked_fill(protected, 0))
+                own = ragged.raw(own)
+            elif self._term(stepping) is None:
+                own = stepping.raw(self._layer(run), self._seen(run, rows), run.stop - run.start)
+        except UserError as error:
+            return self._failed(run, error)
+        assert own is not None
+        if stepping.accumulates and (self._adds is None or self._term(stepping) is None):
+            own = self.states[ACCUMULATED][run.segments].add_(own)
+        return own if ragged is None else ragged.before_pool(own)
+
+    def _pooled(self, plain: Columns, order: Order | None) -> Planes:
+        """With pooling along `order` and without; the latter alone if nothing is pooled."""
+        if all(pool is None for _, pool in self._pools):
+            return plain[None]
+        if self._left_out is None:
+            columns = torch.arange(self._longest, device=self.device)
+            self._left_out = columns >= self._held[: self._ragged, None] - self._apart
+        before = plain if order is None else plain.gather(1, order)
+        before = torch.where(self._left_out, self._lowest, before)
+        parts = [before[part] if pool is None else pool(before[part]) for part, pool in self._pools]
+        return torch.cat((*parts, plain)).view(2, *plain.shape)
+
+    def _final(self, run: Run, planes: Planes, ragged: Ragged | None) -> Planes:
+        """The final scores of a run from the pooled ones."""
+        planes = planes if ragged is None else ragged.final(planes)
+        if self._shares(run.stepping):
+            cells = len(planes) * (run.stop - run.start) // self.cache_heads
+            planes = mean_over_heads(planes.flatten(0, 1), cells).view(planes.shape)
+        return planes
+
+    def _seen(self, run: Run, rows: Window | None) -> Window | None:
+        """What the newest tokens saw of a run, if its score reads that."""
+        if rows is None or not run.stepping.score.inputs.window:
+            return None
+        group = self.query_heads // self.cache_heads
+        return rows.of_span(run.start * group, run.stop * group).last(run.stepping.policy.rows(rows.queries.shape[1]))
+
+    def _failed(self, run: Run, error: UserError) -> OfRun:
+        """Scores that stand for those of cells that could not be scored."""
+        self.failures |= {cell: str(error) for cell, _ in self.owners[run.segments]}
+        return self.pairs.new_zeros(run.stop - run.start, self._longest, dtype=torch.float32)
 
     def rows_of(self, cell: int) -> Window | None:
         if not self._rows:
@@ -264,3 +291,9 @@ class SlotsInOrder(SlotLayer):
 
 def _of_heads(rows: Window, heads: list[int]) -> Window:
     return replace(rows, queries=rows.queries[heads], outputs=rows.outputs[heads], lse=rows.lse[heads])
+
+
+def _side_by_side(parts: Sequence[Float[Tensor, "_ _ slots"]]) -> Float[Tensor, "_ _ slots"]:
+    """The scores of all segments; where some are not pooled, these are the same with and without."""
+    planes = max(map(len, parts))
+    return parts[0] if len(parts) == 1 else torch.cat([part.expand(planes, -1, -1) for part in parts], dim=1)

@@ -5,7 +5,6 @@ tells the order where a pool needs it.
 """
 
 from collections.abc import Hashable, Sequence
-from itertools import groupby
 
 import torch
 from jaxtyping import Float, Int
@@ -33,33 +32,24 @@ def evicts_in_place(stepping: IncrementalEviction) -> bool:
 
 
 class SlotsInPlace(SlotLayer):
-    """Cells that read a token at a time and evict after each; without kernels also with the same pool, protected first
-    tokens and kind of `policy.state`.
+    """Cells with the same pool, protected first tokens and kind of `policy.state` that read a token at a time and evict
+    after each; without kernels.
     """
 
     def __init__(
         self, layers: Sequence[LayerCache], steppings: Sequence[IncrementalEviction], reading: Reading
     ) -> None:
-        self._sinks = steppings[0].policy.sinks
         super().__init__(layers, steppings, reading)
-        pools = [steppings[cell].policy.pool for cell, _ in self.owners]
-        alike = (list(numbers) for _, numbers in groupby(range(len(pools)), key=pools.__getitem__))
-        self._pools = [(slice(part[0], part[-1] + 1), pools[part[0]]) for part in alike]
-        lowest = [-torch.inf if pool is not None and pool.kind == "max" else 0.0 for pool in pools]
-        self._lowest = torch.tensor(lowest).to(self.device, non_blocking=True)[:, None]
+        self._sinks, self._pool = steppings[0].policy.sinks, steppings[0].policy.pool
         lasts = [steppings[cell].policy.last for cell, _ in self.owners]
-        sinks = [steppings[cell].policy.sinks for cell, _ in self.owners]
-        self._recent, self._most, self._first = (self._numbers(part).int() for part in (lasts, self.limits, sinks))
-        self._common = lasts[0] if len(set(lasts)) == 1 else self._recent[:, None]
+        self._recent = lasts[0] if len(set(lasts)) == 1 else self._numbers(lasts)[:, None]
 
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
         policy, score = stepping.policy, stepping.score
-        if self._term(stepping) is not None:
-            return policy.pool
-        return score, policy.pool, policy.reduce, policy.group_of(score.group), stepping.accumulates
+        return score, policy.reduce, policy.group_of(score.group)
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
-        return self.decode is None
+        return True
 
     def _room(self, length: int, limit: int) -> int:
         return limit + 1
@@ -81,59 +71,41 @@ class SlotsInPlace(SlotLayer):
 
         The worst one has the lowest score, then the lowest unpooled score, then the highest position.
         """
-        state = self.states.get(ACCUMULATED)
-        if state is not None or any(self._evicting):
+        if ACCUMULATED in self.states or any(self._evicting):
             scores = self._scores(window)
+            self.broken = not_finite(scores)
             if any(self._evicting):
-                self._replace_worst(scores, token, fresh)
-            else:
-                self.broken = not_finite(scores)
+                self._replace_worst(scores, token)
         if self.lengths != self.limits:
             self.lengths = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
             self._see_lengths()
 
     def _scores(self, window: Window | None) -> Slots:
         """The scores of every slot of each segment, merged over its query heads and added to the running ones."""
-        group, parts, state, sums = self.query_heads // self.cache_heads, [], self.states.get(ACCUMULATED), None
+        group, parts, state = self.query_heads // self.cache_heads, [], self.states.get(ACCUMULATED)
         for run in self.runs:
             policy, score = run.stepping.policy, run.stepping.score
-            if self._term(run.stepping) is not None:
-                sums = self._sums(window) if sums is None else sums
-                assert sums is not None
-                parts.append(sums if len(self.runs) == 1 else sums[run.segments])
-                continue
             span = run.start * group, run.stop * group
             rows = window.of_span(*span) if window is not None and score.inputs.window else None
             raw = score(self._layer(run), rows, policy.reduce)
             raw = reduce_group(raw, policy.group_of(score.group), run.stop - run.start)
             short = self._longest - raw.shape[1]
             raw = torch.nn.functional.pad(raw, (0, short)) if short else raw
-            if state is not None:
-                own = state[run.segments]
-                raw = own.add_(raw) if run.stepping.accumulates else own.copy_(raw)
-            parts.append(raw)
+            parts.append(raw if state is None else state[run.segments].add_(raw))
         if state is not None:
             return state
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _replace_worst(self, scores: Slots, token: int, fresh: Fresh) -> None:
-        positions, first, pooled, order = self.positions, self._sinks, None, None
-        if any(pool is not None for _, pool in self._pools):  # along the tokens, before the newest protected ones
+    def _replace_worst(self, scores: Slots, token: int) -> None:
+        positions, first, pool = self.positions, self._sinks, self._pool
+        newest, ranked = positions > token - self._recent, scores
+        if pool is not None:  # along the tokens, before the newest protected ones
             order = positions.argsort(dim=1)
-            before = torch.where(positions > token - self._common, self._lowest, scores).gather(1, order)
-            parts = [before[span] if pool is None else pool(before[span]) for span, pool in self._pools]
-            pooled = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if self._kernels is not None:
-            ranking = None if pooled is None else (pooled, order)
-            limits = self._most, self._recent, self._first, fresh
-            state = self.states.get(ACCUMULATED)
-            self.broken = self._kernels.evict(self.pairs, positions, state, scores, ranking, self._segments, *limits)
-            return
-        self.broken = not_finite(scores)
-        ranked = scores if pooled is None or order is None else torch.empty_like(pooled).scatter_(1, order, pooled)
-        ranked = ranked.masked_fill(positions > token - self._common, torch.inf)[:, first:]
+            before = scores.masked_fill(newest, -torch.inf if pool.kind == "max" else 0).gather(1, order)
+            ranked = torch.empty_like(scores).scatter_(1, order, pool(before))
+        ranked = ranked.masked_fill(newest, torch.inf)[:, first:]
         better = ranked != ranked.amin(dim=1, keepdim=True)
-        if pooled is not None:
+        if pool is not None:
             unpooled = scores[:, first:].masked_fill(better, torch.inf)
             better = unpooled != unpooled.amin(dim=1, keepdim=True)
         slot = positions[:, first:].masked_fill(better, -1).argmax(dim=1) + first

@@ -84,7 +84,7 @@ def test_every_kernel_compiles_for_an_a100(pytestconfig: pytest.Config) -> None:
         ("bfloat16 head_dim 128", "float32 head_dim 256"), chain.from_iterable(KERNELS.values())
     ):
         assert f"sm_80 {size} {kernel}: 1 variants" in done.stdout
-    assert "38 variants, 0 faults" in done.stdout
+    assert "36 variants, 0 faults" in done.stdout
 
 
 @pytest.mark.slow
