@@ -111,7 +111,7 @@ def score(scene: Scene) -> Figure:
         axes.set_yticks([])
         axes.grid(visible=False)
     axes.set_xlim(0, scene.cache.num_tokens)
-    axes.set_xlabel(f"position in one prompt (orange: the needle); layer {LAYER}, KV head {HEAD}")
+    axes.set_xlabel(f"position in one prompt (orange: the needle); layer {LAYER}, head {HEAD}")
     return figure
 
 
@@ -141,9 +141,10 @@ def budget(scene: Scene) -> Figure:
     for axes, name in zip(panels, names, strict=True):
         lengths = scene.decide(f"policy={name}").lengths
         layers, heads = lengths.shape
+        step = 0.8 / heads
         for head in range(heads):
-            places = [layer + 0.4 * (head - (heads - 1) / 2) for layer in range(layers)]
-            axes.bar(places, lengths[:, head].tolist(), width=0.36, color=BLUE if head == 0 else GREY)
+            places = [layer + step * (head - (heads - 1) / 2) for layer in range(layers)]
+            axes.bar(places, lengths[:, head].tolist(), width=0.9 * step, color=GREY if head % 2 else BLUE)
         axes.axhline(float(lengths.double().mean()), color=DARK, linestyle="--", linewidth=0.8)
         axes.set_title(f"{name}\nsum {int(lengths.sum())}")
         axes.set_xticks(range(layers))

@@ -74,7 +74,7 @@ def main() -> None:
     check(Steady())  # budgets spent, ties broken alike, only declared evidence read, and a dozen properties more
     print("steady has the properties of a score")
     model = load(model_info(ModelSpec("reference")))
-    for pairs in (24, 48):
+    for pairs in (22, 48):
         for score in (Attention(), Steady(), Steady(doubt=0.0)):
             values = answers(model, score, pairs)
             label = f"{score.name} doubt={score.doubt}" if isinstance(score, Steady) else score.name

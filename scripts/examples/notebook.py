@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     policies = ["full", "streaming_llm", "h2o", "snapkv"]
-    answers = kvbench.generate(model, PROMPT, tokenizer, policy=policies, budget=0.1, max_new_tokens=8)
+    answers = kvbench.generate(model, PROMPT, tokenizer, policy=policies, budget=0.2, max_new_tokens=8)
     kvbench.plot_kept(answers[1:]).savefig(out)
 
     for answer in answers:
