@@ -35,6 +35,8 @@ SMALL = ("task.samples=2",)
 EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
 LONG = {"docs/efficiency.md": EFFICIENCY}
 """Pages whose commands take long as they stand, and what makes them short."""
+WITH_ERRORS = ("docs/methods.md",)
+"""Pages that say which rows of their runs have an error: budgets that cannot hold the protected tokens."""
 
 
 def runs_here(block: Block) -> bool:
@@ -110,7 +112,8 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
         elif name == "probe":
             words += SMALL
         code = main([name, *words])
-        allowed = {Exit.OK, Exit.INCOMPLETE} if name in ("report", "compare") else {Exit.OK}
+        incomplete = name in ("report", "compare") or (name == "run" and page in WITH_ERRORS)
+        allowed = {Exit.OK, Exit.INCOMPLETE} if incomplete else {Exit.OK}
         assert code in allowed, f"{shlex.join(command.words)}: exit code {code}"
 
 
