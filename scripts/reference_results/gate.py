@@ -24,7 +24,7 @@ from reference_results.sweeps import Part
 from reference_results.workers import make_all, read_parts
 
 MOVED = 0.2
-"""The share of kept sets that noise may move: 1 % with other vector instructions of torch, most in bfloat16."""
+"""The share of kept sets that noise may move: 0.2 % with other vector instructions of torch, most in bfloat16."""
 MOVED_OF_CELL, ENOUGH = 0.75, 8
 TIED = ("key_norm",)
 """Scores that noise ranks: keys of a repeated sentence have equal norms, and their last digits decide."""
