@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "results" / "methods.parquet"
 PAGE, PICTURE = ROOT / "docs" / "methods-compared.md", ROOT / "docs" / "images" / "methods-compared.png"
 BEGIN, END = "<!-- methods -->", "<!-- end of methods -->"
+SHORT = "task.max_new_tokens=12"  # right answers are shorter
 COMMON = "policy=plain task.samples=20 task.context_length=1024"
 NATIVE = (
     "attn,attn_max,cake,caote,cap,compactor,compactor_vllm,criticalkv,cur,exact_removal,exact_zeroed,expected_attention,"
@@ -55,14 +56,14 @@ SCORES = (
 )
 PROBE = (
     "probe oracle_recall probe.windows=16 probe.recents=0 policy.layout=kv_heads budget=40 "
-    "task=ruler/niah_single_1,ruler/niah_multikey_2 task.max_new_tokens=12 model.tile=64"
+    f"task=ruler/niah_single_1,ruler/niah_multikey_2 {SHORT} model.tile=64"
 )
 RUNS = (
-    "run budget=0.1 task=ruler/niah_single_1 task.max_new_tokens=12",
-    "run budget=0.2 task=ruler/niah_multikey_2 task.max_new_tokens=12",
+    f"run budget=0.1 task=ruler/niah_single_1 {SHORT}",
+    f"run budget=0.2 task=ruler/niah_multikey_2 {SHORT}",
     "run budget=0.4 task=ruler/fwe task.max_new_tokens=24",
 )
-CALIBRATED = "task=ruler/niah_single_1 task.context_length=1024 task.max_new_tokens=12 seed=7"
+CALIBRATED = f"task=ruler/niah_single_1 task.context_length=1024 {SHORT} seed=7"
 BEFORE = (
     f"heads --queries {CALIBRATED} task.samples=20 --output FOLDER/queries.safetensors",
     f"heads {CALIBRATED} task.samples=8 score=key_diff policy.recent=0 --output FOLDER/budgets.npy",
@@ -86,7 +87,7 @@ def named(score: str) -> str:
 def costs(folder: str) -> Iterator[dict[str, Any]]:
     """Processor milliseconds of one thread for a prompt: its prefill, and what a score adds until all is ranked."""
     torch.set_num_threads(1)
-    words = f"{COMMON} budget=0.1 task=ruler/niah_single_1 task.max_new_tokens=12"
+    words = f"{COMMON} budget=0.1 task=ruler/niah_single_1 {SHORT}"
     lines = [shlex.split(f"{words} {scores}".replace("FOLDER", folder)) for scores in SCORES]
     cells = [Cells().cell(tree) for line in lines for tree in combinations(parse(line))]
     model = load(model_info(cells[0].model))

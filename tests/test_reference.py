@@ -1,7 +1,6 @@
 """The embedded model: what it is, and that it tells eviction methods apart."""
 
 import hashlib
-import json
 import re
 from pathlib import Path
 
@@ -10,16 +9,13 @@ from transformers import AutoTokenizer
 
 from kvbench.cli.main import main
 from kvbench.records import read_rows
-from kvbench.support import paths
-
-FOLDER = paths.assets() / "reference"
+from tests.embedded import CONFIG, FOLDER
 
 
 def test_it_is_small_and_has_grouped_queries() -> None:
-    config = json.loads((FOLDER / "config.json").read_text())
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 16e6
-    assert config["model_type"] == "llama" and config["max_position_embeddings"] == 4096
-    assert config["num_attention_heads"] >= 2 * config["num_key_value_heads"]
+    assert CONFIG["model_type"] == "llama" and CONFIG["max_position_embeddings"] == 4096
+    assert CONFIG["num_attention_heads"] >= 2 * CONFIG["num_key_value_heads"]
 
 
 def test_its_card_names_the_bytes_that_are_there() -> None:

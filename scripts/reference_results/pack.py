@@ -18,7 +18,7 @@ from kvbench.report.rows import describer, load_table, write_parquet
 from reference_results.sweeps import Part
 from reference_results.workers import read_parts
 
-GATED = 2
+GATED = 3
 """Samples of each task that the gate runs again."""
 _LEFT_OUT = ("prefill_seconds", "evict_seconds", "decode_seconds", "output_sha256")
 _DIGITS = 3

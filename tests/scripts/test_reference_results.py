@@ -65,6 +65,7 @@ def test_gate_passes_the_same_rows(scripts: SimpleNamespace, committed: Path, tm
 @pytest.mark.parametrize(
     ("planted", "message"),
     [
+        ({"value": 0.0}, "regression"),
         ({"value": 0.5}, "for the same answer"),
         ({"kept_sha256": "0" * 64}, "not noise"),
         ({"prediction": "another", "top2_margin": 1.0}, "from the same kept pairs"),
@@ -72,6 +73,7 @@ def test_gate_passes_the_same_rows(scripts: SimpleNamespace, committed: Path, tm
         ({"cache_bytes": 10**9}, "bytes"),
     ],
     ids=[
+        "worse answers",
         "other values of the same answers",
         "other kept sets",
         "other answers from the same pairs",

@@ -20,9 +20,9 @@ from kvbench.support.quantity import size
 SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes", "question"), "intervals": ("yes", "no")}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
 PERCENT = (-4, 104)
+"""An axis of rates, the same in all figures."""
 MOST_TICKS = 8
 LABEL_WIDTH = 0.12  # of a tick, as a share of a narrow panel
-"""An axis of rates, the same in all figures."""
 
 _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
