@@ -46,7 +46,8 @@ which only `make gpu-check` asks for, take 576 on sm_90; what a single score ask
 """
 WITHOUT_PRODUCTS = (
     *("_merge", "_append", "_evict", "_reorder", "_turned", "_row_sums"),
-    *("_norms", "_leverages", "_caote", "_key_diff", "_deviations", "_lag_scores", "_newest_alike", "_redundancy"),
+    *("_weighed", "_leverages", "_cur", "_caote", "_key_diff", "_deviations", "_lag_scores", "_newest_alike"),
+    *("_pooled", "_redundancy", "_rkv", "_triattention"),
 )
 """Kernels that multiply no matrices of half precision."""
 DTYPES = ("bfloat16", "float16", "float32")
@@ -186,8 +187,8 @@ def _slots(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool, ordered
         ranked = scores.expand(1 + pooled, -1, -1).clone()
         places = scores.argsort() if ordered else None
         slot_kernels.evict(pairs, numbers, ranked, places, segments, sizes, sizes, sizes, sizes, token)
-        slot_kernels.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes)
-        slot_kernels.turned(pairs[0], scores, segments, torch.ones(head_dim // 2), interleaved=pooled)
+        slot_kernels.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes, sizes)
+        slot_kernels.turned(pairs[0], scores, sizes, segments, torch.ones(head_dim // 2), interleaved=pooled)
 
     return f"slots planes={planes} pooled={pooled} ordered={ordered}", launch
 
@@ -206,13 +207,18 @@ def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> La
     pairs, host = torch.zeros(512, head_dim, dtype=dtype), torch.zeros(2, 2, 256)
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
 
+    queries = torch.zeros(2, 4, head_dim // 2, dtype=torch.complex64)
+
     def launch() -> None:
-        refining_kernels.norms(pairs, segments, 1 + squared, 3 if fast else None)
-        refining_kernels.leverages(pairs, pairs, segments, 16 if fast else None)
-        refining_kernels.caote(host, pairs, segments, squared, fast, 1e-12)
+        refining_kernels.triattention(pairs, segments, queries, queries.real.contiguous(), queries[:1, 0], fast, "max")
+        slots = torch.zeros(2, 256, dtype=torch.int64) if squared else None
+        refining_kernels.pooled(host[0], slots, *[segments.lengths] * 4)
+        refining_kernels.weighed(host, pairs, segments, 1 + squared, 3 if fast else None, host)
+        refining_kernels.cur(pairs, pairs, segments, "kv_product", 16 if fast else None, 4)
+        refining_kernels.caote(host, pairs, segments, squared, fast, 1e-12, host)
         refining_kernels.key_diff(pairs, segments)
         refining_kernels.lag_scores(pairs, pairs, segments, 4, 64, fast)
-        refining_kernels.redundancy(pairs, segments, 0.5, fast)
+        refining_kernels.rkv(host, pairs, segments, 0.5, fast, 0.1, host)
 
     return f"refined squared={squared} fast={fast}", launch
 

@@ -53,14 +53,18 @@ KERNELS = {
     "triton_slots": ("_append_pair", "_evict", "_reorder", "_turned"),
     "triton_rows": ("_row_sums",),
     "triton_refine": (
-        "_norms",
+        "_pooled",
+        "_weighed",
         "_leverages",
+        "_cur",
         "_caote",
         "_key_diff",
         "_deviations",
         "_lag_scores",
         "_newest_alike",
         "_redundancy",
+        "_rkv",
+        "_triattention",
     ),
 }
 """Our kernels by module."""

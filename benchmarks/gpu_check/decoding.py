@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -10,19 +13,21 @@ from benchmarks.gpu_check.checks import OUTPUTS, Check
 from kvbench.cache.attention import Rule
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.allocation.heads import SharedHeads
+from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.rope import KeyReRotation, KeyRotation
 
@@ -40,22 +45,31 @@ GROUPS: dict[str, Sequence[tuple[Policy, Score]]] = {
         (replace(POOLED, layout="query_heads"), OBCacheJoint()),
     ],
     "scores finished by kernels": [
-        *((H2O, score) for score in (Caote(), RKV())),
+        *((H2O, score) for score in (Caote(), RKV(), Finch())),
         *((POOLED, score) for score in (FastCaote(), Vatp(), Lava())),
         *((STREAMING, score) for score in (KeyDiff(), KeyNorm(), Cur(sink=1), LagKV(sink=2, lag=4))),
     ],
+    "scores over all heads of a cell": [
+        *((replace(H2O, heads=ChunkHeads(size=7)), score) for score in (Attention(), OBCacheJoint())),
+        *((replace(policy, group="layer_mean"), Attention()) for policy in (H2O, TOVA)),
+        (STREAMING, Random()),
+    ],
     "slots by score": [(BY_SCORE, Cake()), (BY_SCORE, OBCacheJoint())],
+    "slots by score and by position": [(BY_SCORE, Cake()), (POOLED, OBCacheJoint()), (H2O, Attention())],
     "positions in the cache": [(RENUMBERED, Recency()), (RENUMBERED, KeyNorm())],
+    "positions in the cache and of tokens": [(RENUMBERED, Recency()), (STREAMING, KeyNorm()), (POOLED, OBCacheJoint())],
 }
-"""Policies and scores of the cells of a batch; every kernel of decoding computes some."""
+"""Policies and scores of the cells of a batch; with those of `_foreseeing` every kernel of decoding computes some."""
 
 
 def decoding_checks(device: torch.device, small: bool) -> Iterator[Check]:
     """Outputs of every step, and the pairs that are left, in batches with budgets that differ by cell and head."""
     tokens, steps = (18, 12) if small else (1300, 60)
-    for group, pairs in GROUPS.items():
-        for dtype in (torch.float32,) if small or group == "positions in the cache" else OUTPUTS:
-            for head_dim in (16,) if small else (64, 128):
+    with TemporaryDirectory() as folder:
+        groups = GROUPS | {"statistics of queries": []}
+        for (group, pairs), head_dim in product(groups.items(), (16,) if small else (64, 128)):
+            pairs = pairs or _foreseeing(head_dim, Path(folder))
+            for dtype in (torch.float32,) if small or "positions in the cache" in group else OUTPUTS:
                 arrays = _drawn(len(pairs), tokens, steps, head_dim, dtype, device)
                 wide = [[part.double() for part in parts] for parts in arrays]
                 outputs, caches = _decode(pairs, tokens, arrays, "triton")
@@ -69,6 +83,17 @@ def decoding_checks(device: torch.device, small: bool) -> Iterator[Check]:
                 name = f"decoding, {group}, {str(dtype).removeprefix('torch.')} head_dim {head_dim}"
                 yield Check(f"{name}: cells of {len(pairs)} that hold other pairs", float(differing), 0.0)
                 yield Check(f"{name}: outputs", error, 2 * OUTPUTS[dtype])
+
+
+def _foreseeing(head_dim: int, folder: Path) -> Sequence[tuple[Policy, Score]]:
+    """TriAttention with statistics of queries that are drawn, in a file."""
+    draw, shape = torch.Generator().manual_seed(head_dim), (1, 4, head_dim // 2)
+    mean = torch.randn(shape, generator=draw, dtype=torch.complex64)
+    frequencies = 1e4 ** (-torch.arange(head_dim // 2) / (head_dim // 2))
+    queries = QueryStatistics(mean, mean.abs() + 0.5, frequencies[None], False, "drawn", "drawn", {})
+    queries.write(folder / f"{head_dim}")
+    score = TriAttention(str(folder / f"{head_dim}"))
+    return [(STREAMING, score), (RENUMBERED, score), (POOLED, OBCacheJoint())]
 
 
 def _drawn(
@@ -92,7 +117,7 @@ def _decode(
     cells = []
     for cell, (policy, score) in enumerate(pairs):
         most, heads = tokens // 2 + 3 * cell, 4 if policy.layout == "query_heads" else 2
-        equal = policy.positions == "cache" or policy.heads.kind != "uniform"
+        equal = policy.positions == "cache" or policy.heads.kind != "uniform" or policy.group == "layer_mean"
         capacity = most if equal else {0: tuple(most + 5 * head for head in range(heads))}
         stepping = IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity)
         re_rotation = rotation if policy.positions == "cache" else None

@@ -209,7 +209,8 @@ class IncrementalEviction:
         """Scores of a dense layer, reduced over the group; in a step this comes before pooling."""
         policy, score = self.policy, self.score
         raw = score(layer, rows, policy.reduce)
-        raw = raw.repeat_interleave(max(1, cache_heads // raw.shape[0]), dim=0)
+        if (copies := cache_heads // raw.shape[0]) > 1:
+            raw = raw.repeat_interleave(copies, dim=0)
         return reduce_group(raw, policy.group_of(score.group), cache_heads)
 
 

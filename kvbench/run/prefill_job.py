@@ -320,12 +320,18 @@ def prefill(
 
 
 def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
-    """At most `size` units that can be decoded together, in order: all evict from the answer too, or none does."""
+    """At most `size` units that can be decoded together: all evict from the answer too, or none does. Those that are
+    scored alike stand together, which takes fewer operations.
+    """
 
     def kind(unit: Unit) -> tuple[str, str, bool]:
         cell = unit[0]
         return cell.store, cell.policy.layout, cell.schedule.decode_every is not None
 
-    for _, group in groupby(sorted(units, key=kind), kind):
+    def scoring(unit: Unit) -> tuple[int, str, str, str]:
+        policy = unit[0].policy
+        return unit[0].schedule.decode_every or 0, str(policy.pool), policy.name, unit[0].score.name
+
+    for _, group in groupby(sorted(units, key=lambda unit: (kind(unit), scoring(unit))), kind):
         alike = list(group)
         yield from (alike[start : start + size] for start in range(0, len(alike), size))

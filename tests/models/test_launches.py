@@ -5,24 +5,27 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from kvbench.cache.attention import Rule
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.allocation.heads import SharedHeads
+from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, Finch, Lava, Vatp
 from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.engine import Engine, Prefilled
@@ -118,13 +121,39 @@ CASES = {
         60,
         60,
     ),
+    "eight scores that kernels finish": (
+        [
+            *((UNIFORM, score) for score in (Caote(), Lava(), Vatp(), RKV())),
+            *((STREAMING, score) for score in (Cur(), LagKV(sink=2, lag=8), KeyDiff())),
+            (ACCUMULATING, Attention()),
+        ],
+        1,
+        60,
+        60,
+    ),
+    "random": ([(STREAMING, Random())], 1, 60, 60),
+    "chunks": ([(replace(ACCUMULATING, heads=ChunkHeads(size=3)), Attention())], 1, 60, 60),
+    "a mean over heads": ([(replace(ACCUMULATING, group="layer_mean"), Attention())], 1, 60, 60),
+    "finch": ([(replace(STREAMING, state="overwrite", positions="cache"), Finch())], 1, 60, 60),
+    "four pooled": ([(UNIFORM, score) for score in (Caote(), Lava(), RKV(), Attention())], 1, 60, 60),
+    "slots by score and by position": (
+        [(replace(RAGGED, slot_order="score"), OBCacheJoint()), (RAGGED, OBCacheJoint()), (UNIFORM, Attention())],
+        1,
+        60,
+        60,
+    ),
+    "positions by cache and original": (
+        [(replace(STREAMING, positions="cache"), Recency()), (RAGGED, OBCacheJoint()), (ACCUMULATING, Attention())],
+        1,
+        60,
+        60,
+    ),
     "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 60),
 }
 """Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""
 
 
-@pytest.mark.parametrize(("pairs", "every", "first", "most"), CASES.values(), ids=CASES)
-def test_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: int, most: int) -> None:
+def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: int, most: int) -> None:
     """Operations per layer and step, with those of the model, and waits of a step, on average between evictions."""
     with PretendedGpu(interpret=False) as gpu:
         rotated = KeyRotation(torch.rand(8, device="cuda"), interleaved=False)
@@ -146,6 +175,18 @@ def test_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: i
     assert gpu.waited("layer") == 0
     assert gpu.waited("end") <= 1  # whether scores are finite, in the step that evicts
     assert MODEL + gpu.launched("layer") / every <= most
+
+
+@pytest.mark.parametrize(("pairs", "every", "first", "most"), CASES.values(), ids=CASES)
+def test_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: int, most: int) -> None:
+    check_sixteen_budgets(pairs, every, first, most)
+
+
+def test_sixteen_budgets_of_statistics_of_queries(tmp_path: Path) -> None:
+    mean, frequencies = torch.ones(2, 8, 8, dtype=torch.complex64), torch.ones(2, 8)
+    statistics = QueryStatistics(mean, 2 * mean.abs(), frequencies, False, "mine", "abc", {})
+    statistics.write(tmp_path / "queries")
+    check_sixteen_budgets([(STREAMING, TriAttention(str(tmp_path / "queries")))], 1, 60, EVICTING_STEP)
 
 
 @pytest.fixture(scope="module")

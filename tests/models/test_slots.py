@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
+from kvbench.eviction.pooling import Group, Pool
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
@@ -25,6 +26,7 @@ from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
 from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.looped import Alone
@@ -149,6 +151,12 @@ KERNELS = [
     (APART, ExactRemoval()),
     (replace(H2O, sink=2), ExactRemoval()),
     (STREAMING, KeyNorm()),
+    (CHUNKS, Attention()),
+    (replace(CHUNKS, sink=2, pool=Pool("max", 3), state="overwrite"), OBCacheJoint()),
+    (MEAN, Attention()),
+    (replace(MEAN, pool=Pool("avg", 3), state="overwrite"), OBCacheValue()),
+    (STREAMING, Random()),
+    (replace(POOLED, state="none"), Random()),
 ]
 FINISHED: list[tuple[Policy, Score]] = [
     (H2O, Caote()),
@@ -163,6 +171,11 @@ FINISHED: list[tuple[Policy, Score]] = [
     (TOVA, RKV()),
     (POOLED, RKV(unlike="none", threshold=0.1)),
     (H2O, RKV()),
+    (H2O, Finch()),
+    (POOLED, Finch(normalize=False)),
+    (MEAN, Caote()),
+    (MEAN, RKV()),
+    (replace(CHUNKS, state="overwrite"), Lava()),
     (STREAMING, KeyDiff()),
     (RENUMBERED, KeyDiff()),
     (STREAMING, Cur(sink=1, span=3)),
@@ -181,6 +194,22 @@ def test_kernels_evict_the_same_pairs(every: int, pairs: Sequence[tuple[Policy, 
     arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
     batched = together([cache_of(stepping, every, "triton") for stepping in evictions], arrays, RULES["plain"])
     check_alone(evictions, every, arrays, RULES["plain"], batched, 1e-3)
+
+
+@pytest.mark.parametrize("group", ["max", "mean", "sum"])
+def test_kernels_score_by_statistics_of_queries(group: Group, tmp_path: Path) -> None:
+    """Of each head its own, beside scores that read none; positions of tokens and of the cache."""
+    pytest.importorskip("triton")
+    draw, half = torch.Generator().manual_seed(4), HEAD_DIM // 2
+    mean = torch.randn(1, HEADS, half, generator=draw, dtype=torch.complex64)
+    size, frequencies = mean.abs() + torch.rand(1, HEADS, half, generator=draw), torch.rand(1, half, generator=draw)
+    QueryStatistics(mean, size, frequencies, False, "mine", "abc", {}).write(tmp_path / "queries")
+    score = TriAttention(str(tmp_path / "queries"), furthest=16)
+    policies = (replace(STREAMING, group=group), RENUMBERED, replace(APART, state="none"))
+    evictions = steppings([*((policy, score) for policy in policies), (STREAMING, Recency())])
+    arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
+    batched = together([cache_of(stepping, 1, "triton") for stepping in evictions], arrays, RULES["plain"])
+    check_alone(evictions, 1, arrays, RULES["plain"], batched, 1e-3)
 
 
 @pytest.mark.parametrize("every", [1, 3])

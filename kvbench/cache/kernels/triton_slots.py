@@ -15,6 +15,8 @@ BLOCK = 1024
 """Slots that a program looks at at a time."""
 MOVED = 32
 """Pairs that a program moves at a time."""
+FREE = tl.constexpr(torch.iinfo(torch.int32).max)
+"""The position of a slot without a pair."""
 
 Numbers = Float[Tensor, "segments slots"]
 PerSlot = Int[Tensor, "segments slots"]
@@ -185,23 +187,24 @@ def reorder(
     scores: Numbers,
     order: PerSlot,
     segments: Segments,
-    kept: PerSegment,
+    capacities: PerSegment,
     sinks: PerSegment,
     recent: PerSegment,
+    moves: PerSegment,
 ) -> tuple[Float[Tensor, "2 pairs head_dim"], Int[Tensor, "planes segments slots"], Bool[Tensor, "segments"]]:
-    """Pairs and numbers of the `kept` first slots of each segment in `order`; which ones have a score that is NaN or
-    inf.
+    """Pairs and numbers of the first slots of each segment in `order`, as many as it may keep, the others empty; which
+    segments have a score that is NaN or inf.
 
     order: slots from best to worst, of which protected ones are the best, oldest first. The first `sinks` slots stay in
-    front, the last `recent` ones go behind all others.
+    front, the last `recent` ones go behind all others. Segments whose `moves` is 0 keep their order.
     """
     planes, count, room = numbers.shape
     head_dim, broken = pairs.shape[2], torch.empty(count, dtype=torch.bool, device=pairs.device)
     moved = torch.empty_like(pairs), torch.empty_like(numbers)
     with torch.cuda.device_of(pairs):
         _reorder[(count, triton.cdiv(room, MOVED))](
-            pairs, numbers, *moved, scores, order, segments.starts, segments.lengths, kept, sinks, recent, broken, room,
-            pairs.stride(0), numbers.stride(0), order.stride(0), PLANES=planes, HEAD_DIM=head_dim,
+            pairs, numbers, *moved, scores, order, segments.starts, segments.lengths, capacities, sinks, recent, moves,
+            broken, room, pairs.stride(0), numbers.stride(0), order.stride(0), PLANES=planes, HEAD_DIM=head_dim,
             PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK, MOVED=MOVED,
         )  # fmt: skip
     return *moved, broken
@@ -209,12 +212,13 @@ def reorder(
 
 @triton.jit
 def _reorder(
-    pairs, numbers, moved_pairs, moved_numbers, scores, order, starts, lengths, kept, sinks, recent, broken, room,
-    value, plane, order_row, PLANES: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    pairs, numbers, moved_pairs, moved_numbers, scores, order, starts, lengths, capacities, sinks, recent, moves,
+    broken, room, value, plane, order_row, PLANES: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     BLOCK: tl.constexpr, MOVED: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
-    row, length, keeps = segment * room, tl.load(lengths + segment), tl.load(kept + segment)
+    row, length = segment * room, tl.load(lengths + segment)
+    keeps = tl.minimum(length, tl.load(capacities + segment))
     newest = tl.minimum(tl.load(recent + segment), length)
     first = tl.minimum(tl.load(sinks + segment), length - newest)
     if tl.program_id(1) == 0:
@@ -224,11 +228,12 @@ def _reorder(
             wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
         tl.store(broken + segment, wrong != 0)
     slot = tl.program_id(1) * MOVED + tl.arange(0, MOVED)
-    moves = slot < keeps
+    stays = slot < keeps
     rank = tl.where(slot < first, slot, tl.where(slot < keeps - newest, slot + newest, slot - keeps + newest + first))
-    source = tl.load(order + segment * order_row + rank, mask=moves, other=0)
+    source = tl.load(order + segment * order_row + rank, mask=stays, other=0)
+    source = tl.where(tl.load(moves + segment) != 0, source, slot)
     dims = tl.arange(0, PADDED_DIM)
-    inside = moves[:, None] & (dims[None, :] < HEAD_DIM)
+    inside = stays[:, None] & (dims[None, :] < HEAD_DIM)
     start = tl.load(starts + segment)
     old = (start + source[:, None]) * HEAD_DIM + dims[None, :]
     new = (start + slot[:, None]) * HEAD_DIM + dims[None, :]
@@ -236,7 +241,8 @@ def _reorder(
     tl.store(moved_pairs + value + new, tl.load(pairs + value + old, mask=inside), mask=inside)
     for number in tl.static_range(PLANES):
         base = number * plane + row
-        tl.store(moved_numbers + base + slot, tl.load(numbers + base + source, mask=moves), mask=moves)
+        tl.store(moved_numbers + base + slot, tl.load(numbers + base + source, mask=stays), mask=stays)
+    tl.store(moved_numbers + row + slot, FREE, mask=(slot >= keeps) & (slot < room))
 
 
 @triton.jit
@@ -250,16 +256,19 @@ def _between(begin, row, first, last, scores, BLOCK: tl.constexpr):
 def turned(
     keys: Float[Tensor, "pairs head_dim"],
     rotated: Numbers,
+    turns: PerSegment,
     segments: Segments,
     frequencies: Float[Tensor, "half"],
     interleaved: bool,
 ) -> Float[Tensor, "pairs head_dim"]:
-    """Keys that were rotated by the positions `rotated`, as if rotated by their slots, as `KeyRotation.turn` does."""
+    """Keys that were rotated by the positions `rotated`, as if rotated by their slots, as `KeyRotation.turn` does; as
+    they are in segments whose `turns` is 0.
+    """
     (count, room), half, head_dim = rotated.shape, len(frequencies), keys.shape[1]
     shown = torch.empty_like(keys)
     with torch.cuda.device_of(keys):
         _turned[(count, triton.cdiv(room, MOVED))](
-            keys, shown, rotated, frequencies, segments.starts, segments.lengths, room, half,
+            keys, shown, rotated, turns, frequencies, segments.starts, segments.lengths, room, half,
             FIRST=2 if interleaved else 1, SECOND=1 if interleaved else half,
             HEAD_DIM=head_dim, PADDED_HALF=triton.next_power_of_2(max(half, head_dim - 2 * half)), MOVED=MOVED,
         )  # fmt: skip
@@ -268,7 +277,7 @@ def turned(
 
 @triton.jit
 def _turned(
-    keys, shown, rotated, frequencies, starts, lengths, room, half, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    keys, shown, rotated, turns, frequencies, starts, lengths, room, half, FIRST: tl.constexpr, SECOND: tl.constexpr,
     HEAD_DIM: tl.constexpr, PADDED_HALF: tl.constexpr, MOVED: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
@@ -281,8 +290,9 @@ def _turned(
     stored = tl.load(keys + left, mask=inside, other=0.0)
     real, imaginary = stored.to(tl.float32), tl.load(keys + right, mask=inside, other=0.0).to(tl.float32)
     frequency = tl.load(frequencies + number, mask=number < half, other=0.0).to(tl.float32)
-    before = tl.load(rotated + segment * room + slot, mask=held, other=0.0)
     after = slot.to(tl.float32)
+    before = tl.load(rotated + segment * room + slot, mask=held, other=0.0)
+    before = tl.where(tl.load(turns + segment) != 0, before, after)
     old, new = before[:, None] * frequency[None, :], after[:, None] * frequency[None, :]
     # cosines are rounded to the type of the keys, as the model does
     old_real, old_imaginary = tl.cos(old).to(stored.dtype).to(tl.float32), tl.sin(old).to(stored.dtype).to(tl.float32)

@@ -5,11 +5,10 @@ a sum. Classes are compared exactly: a subclass may compute something else.
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import refining_kernels_of
@@ -17,12 +16,13 @@ from kvbench.cache.kernels.ragged_decode import Segments
 from kvbench.cache.kernels.row_sums import Merge, RowTerm
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
 from kvbench.eviction.scores.host import RESOLVED, Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.triattention import TriAttention
 
 Slots = Float[Tensor, "segments #slots"]
 Planes = Float[Tensor, "planes segments slots"]
@@ -35,14 +35,17 @@ SINGLE: dict[type[Score], RowTerm] = {
     OBCacheJoint: "obcache_joint",
     ExactRemoval: "exact_removal",
     ExactZeroed: "exact_zeroed",
+    Finch: "attn",
     Lava: "attn",
     Vatp: "attn",
     RKV: "logit",
 }
-BY_KEYS = (KeyDiff, Cur, LagKV)
+BY_KEYS = (KeyDiff, Cur, LagKV, TriAttention)
 """Scores that read no rows and depend on the order or the number of pairs."""
-RAGGED = (Caote, FastCaote, Lava, Vatp, RKV, *BY_KEYS)
+RAGGED = (Caote, FastCaote, Finch, Lava, Vatp, RKV, *BY_KEYS)
 """Scores that `Ragged` finishes."""
+CHANGED = (Finch, RKV)
+"""Scores whose raw score is another number than the sum of their `row_term`."""
 
 
 def row_term(score: Score) -> RowTerm | None:
@@ -59,10 +62,11 @@ def row_term(score: Score) -> RowTerm | None:
 
 
 def merge_of(policy: Policy, score: Score) -> Merge:
-    """How `row_term` is merged over the query heads of a KV head; not for `group=layer_mean`."""
+    """How `row_term` is merged over the query heads of a KV head; with `group=layer_mean` a mean over heads follows."""
     group = policy.group_of(score.group)
-    assert group != "layer_mean"
-    return "max" if type(score) is RKV and group != "none" else group
+    if type(score) is RKV and group != "none":
+        return "max"
+    return "mean" if group == "layer_mean" else group
 
 
 def finishes(score: Score) -> bool:
@@ -74,12 +78,14 @@ def finishes(score: Score) -> bool:
 class Ragged:
     """Heads of different lengths after a single new token, and a score with `finishes`.
 
-    layer: their pairs, with `segments`. recent: the newest protected tokens.
+    layer: their pairs, with `segments`. policy: of the cells. newest: the position of the newest token, of all
+    heads or of each.
     """
 
     layer: LayerCache
     score: Score
-    recent: int
+    policy: Policy
+    newest: Int[Tensor, "_"]
     kernels: Any = field(default_factory=lambda: refining_kernels_of("triton"))
 
     @property
@@ -94,44 +100,53 @@ class Ragged:
             return self.kernels.key_diff(self.layer.keys, self.segments)
         if isinstance(self.score, Cur):
             states = (self.score.projected(part, self.layer.index) for part in (self.layer.keys, self.layer.values))
-            return self.score.of_shares(*self.kernels.leverages(*states, self.segments, self.score.span))
+            return self.kernels.cur(*states, self.segments, self.score.leverage, self.score.span, self.score.sink)
         if isinstance(self.score, LagKV):
             settings = self.score.sink, self.score.lag, self.score.cross
             return self.kernels.lag_scores(self.layer.keys, self.layer.values, self.segments, *settings)
+        if isinstance(self.score, TriAttention):
+            queries = self.score.of_heads(self.layer)
+            settings = queries.interleaved, merge_of(self.policy, self.score)
+            parts = queries.mean, queries.spread, queries.turn(self.newest + 1)
+            return self.kernels.triattention(self.layer.keys, self.segments, *parts, *settings)
         assert sums is not None
+        if isinstance(self.score, Finch) and self.score.normalize:
+            return sums * (self.segments.lengths - 1)[:, None]
         return sums.softmax(dim=1) if isinstance(self.score, RKV) else sums
 
     def before_pool(self, raw: Slots) -> Slots:
         """What is pooled, from the raw score."""
-        weights, after = self._weights
-        return raw if weights is None or after else raw * weights
+        return self._weighed(raw[None], torch.empty_like(raw)[None])[0] if self._weighs == "before_pool" else raw
 
-    def final(self, pooled: Planes) -> Planes:
-        """The final score, from the pooled one and others alike."""
-        score, (weights, after) = self.score, self._weights
-        if weights is not None and after:
-            pooled = pooled * weights
+    def final(self, pooled: Planes, out: Planes) -> Planes:
+        """The final score, from the pooled one and others alike, in `out`, which may be these."""
+        score, arrays = self.score, (self.layer.values, self.segments)
+        if self._weighs == "after_pool":
+            pooled = self._weighed(pooled, out)
         if isinstance(score, Caote):
-            form = score.squared, isinstance(score, FastCaote), RESOLVED
-            return self.kernels.caote(pooled, self.layer.values, self.segments, *form)
+            return self.kernels.caote(pooled, *arrays, score.squared, isinstance(score, FastCaote), RESOLVED, out)
         if isinstance(score, RKV):
-            return torch.sub(score.importance * pooled, self._repeats(score), alpha=1 - score.importance)
+            settings = score.threshold, score.unlike == "first", score.importance
+            return self.kernels.rkv(pooled, self.layer.keys, self.segments, *settings, out)
         return pooled
 
-    @cached_property
-    def _weights(self) -> tuple[Slots | None, bool]:
-        """The factors of the score, or of its host, and whether they follow pooling."""
-        weighed, recent = self.score, self.recent
-        if isinstance(weighed, Caote):
-            weighed, recent = weighed.host, 0
-        if type(weighed) is Lava:
-            last = 0 if weighed.over == "all" else recent
-            return self.kernels.norms(self.layer.values, self.segments, weighed.norm, last), True
-        if type(weighed) is Vatp:
-            norms = self.kernels.norms(self.layer.values, self.segments, weighed.norm)
-            return norms, weighed.weight == "after_pool"
-        return None, True
+    @property
+    def _weighing(self) -> Score:
+        """The score that may have factors: the host of CAOTE."""
+        return self.score.host if isinstance(self.score, Caote) else self.score
 
-    def _repeats(self, score: RKV) -> Slots:
-        like = score.threshold, score.unlike == "first"
-        return self.kernels.redundancy(self.layer.keys, self.segments, *like).softmax(dim=1)
+    @property
+    def _weighs(self) -> Literal["before_pool", "after_pool"] | None:
+        """When scores are multiplied by norms."""
+        score = self._weighing
+        if type(score) is Vatp:
+            return score.weight
+        return "after_pool" if type(score) is Lava else None
+
+    def _weighed(self, scores: Planes, out: Planes) -> Planes:
+        """Scores times norms of values."""
+        score, largest = self._weighing, None
+        assert isinstance(score, Lava | Vatp)
+        if isinstance(score, Lava):
+            largest = 0 if score.over == "all" or score is not self.score else self.policy.last
+        return self.kernels.weighed(scores, self.layer.values, self.segments, score.norm, largest, out)

@@ -129,7 +129,16 @@ class Cur(Score):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         states = (self.projected(part.float(), layer.index) for part in layer.dense)
-        return self.of_shares(*(self._shares(part.square().sum(dim=-1)) for part in states))
+        keys, values = (self._shares(part.square().sum(dim=-1)) for part in states)
+        if self.leverage == "kv_product":
+            scores = keys * values
+        elif self.leverage == "kv_avg":
+            scores = (keys + values) / 2
+        else:
+            scores = keys if self.leverage == "key" else values
+        scores = scores / _positive(scores.sum(dim=1, keepdim=True))
+        scores[:, : self.sink] = 1
+        return scores
 
     def _shares(self, squares: Float[Tensor, "heads slots"]) -> Float[Tensor, "heads slots"]:
         """Squared norms over the sums of their spans."""
@@ -143,20 +152,6 @@ class Cur(Score):
             return states
         directions = torch.randn(states.shape[-1], self.sketch, generator=generator(self.seed, layer, self.sketch))
         return states.float() @ (directions.to(states.device, non_blocking=True) / self.sketch**0.5)
-
-    def of_shares(
-        self, keys: Float[Tensor, "heads slots"], values: Float[Tensor, "heads slots"]
-    ) -> Float[Tensor, "heads slots"]:
-        """The score from the shares of keys and values in their spans, which are 0 behind the pairs of a head."""
-        if self.leverage == "kv_product":
-            scores = keys * values
-        elif self.leverage == "kv_avg":
-            scores = (keys + values) / 2
-        else:
-            scores = keys if self.leverage == "key" else values
-        scores = scores / _positive(scores.sum(dim=1, keepdim=True))
-        scores[:, : self.sink] = 1
-        return scores
 
 
 def _positive(sums: Float[Tensor, "*_"]) -> Float[Tensor, "*_"]:

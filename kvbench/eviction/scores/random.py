@@ -22,9 +22,11 @@ class Random(Score):
     name: str = "random"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        tokens = layer.lengths[0]
-        drawn = torch.rand(layer.cache_heads, tokens, generator=generator(self.seed, layer.index, tokens))
-        return drawn.to(layer.keys.device)
+        return self.drawn(layer.index, layer.cache_heads, layer.lengths[0]).to(layer.keys.device)
+
+    def drawn(self, layer: int, heads: int, tokens: int) -> Scores:
+        """The scores on the CPU, which depend on nothing else."""
+        return torch.rand(heads, tokens, generator=generator(self.seed, layer, tokens))
 
 
 def generator(*numbers: int) -> torch.Generator:

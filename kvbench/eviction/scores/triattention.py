@@ -7,13 +7,14 @@ scripts/calibrate.py does, and read from a file.
 
 import hashlib
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from kvbench.cache.kv_cache import ROTATED, LayerCache, Window, readers
@@ -109,31 +110,57 @@ class TriAttention(Score):
             )
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        keys, group = layer.dense[0], layer.query_heads // layer.cache_heads
-        read, heads = self._read, readers(layer.members or range(layer.cache_heads), group)
-        layers, query_heads, half = read.mean.shape
-        if layer.index >= layers or heads[-1] >= query_heads or keys.shape[2] != 2 * half:
-            raise UserError(
-                f"score.statistics={self.statistics}: {layers} layers of {query_heads} query heads of size {2 * half} "
-                f"do not fit layer {layer.index}, which has {len(heads)} of size {keys.shape[2]}; {MAKE}"
-            )
-        mean, size, frequencies = (
-            part.to(keys.device) for part in (read.mean[layer.index], read.size[layer.index], read.frequencies)
-        )
+        keys, queries = layer.dense[0], self.of_heads(layer)
         # With positions=cache keys are rotated by their slots, and the next token comes behind them.
         later = layer.lengths[0] if ROTATED in layer.state else layer.positions.max() + 1
-        ahead = later + 2.0 ** torch.arange(self.furthest.bit_length(), dtype=torch.float64, device=keys.device)
-        angles = ahead[:, None] * frequencies[layer.index].double()
-        turn = torch.polar(torch.ones_like(angles), angles).mean(dim=0).to(mean.dtype)
-        spread = size - mean.abs() if self.concentration else size
-        turned, spread = (part[heads].unflatten(0, (-1, group)) for part in (mean * turn, spread))
-        parts = []
+        turned, parts = queries.mean * queries.turn(later), []
         for chunk in keys.split(COLUMN_CHUNK, dim=1):
-            numbers = complex_pairs(chunk.float(), read.interleaved)
-            parts.append((turned @ numbers.mH).real + spread @ numbers.abs().mT)
+            numbers = complex_pairs(chunk.float(), self._read.interleaved)
+            parts.append((turned @ numbers.mH).real + queries.spread @ numbers.abs().mT)
         scores = torch.cat(parts, dim=2).flatten(0, 1)
         deviation = scores.std(dim=1, keepdim=True, correction=0).clamp_min(1e-6)
         return (scores - scores.mean(dim=1, keepdim=True)) / deviation
+
+    def of_heads(self, layer: LayerCache) -> "HeadQueries":
+        """The queries of the heads of a layer, on its device. Raises UserError for another number or size of heads."""
+        device, group = layer.keys.device, layer.query_heads // layer.cache_heads
+        place = layer.index, layer.members or tuple(range(layer.cache_heads)), group, device
+        if place not in self._of_heads:
+            read, heads = self._read, readers(place[1], group)
+            (layers, query_heads, half), head_dim = read.mean.shape, layer.keys.shape[1]
+            if layer.index >= layers or max(heads) >= query_heads or head_dim != 2 * half:
+                raise UserError(
+                    f"score.statistics={self.statistics}: {layers} layers of {query_heads} query heads of size "
+                    f"{2 * half} do not fit layer {layer.index}, which has {len(heads)} of size {head_dim}; {MAKE}"
+                )
+            mean, size = (part[layer.index, heads].unflatten(0, (-1, group)) for part in (read.mean, read.size))
+            spread = size - mean.abs() if self.concentration else size
+            ahead = 2.0 ** torch.arange(self.furthest.bit_length(), dtype=torch.float64)
+            frequencies = read.frequencies[layer.index].double()
+            arrays = mean.to(device), spread.to(device), frequencies.to(device), ahead.to(device)
+            self._of_heads[place] = HeadQueries(*arrays, read.interleaved)
+        return self._of_heads[place]
+
+    @cached_property
+    def _of_heads(self) -> dict[Hashable, "HeadQueries"]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadQueries:
+    """What a score reads of the queries of some heads. mean: m_f. spread: what |k_f| is multiplied by. ahead: d."""
+
+    mean: Complex[Tensor, "heads group half"]
+    spread: Float[Tensor, "heads group half"]
+    frequencies: Float[Tensor, "half"]
+    ahead: Float[Tensor, "distances"]
+    interleaved: bool
+
+    def turn(self, later: int | Int[Tensor, "*places"]) -> Complex[Tensor, "*places half"]:
+        """The mean over d of exp(i w_f (n + d)), where the next tokens are `later`."""
+        last = later[..., None] if isinstance(later, Tensor) else later
+        angles = (last + self.ahead)[..., None] * self.frequencies
+        return torch.polar(torch.ones_like(angles), angles).mean(dim=-2).to(self.mean.dtype)
 
 
 def complex_pairs(vectors: Float[Tensor, "*rest head_dim"], interleaved: bool) -> Complex[Tensor, "*rest half"]:

@@ -177,7 +177,8 @@ class EvictingBatch(DecodeBatch):
             like = [cache.take(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)]
             steppings = [cache.stepping for cache in caches]
             left = self.max_new_tokens - self.num_new_tokens
-            reading = Reading(self._new, left, first.every, first.kernels, first.re_rotation)
+            re_rotation = next((cache.re_rotation for cache in caches if cache.re_rotation is not None), None)
+            reading = Reading(self._new, left, first.every, first.kernels, re_rotation)
             rows = [cache.pending_rows(layer) for cache in caches]
             in_place = [self._in_place[cell] for cell in self._groups[group]]
             self._slots[group, layer] = (
@@ -291,7 +292,7 @@ def _key(cache: EvictingCache, new: int) -> Hashable:
     policy, stepping = cache.stepping.policy, cache.stepping
     in_place = cache.evicts_in_place(new)
     if cache.kernels == "triton" and new == cache.every == 1:
-        return policy.layout, policy.slot_order, policy.positions, cache.fits
+        return policy.layout
     key = in_place, policy.layout, stepping.accumulates
     if in_place:
         return *key, policy.sinks, policy.pool

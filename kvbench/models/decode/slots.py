@@ -21,7 +21,7 @@ from kvbench.cache.kernels.row_sums import RowTerm
 from kvbench.cache.kv_cache import POSITION, ROTATED, DensePairs, LayerCache, Window
 from kvbench.cache.shapes import Rows
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
-from kvbench.eviction.scores.by_kernels import finishes, merge_of, row_term
+from kvbench.eviction.scores.by_kernels import CHANGED, finishes, merge_of, row_term
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
 from kvbench.models.rope import KeyReRotation
 
@@ -36,7 +36,8 @@ Fresh = Int[Tensor, "3 1 new"]
 class Reading:
     """What the cells of a store have in common while they read `new` tokens at a time, at most `left` in total.
 
-    every: tokens between evictions; None: never. re_rotation: how keys rotate, for `policy.positions=cache`.
+    every: tokens between evictions; None: never. re_rotation: how keys rotate, for cells with `policy.positions=cache`;
+    None: there are none. Where PyTorch computes, all cells have it or none.
     """
 
     new: int
@@ -142,13 +143,14 @@ class SlotLayer(ABC):
         else:
             self._terms = self._merges = None
         self._adds = None
-        logits = any(stepping.accumulates and term == "logit" for stepping, term in zip(steppings, terms, strict=True))
-        if accumulates and not logits:  # which are not added up
+        summed = [own for own, term in zip(steppings, terms, strict=True) if own.accumulates and term != "nothing"]
+        if accumulates and all(map(_is_sum_of_row, summed)):  # otherwise they would take the place of running scores
             self._adds = self._numbers([int(steppings[cell].accumulates) for cell, _ in self.owners]).int()
         if rotated and self._kernels is not None:
             assert reading.re_rotation is not None
             self._rotation = reading.re_rotation.by_layer[self.index]
             self._frequencies = self._rotation.frequencies.float().to(self.device)
+            self._turns = self._numbers([int(_renumbers(steppings[cell])) for cell, _ in self.owners]).int()
         self.broken: Tensor | None = None
         self.failures: dict[int, str] = {}
         self._views: dict[int, LayerCache] = {}
@@ -160,8 +162,9 @@ class SlotLayer(ABC):
 
     def _states_of(self, cell: int) -> dict[str, Float[Tensor, "segments slots"]]:
         """The states that the pairs of a cell have, for all segments."""
-        accumulates = self.steppings[cell].accumulates
-        return {name: numbers for name, numbers in self.states.items() if accumulates or name != ACCUMULATED}
+        stepping = self.steppings[cell]
+        has = {ACCUMULATED: stepping.accumulates, ROTATED: _renumbers(stepping)}
+        return {name: numbers for name, numbers in self.states.items() if has[name]}
 
     @abstractmethod
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
@@ -196,8 +199,7 @@ class SlotLayer(ABC):
 
     def _term(self, stepping: IncrementalEviction) -> RowTerm | None:
         """The sum of a new token's row that a cell's scores are, if a kernel computes them for all cells at once."""
-        score, group = stepping.score, stepping.policy.group_of(stepping.score.group)
-        return row_term(score) if self._row_sums is not None and group != "layer_mean" else None
+        return row_term(stepping.score) if self._row_sums is not None else None
 
     def _sums(self, window: Window | None) -> Float[Tensor, "segments slots"] | None:
         """The sum of every slot, merged over the query heads of each segment, and added to the running scores if there
@@ -278,7 +280,7 @@ class SlotLayer(ABC):
         if self.reading.re_rotation is None:
             return self.pairs[0]
         if self._kernels is not None:
-            turning = self._segments, self._frequencies, self._rotation.interleaved
+            turning = self._turns, self._segments, self._frequencies, self._rotation.interleaved
             return self._kernels.turned(self.pairs[0], self.states[ROTATED], *turning)
         rotated = self.states[ROTATED].flatten().index_select(0, self._places)
         return self.reading.re_rotation.by_layer[self.index].turn(
@@ -392,6 +394,17 @@ class SlotLayer(ABC):
 def capacity_of(stepping: IncrementalEviction, layer: int, head: int) -> int:
     """KV pairs that a cache head of a layer may hold."""
     return stepping.capacity if isinstance(stepping.capacity, int) else stepping.capacity[layer][head]
+
+
+def _renumbers(stepping: IncrementalEviction) -> bool:
+    """Whether kept pairs are numbered anew."""
+    return stepping.policy.positions == "cache"
+
+
+def _is_sum_of_row(stepping: IncrementalEviction) -> bool:
+    """Whether raw scores are the sums of a cell, merged over the query heads of each KV head."""
+    score = stepping.score
+    return type(score) not in CHANGED and stepping.policy.group_of(score.group) != "layer_mean"
 
 
 def not_finite(scores: Float[Tensor, "segments columns"]) -> Bool[Tensor, "segments"]:

@@ -10,18 +10,22 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
+from operator import sub
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kvbench.cache.kernels.choice import refining_kernels_of
 from kvbench.cache.kv_cache import LayerCache, Window, joined, readers
+from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
-from kvbench.eviction.allocation.heads import SharedHeads
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.ranking import best_first, mean_over_heads
 from kvbench.eviction.scores.by_kernels import Planes, Ragged, finishes
+from kvbench.eviction.scores.random import Random
+from kvbench.eviction.scores.recency import Recency
 from kvbench.models.decode.slots import Fresh, Reading, Run, SlotLayer, not_finite
 from kvbench.support.errors import UserError
 
@@ -33,8 +37,8 @@ OfRun = Float[Tensor, "run slots"]
 
 
 class SlotsInOrder(SlotLayer):
-    """Cells that evict after the same tokens, of the same `policy.slot_order`. Unless kernels evict after every token,
-    they also have the same kind of `policy.state`, and their scores all read rows or all do not.
+    """Cells that evict after the same tokens. Unless kernels evict after every token, they also have the same
+    `policy.slot_order` and kind of `policy.state`, and their scores all read rows or all do not.
     """
 
     def __init__(
@@ -56,19 +60,23 @@ class SlotsInOrder(SlotLayer):
             self._numbers([getattr(policy, name) for policy in policies]).int() for name in ("sinks", "last")
         )
         self._most = self._numbers(self.limits).int()
+        by_score = [policy.slot_order == "score" for policy in policies]
+        self._some_move, self._all_move = any(by_score), all(by_score)
+        self._moves = self._numbers([int(moves) for moves in by_score]).int()
+        # where pairs move by score, none takes the slot of another
+        self._most_elsewhere = self._most.where(self._moves == 0, self._longest)
         self._in_place = [in_place[cell] for cell, _ in self.owners]
         self._takes_slot = self._numbers([int(takes) for takes in self._in_place]).int()
         self._ragged = max((run.stop for run in self.runs if not run.dense), default=0)  # the first segments
-        ragged = [steppings[cell] for cell, _ in self.owners[: self._ragged]]
-        pools = [stepping.policy.pool for stepping in ragged]
-        alike = (list(numbers) for _, numbers in groupby(range(len(pools)), key=pools.__getitem__))
-        self._pools = [(slice(part[0], part[-1] + 1), pools[part[0]]) for part in alike]
+        owned = [steppings[cell] for cell, _ in self.owners]
+        pools = [own.policy.pool for own in owned]
+        chunks = any(isinstance(own.policy.heads, ChunkHeads) for own in owned)  # with ties
+        self._pools = chunks or any(pool is not None for pool in pools)
+        apart = [0 if own.policy.pool is None or own.score.whole else own.policy.last for own in owned]
+        sizes = [1 if pool is None else pool.size for pool in pools]
+        means = [int(pool is not None and pool.kind == "avg") for pool in pools]
+        self._apart, self._sizes, self._means = (self._numbers(part).int() for part in (apart, sizes, means))
         self._sorts = any(takes and policies[segment].pool is not None for segment, takes in enumerate(self._in_place))
-        apart = [0 if own.policy.pool is None or own.score.whole else own.policy.last for own in ragged]
-        lowest = [-torch.inf if pool is not None and pool.kind == "max" else 0.0 for pool in pools]
-        self._apart, self._lowest = (
-            torch.tensor(part).to(self.device, non_blocking=True)[:, None] for part in (apart, lowest)
-        )
 
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
         policy, score = stepping.policy, stepping.score
@@ -81,27 +89,34 @@ class SlotsInOrder(SlotLayer):
     def _dense(self, stepping: IncrementalEviction) -> bool:
         """All but the scores of kernels, with policies that `_of_ragged` supports."""
         policy, score = stepping.policy, stepping.score
-        supported = score.any_order and (policy.reduce != "observed_attention" or self.reading.every == 1)
-        supported = supported or self._term(stepping) is not None or self._finishes(stepping)
-        supported = supported and policy.group_of(score.group) != "layer_mean"
-        chooses = type(policy.heads).chooses
-        supported = supported and (
-            chooses in (HeadAllocation.chooses, SharedHeads.chooses) or policy.layers.kind == "global"
-        )
+        by_kernels = self._term(stepping) is not None or self._finishes(stepping) or self._draws(stepping)
+        any_order = score.any_order and (policy.reduce != "observed_attention" or self.reading.every == 1)
+        alike = isinstance(stepping.capacity, int) or len(set(stepping.capacity[self.index])) == 1
+        supported = by_kernels and alike if self._averages(stepping) else by_kernels or any_order
+        chooses = (HeadAllocation.chooses, SharedHeads.chooses, ChunkHeads.chooses)
+        supported = supported and (type(policy.heads).chooses in chooses or policy.layers.kind == "global")
         return self.decode is None or not supported
 
     def _finishes(self, stepping: IncrementalEviction) -> bool:
         """Whether `Ragged` computes the scores of a cell."""
         return self._row_sums is not None and finishes(stepping.score)
 
+    def _draws(self, stepping: IncrementalEviction) -> bool:
+        """Whether the scores of a cell depend on nothing but the lengths of its heads."""
+        return self._row_sums is not None and type(stepping.score) is Random
+
+    def _averages(self, stepping: IncrementalEviction) -> bool:
+        """Whether the raw scores of a cell are a mean over all its heads."""
+        return stepping.policy.group_of(stepping.score.group) == "layer_mean"
+
     def _shares(self, stepping: IncrementalEviction) -> bool:
-        """Whether the heads of a cell have one mean score."""
-        return type(stepping.policy.heads) is SharedHeads and stepping.policy.layers.kind != "global"
+        """Whether the heads of a cell have one mean score, or one for each chunk."""
+        return isinstance(stepping.policy.heads, SharedHeads | ChunkHeads) and stepping.policy.layers.kind != "global"
 
     def _is_sum(self, stepping: IncrementalEviction) -> bool:
         """Whether nothing but pooling follows the `_sums` of a cell."""
-        more = self._dense(stepping) or self._finishes(stepping) or self._shares(stepping)
-        return self._term(stepping) is not None and not more
+        more = self._finishes(stepping) or self._averages(stepping) or self._shares(stepping)
+        return self._term(stepping) is not None and not (more or self._dense(stepping))
 
     def _room(self, length: int, limit: int) -> int:
         new, left, every = self.reading.new, self.reading.left, self.reading.every
@@ -133,7 +148,8 @@ class SlotsInOrder(SlotLayer):
     def _see_lengths(self) -> None:
         super()._see_lengths()
         self._fills: tuple[Mask, Columns] | None = None
-        self._left_out: Mask | None = None
+        self._drawn: dict[int, OfRun] = {}
+        self._in_chunks: dict[int, tuple[Mask, Columns]] = {}
 
     @property
     def _fill(self) -> tuple[Mask, Columns]:
@@ -148,27 +164,34 @@ class SlotsInOrder(SlotLayer):
 
     def _keep_best(self, fresh: Fresh) -> None:
         """Evict from every segment what it holds beyond its limit; without kernels, move what it keeps to its front."""
-        by_score = self.steppings[0].policy.slot_order == "score"
-        excess = max(length - limit for length, limit in zip(self.grown, self.limits, strict=True))
-        if not (excess > 0 or by_score or ACCUMULATED in self.states):
+        excess = max(map(sub, self.grown, self.limits))
+        if not (excess > 0 or self._some_move or ACCUMULATED in self.states):
             return
-        order = self.positions.argsort(dim=1) if self._sorts else None
-        planes = self._scores(joined(self._rows) if self._observes else None, order)
-        if self._kernels is not None and not by_score and excess <= 1:
+        order = self._by_position if self._sorts else None
+        planes = self._scores(joined(self._rows) if self._observes else None, order, fresh)
+        if self._kernels is None or (excess > 1 and not self._all_move):
+            self.broken = not_finite(torch.where(self._fill[0], planes[0], 0))
+            if excess > 0 or self._some_move:
+                self._move(self._best(planes), list(map(min, self.grown, self.limits)))
+            return
+        if not self._all_move:
             arrays = self.pairs, self._numbers_of_slots, planes, order, self._segments
-            limits = self._most, self._sinks, self._lasts, self._takes_slot
+            limits = self._most_elsewhere, self._sinks, self._lasts, self._takes_slot
             self.broken = self._kernels.evict(*arrays, *limits, fresh)
-            return
-        kept = [min(length, limit) for length, limit in zip(self.grown, self.limits, strict=True)]
-        if self._kernels is not None and by_score:
+        if self._some_move:
             arrays = self.pairs, self._numbers_of_slots, planes[0], self._best(planes), self._segments
-            limits = self._held.minimum(self._most), self._sinks, self._lasts
-            self.pairs, self._numbers_of_slots, self.broken = self._kernels.reorder(*arrays, *limits)
+            limits = self._most, self._sinks, self._lasts, self._moves
+            self.pairs, self._numbers_of_slots, broken = self._kernels.reorder(*arrays, *limits)
+            self.broken = broken if self._all_move else self.broken
             self._name_numbers()
-            return
-        self.broken = not_finite(torch.where(self._fill[0], planes[0], 0))
-        if excess > 0 or by_score:
-            self._move(self._best(planes), kept, by_score)
+
+    @property
+    def _by_position(self) -> Order:
+        """The slots of each segment in the order that pools follow: of positions, or as they are if moved by score."""
+        order = self.positions.argsort(dim=1)
+        if not self._some_move:
+            return order
+        return torch.where(self._moves[:, None] != 0, torch.arange(self._longest, device=self.device), order)
 
     def _best(self, planes: Planes) -> Order:
         """The slots of each segment from best to worst; protected ones are the best, oldest first."""
@@ -176,14 +199,15 @@ class SlotsInOrder(SlotLayer):
         scores, *unpooled = torch.where(ranks, planes, fill)
         return best_first(scores, unpooled[0] if unpooled else scores)
 
-    def _move(self, order: Order, kept: list[int], by_score: bool) -> None:
+    def _move(self, order: Order, kept: list[int]) -> None:
         """Move the `kept` first slots of each segment in `order`, from best to worst, to its front."""
         most, counts = max(kept), self._numbers(kept)[:, None]
         places = torch.arange(most, device=self.device)
         order = order[:, :most].masked_fill(places >= counts, self._longest)
-        if by_score:  # first tokens, others from best to worst, newest
+        if self._some_move:  # first tokens, others from best to worst, newest
             newest = order >= (self._held - self._lasts)[:, None]
-            order = order.gather(1, newest.int().argsort(dim=1, stable=True))
+            ranks = torch.where(self._moves[:, None] != 0, newest, order)
+            order = order.gather(1, ranks.argsort(dim=1, stable=True))
         else:
             order = order.sort(dim=1).values
         chosen = torch.nonzero_static(places < counts, size=sum(kept))
@@ -193,12 +217,12 @@ class SlotsInOrder(SlotLayer):
         index = order.clamp_max(self._longest - 1).expand(len(self._numbers_of_slots), -1, -1)
         self._numbers_of_slots[:, :, :most] = self._numbers_of_slots.gather(2, index)
 
-    def _scores(self, rows: Window | None, order: Order | None) -> Planes:
+    def _scores(self, rows: Window | None, order: Order | None, fresh: Fresh) -> Planes:
         """The final score of every slot; and the same without pooling, if any is pooled along `order`. Any number where
         a pair is protected or there is none.
         """
         ragged = None if order is None else order[: self._ragged]
-        parts = [self._of_ragged(rows, ragged)] if self._ragged else []
+        parts = [self._of_ragged(rows, ragged, fresh)] if self._ragged else []
         return _side_by_side(parts + [self._of_dense(run, rows) for run in self.runs if run.dense])
 
     def _of_dense(self, run: Run, rows: Window | None) -> Planes:
@@ -214,19 +238,22 @@ class SlotsInOrder(SlotLayer):
         planes = torch.stack((ranking.scores, ranking.unpooled)) if pooled else ranking.scores[None]
         return F.pad(planes, (ranking.first, self._longest - ranking.first - ranking.candidates))
 
-    def _of_ragged(self, rows: Window | None, order: Order | None) -> Planes:
+    def _of_ragged(self, rows: Window | None, order: Order | None, fresh: Fresh) -> Planes:
         """`_scores` of segments of different lengths."""
-        runs, sums = [run for run in self.runs if not run.dense], self._sums(rows)
-        finishing = {
-            run.start: Ragged(self._layer(run), run.stepping.score, run.stepping.policy.last)
-            for run in runs
-            if self._finishes(run.stepping)
-        }
+        runs, sums, finishing = [run for run in self.runs if not run.dense], self._sums(rows), dict[int, Ragged]()
+        for run in runs:
+            if self._finishes(run.stepping):
+                policy, score = run.stepping.policy, run.stepping.score
+                last = self._held[run.segments] - 1 if policy.positions == "cache" else fresh[0, 0]
+                finishing[run.start] = Ragged(self._layer(run), score, policy, last)
         raw = [self._raw(run, rows, sums, finishing.get(run.start)) for run in runs]
         planes = self._pooled(raw[0] if len(raw) == 1 else torch.cat(raw), order)
-        if not finishing and not any(self._shares(run.stepping) for run in runs):
-            return planes
-        return _side_by_side([self._final(run, planes[:, run.segments], finishing.get(run.start)) for run in runs])
+        if len(runs) == 1:  # these may be its running scores, which stay
+            return self._final(runs[0], planes, finishing.get(runs[0].start), torch.empty_like(planes))
+        for run in runs:
+            own = planes[:, run.segments]
+            self._final(run, own, finishing.get(run.start), own)
+        return planes
 
     def _raw(self, run: Run, rows: Window | None, sums: Columns | None, ragged: Ragged | None) -> OfRun:
         """What is pooled of a run, after adding to the running scores."""
@@ -234,34 +261,67 @@ class SlotsInOrder(SlotLayer):
         try:
             if ragged is not None:
                 own = ragged.raw(own)
+            elif self._draws(stepping):
+                own = self._random(run)
+            elif type(stepping.score) is Recency:
+                own = self.positions[run.segments].float()
             elif self._term(stepping) is None:
                 own = stepping.raw(self._layer(run), self._seen(run, rows), run.stop - run.start)
         except UserError as error:
             return self._failed(run, error)
         assert own is not None
+        if self._averages(stepping):
+            own = own.view(-1, self.cache_heads, self._longest).mean(dim=1).repeat_interleave(self.cache_heads, dim=0)
         if stepping.accumulates and (self._adds is None or self._term(stepping) is None):
             own = self.states[ACCUMULATED][run.segments].add_(own)
         return own if ragged is None else ragged.before_pool(own)
 
     def _pooled(self, plain: Columns, order: Order | None) -> Planes:
         """With pooling along `order` and without; the latter alone if nothing is pooled."""
-        if all(pool is None for _, pool in self._pools):
+        if not self._pools:
             return plain[None]
-        if self._left_out is None:
-            columns = torch.arange(self._longest, device=self.device)
-            self._left_out = columns >= self._held[: self._ragged, None] - self._apart
-        before = plain if order is None else plain.gather(1, order)
-        before = torch.where(self._left_out, self._lowest, before)
-        parts = [before[part] if pool is None else pool(before[part]) for part, pool in self._pools]
-        return torch.cat((*parts, plain)).view(2, *plain.shape)
+        settings = self._held, self._apart, self._sizes, self._means
+        return refining_kernels_of("triton").pooled(plain, order, *settings)
 
-    def _final(self, run: Run, planes: Planes, ragged: Ragged | None) -> Planes:
-        """The final scores of a run from the pooled ones."""
-        planes = planes if ragged is None else ragged.final(planes)
-        if self._shares(run.stepping):
-            cells = len(planes) * (run.stop - run.start) // self.cache_heads
-            planes = mean_over_heads(planes.flatten(0, 1), cells).view(planes.shape)
-        return planes
+    def _final(self, run: Run, planes: Planes, ragged: Ragged | None, out: Planes) -> Planes:
+        """The final scores of a run from the pooled ones, in `out`, which may be these, if they are others."""
+        planes = planes if ragged is None else ragged.final(planes, out)
+        if not self._shares(run.stepping):
+            return planes
+        chunked = isinstance(run.stepping.policy.heads, ChunkHeads)
+        planes = planes[:1] if chunked else planes
+        cells = len(planes) * (run.stop - run.start) // self.cache_heads
+        shared = mean_over_heads(planes.flatten(0, 1), cells).view(planes.shape)
+        return out.copy_(torch.cat((self._by_chunk(run, shared[0])[None], shared)) if chunked else shared)
+
+    def _by_chunk(self, run: Run, shared: OfRun) -> OfRun:
+        """The mean score of the candidates of each chunk."""
+        policy = run.stepping.policy
+        assert isinstance(policy.heads, ChunkHeads)
+        size = policy.heads.size
+
+        def sums(numbers: Tensor) -> Tensor:
+            return F.pad(numbers, (0, -self._longest % size)).unflatten(1, (-1, size)).sum(dim=2, keepdim=True)
+
+        if run.start not in self._in_chunks:
+            columns = torch.arange(self._longest, device=self.device)
+            candidates = (columns >= policy.sinks) & (columns < self._held[run.segments, None] - policy.last)
+            self._in_chunks[run.start] = candidates, sums(candidates.float()).clamp_min(1)
+        candidates, counts = self._in_chunks[run.start]
+        means = sums(torch.where(candidates, shared, 0)) / counts
+        return means.expand(-1, -1, size).flatten(1)[:, : self._longest]
+
+    def _random(self, run: Run) -> OfRun:
+        """Random scores, which are drawn on the CPU for heads of equal length of a cell."""
+        if run.start not in self._drawn:
+            assert isinstance(run.stepping.score, Random)
+            drawn = torch.zeros(run.stop - run.start, self._longest)
+            numbers = range(run.start, run.stop)
+            for (_, length), group in groupby(numbers, lambda number: (self.owners[number][0], self.grown[number])):
+                rows = [number - run.start for number in group]
+                drawn[rows, :length] = run.stepping.score.drawn(self.index, len(rows), length)
+            self._drawn[run.start] = drawn.to(self.device, non_blocking=True)
+        return self._drawn[run.start]
 
     def _seen(self, run: Run, rows: Window | None) -> Window | None:
         """What the newest tokens saw of a run, if its score reads that."""

@@ -80,11 +80,10 @@ def test_every_kernel_compiles_for_an_a100(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.cache is not None
     done = python(pytestconfig.cache.mkdir("triton"), str(SCRIPT), "--choice", "--arch", "80")
     assert done.returncode == 0, done.stderr[-3000:]
-    for size, kernel in product(
-        ("bfloat16 head_dim 128", "float32 head_dim 256"), chain.from_iterable(KERNELS.values())
-    ):
+    programs = list(product(("bfloat16 head_dim 128", "float32 head_dim 256"), chain.from_iterable(KERNELS.values())))
+    for size, kernel in programs:
         assert f"sm_80 {size} {kernel}: 1 variants" in done.stdout
-    assert "36 variants, 0 faults" in done.stdout
+    assert f"{len(programs)} variants, 0 faults" in done.stdout
 
 
 @pytest.mark.slow
