@@ -70,8 +70,8 @@ class SlotsInOrder(SlotLayer):
         self._ragged = max((run.stop for run in self.runs if not run.dense), default=0)  # the first segments
         owned = [steppings[cell] for cell, _ in self.owners]
         pools = [own.policy.pool for own in owned]
-        chunks = any(isinstance(own.policy.heads, ChunkHeads) for own in owned)  # with ties
-        self._pools = chunks or any(pool is not None for pool in pools)
+        ties = any(isinstance(own.policy.heads, ChunkHeads) for own in owned)  # which unpooled scores break
+        self._pools = ties or any(pool is not None for pool in pools)
         apart = [0 if own.policy.pool is None or own.score.whole else own.policy.last for own in owned]
         sizes = [1 if pool is None else pool.size for pool in pools]
         means = [int(pool is not None and pool.kind == "avg") for pool in pools]
