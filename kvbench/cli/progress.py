@@ -40,7 +40,7 @@ class Shown:
 
     def __init__(self, plan: Plan, bar: Bar, lines: bool) -> None:
         self._plan, self._bar, self._lines = plan, bar, lines
-        self._prompts = self._rows = self._errors = 0
+        self._prompts = self._rows = self._errors = self._elsewhere = 0
         self._start = self._last = time.monotonic()
         self._task = bar.add_task("starting", total=plan.prefills_to_do, rows="0 rows")
 
@@ -48,18 +48,28 @@ class Shown:
         self._bar.update(self._task, description=printable(model))
         if self._lines:
             self._bar.console.print(f"loading {printable(model)}", soft_wrap=True)
-        if not self._prompts:
+        if not self._prompts + self._elsewhere:
             self._start = time.monotonic()  # the time left counts from the first model
 
     def recorded(self, rows: list[Row]) -> None:
         self._prompts += 1
         self._rows += len(rows)
         self._errors += sum(row.error is not None for row in rows)
+        self._show()
+
+    def elsewhere(self, rows: int) -> None:
+        self._elsewhere += 1
+        self._rows += rows
+        self._show()
+
+    def _show(self) -> None:
         failed = f" rows, {self._errors} failed" if self._errors else " rows"
         self._bar.update(self._task, advance=1, rows=f"{self._rows}{failed}")
         now, total = time.monotonic(), self._plan.prefills_to_do
-        if self._lines and (now - self._last >= SECONDS_BETWEEN_LINES or self._prompts == total):
+        done = min(self._prompts + self._elsewhere, total)  # what another process gave up is counted twice
+        if self._lines and (now - self._last >= SECONDS_BETWEEN_LINES or done == total):
             self._last, seconds = now, now - self._start
-            left = seconds / self._prompts * (total - self._prompts)
-            counts = f"{self._prompts}/{total} prompts, {self._rows}/{self._plan.rows_to_do}{failed}"
+            others = f" ({self._elsewhere} by other processes)" if self._elsewhere else ""
+            counts = f"{done}/{total} prompts{others}, {self._rows}/{self._plan.rows_to_do}{failed}"
+            left = seconds / done * (total - done)
             self._bar.console.print(f"{counts}, {seconds:.0f} s, {left:.0f} s left", highlight=False, soft_wrap=True)

@@ -35,6 +35,9 @@ class Progress(Protocol):
     def recorded(self, rows: list[Any]) -> None:
         """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
 
+    def elsewhere(self, rows: int) -> None:
+        """A job with so many rows was left to another process."""
+
 
 @dataclass
 class Outcome:
@@ -102,6 +105,8 @@ class _Run:
         for planned, samples in jobs_with_samples(info.tokenizer, group):
             job = self._claims.take(group, planned)
             if job is None:
+                if self._progress is not None:
+                    self._progress.elsewhere(len(planned.places))
                 continue
             model = self._load(info)
             if environment_id is None:

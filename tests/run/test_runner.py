@@ -36,6 +36,9 @@ class Silent:
     def recorded(self, rows: list[Row]) -> None:
         pass
 
+    def elsewhere(self, rows: int) -> None:
+        pass
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:

@@ -45,6 +45,9 @@ class Silent:
     def recorded(self, rows: list[Row]) -> None:
         pass
 
+    def elsewhere(self, rows: int) -> None:
+        pass
+
 
 def sweep(folder: Path) -> tuple[Cell, ...]:
     """Six cells in two prefill groups; in one of them questions share contexts."""
