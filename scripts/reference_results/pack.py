@@ -69,11 +69,13 @@ def pack(folder: Path, out: Path, cells: Collection[str], samples: int) -> int:
 
 
 def pack_environments(folder: Path, out: Path) -> None:
-    """Add where the rows of a folder were made, by the id that rows have, to those of rows that are packed already."""
-    before = json.loads(out.read_text("utf-8")) if out.is_file() else {}
-    environments = before | {
-        file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")
-    }
+    """Where the packed rows beside `out` were made, by the id that they have: in this folder, or as `out` says."""
+    known = json.loads(out.read_text("utf-8")) if out.is_file() else {}
+    known |= {file.stem: json.loads(file.read_text("utf-8")) for file in (folder / "environments").glob("*.json")}
+    tables = [load_table(file) for file in out.parent.glob("*.parquet")]
+    named = {name for table in tables for name in table["environment"].unique().to_pylist()}
+    named |= {row.environment for part in out.parent.glob("*/rows") for row in read_rows(part.parent)}
+    environments = {name: known[name] for name in sorted(named)}
     out.write_text(json.dumps(environments, indent=1, sort_keys=True) + "\n", "utf-8")
 
 

@@ -144,6 +144,14 @@ def test_parts_of_one_folder_are_packed_apart(scripts: SimpleNamespace, tmp_path
     assert sorted(file.stem for file in (tmp_path / "copy" / "cells").iterdir()) == parts["two"]
 
 
+def test_environments_of_packed_rows_are_named_and_no_others(scripts: SimpleNamespace) -> None:
+    folder = scripts.sweeps.REFERENCE
+    tables = [pq.read_table(file, columns=["environment"]) for file in folder.glob("*.parquet")]
+    rows = [json.loads(line) for file in folder.glob("*/rows/*.jsonl") for line in file.open("rb")]
+    named = {name for table in tables for name in table["environment"].to_pylist()}
+    assert set(json.loads((folder / "environments.json").read_text())) == named | {row["environment"] for row in rows}
+
+
 def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
     """As many cells and samples of them as asked for, no failures, no seconds, nothing of third parties but numbers."""
     for part in scripts.sweeps.parts().values():
