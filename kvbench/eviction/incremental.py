@@ -231,6 +231,11 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"policy.state=none, but score {score.name} reads observed queries: use policy.state=overwrite or "
             "accumulate"
         )
+    if blocks and score.by_head and policy.layout == "query_heads":
+        raise UserError(
+            f"score {score.name} has a number for each KV head, but with policy.layout=query_heads later blocks evict "
+            "from query heads: use policy.layout=kv_heads, or schedule.prefill_block=null"
+        )
     if not blocks or even(policy):
         return
     reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"

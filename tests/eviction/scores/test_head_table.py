@@ -1,5 +1,6 @@
 """Whole heads by a table: which stay, which roll on, and what is no table."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from kvbench.eviction.allocation.heads import BinaryHeads
 from kvbench.eviction.allocation.layers import GlobalLayers
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
-from kvbench.eviction.incremental import IncrementalEviction, capacity_after
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after, check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.head_table import HeadFile, HeadTable, read_head_file
+from kvbench.support.errors import UserError
 from tests.arrays import random_cache
 
 PUBLISHED = Path(__file__).parents[2] / "golden" / "heads" / "full_attention_heads.tsv"
@@ -49,6 +51,13 @@ def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) ->
         layers = tuple(stepping.step(layer, voting).layer for layer, voting in zip(grown, rows, strict=True))
     assert [layer.lengths for layer in layers] == [(7, 58), (58, 7), (7, 58)]
     assert layers[0].positions[:7].tolist() == [0, 1, *range(53, 58)]
+
+
+def test_query_heads_are_not_scored_block_by_block(table: str) -> None:
+    score = HeadTable(path=table)
+    check_steps(DUO, score, blocks=True)
+    with pytest.raises(UserError, match="layout=query_heads later blocks"):
+        check_steps(replace(DUO, layout="query_heads"), score, blocks=True)
 
 
 def test_what_a_table_says_is_part_of_the_score(table: str, tmp_path: Path) -> None:
