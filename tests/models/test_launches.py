@@ -17,8 +17,8 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.attn import Attention, Finch, Lava, Vatp
-from kvbench.eviction.scores.host import Caote
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Finch, Lava, Vatp
+from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.random import Random
@@ -82,6 +82,12 @@ def read(batch: EvictingBatch, gpu: PretendedGpu, new: int = 1) -> None:
         batch.finish(new)
 
 
+SIXTEEN = (
+    *SCORES[:5],
+    *(AttentionMax(), Caote(), FastCaote(), Lava(), Vatp(), RKV()),
+    *(Cur(), LagKV(sink=2, lag=8), KeyDiff(), KeyNorm(), Random()),
+)
+"""As many scores as cells."""
 CASES = {
     "attn": ([(ACCUMULATING, Attention())], 1, 60, 60),
     "caches that still grow": ([(ACCUMULATING, Attention())], 1, 8, 60),
@@ -131,6 +137,7 @@ CASES = {
         60,
         60,
     ),
+    "sixteen scores, pooled": ([(UNIFORM, score) for score in SIXTEEN], 1, 60, 60),
     "random": ([(STREAMING, Random())], 1, 60, 60),
     "chunks": ([(replace(ACCUMULATING, heads=ChunkHeads(size=3)), Attention())], 1, 60, 60),
     "a mean over heads": ([(replace(ACCUMULATING, group="layer_mean"), Attention())], 1, 60, 60),

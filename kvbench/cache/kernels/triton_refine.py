@@ -74,26 +74,28 @@ def _pooled(
 
 
 def weighed(
-    scores: Planes, states: FlatPairs, segments: Segments, power: int, largest: int | None, out: Planes
+    scores: Planes | None, states: FlatPairs, segments: Segments, power: int, largest: int | None, out: Planes
 ) -> Planes:
-    """`out`: scores times the L1 or L2 norm of every key or value, plane by plane; with `largest` times the largest one
-    of a segment without that many of its newest pairs.
+    """`out`: scores (None: -1) times the L1 or L2 norm of every key or value, plane by plane; with `largest` times the
+    largest one of a segment without that many of its newest pairs.
     """
-    (planes, count, longest), head_dim = scores.shape, states.shape[1]
+    (planes, count, longest), head_dim = out.shape, states.shape[1]
+    given = out if scores is None else scores
     blocks = 1 if largest is not None else triton.cdiv(longest, BLOCK)
     with torch.cuda.device_of(states):
         _weighed[(count, blocks)](
-            scores, states, out, segments.starts, segments.lengths, longest, scores.stride(0), out.stride(0),
-            largest or 0, PLANES=planes, SQUARED=power == 2, LARGEST=largest is not None, HEAD_DIM=head_dim,
-            PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
+            given, states, out, segments.starts, segments.lengths, longest, given.stride(0), out.stride(0),
+            largest or 0, GIVEN=scores is not None, PLANES=planes, SQUARED=power == 2, LARGEST=largest is not None,
+            HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
         )  # fmt: skip
     return out
 
 
 @triton.jit
 def _weighed(
-    scores, states, out, starts, lengths, longest, plane, out_plane, newest, PLANES: tl.constexpr,
-    SQUARED: tl.constexpr, LARGEST: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
+    scores, states, out, starts, lengths, longest, plane, out_plane, newest, GIVEN: tl.constexpr,
+    PLANES: tl.constexpr, SQUARED: tl.constexpr, LARGEST: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     segment = tl.program_id(0).to(tl.int64)
     start, length = tl.load(starts + segment), tl.load(lengths + segment)
@@ -113,8 +115,10 @@ def _weighed(
         else:
             weight = _norm(_block(states, start, begin, length, dims, HEAD_DIM, BLOCK), SQUARED)
         for number in tl.static_range(PLANES):
-            score = tl.load(scores + number * plane + segment * longest + slot, mask=held, other=0.0)
-            tl.debug_barrier()  # `out` may be the scores
+            score = tl.full([BLOCK], -1.0, tl.float32)
+            if GIVEN:
+                score = tl.load(scores + number * plane + segment * longest + slot, mask=held, other=0.0)
+                tl.debug_barrier()  # `out` may be the scores
             tl.store(out + number * out_plane + segment * longest + slot, score * weight, mask=held)
 
 

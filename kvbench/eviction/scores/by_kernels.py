@@ -18,7 +18,7 @@ from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
 from kvbench.eviction.scores.host import RESOLVED, Caote, FastCaote
-from kvbench.eviction.scores.keys import Cur, KeyDiff, LagKV
+from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
@@ -40,8 +40,8 @@ SINGLE: dict[type[Score], RowTerm] = {
     Vatp: "attn",
     RKV: "logit",
 }
-BY_KEYS = (KeyDiff, Cur, LagKV, TriAttention)
-"""Scores that read no rows and depend on the order or the number of pairs."""
+BY_KEYS = (KeyNorm, KeyDiff, Cur, LagKV, TriAttention)
+"""Scores that read keys, some of them values too, but no rows."""
 RAGGED = (Caote, FastCaote, Finch, Lava, Vatp, RKV, *BY_KEYS)
 """Scores that `Ragged` finishes."""
 CHANGED = (Finch, RKV)
@@ -96,6 +96,9 @@ class Ragged:
 
     def raw(self, sums: Slots | None) -> Slots:
         """The raw score, merged over query heads, from the sums of its `row_term`."""
+        if isinstance(self.score, KeyNorm):
+            out = torch.empty(1, self.layer.cache_heads, self.segments.longest, device=self.layer.keys.device)
+            return self.kernels.weighed(None, self.layer.keys, self.segments, 2, None, out)[0]
         if isinstance(self.score, KeyDiff):
             return self.kernels.key_diff(self.layer.keys, self.segments)
         if isinstance(self.score, Cur):
