@@ -95,8 +95,12 @@ class Row:
     environment: str | None = None
 
     def __post_init__(self) -> None:
-        for name in COLUMNS:
-            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+        for name, kinds in _EXACT.items():
+            item = getattr(self, name)
+            kind = type(item)
+            is_plain = math.isfinite(item) if kind is float else -(2**63) <= item < 2**63 if kind is int else True
+            if kind not in kinds or not is_plain:
+                object.__setattr__(self, name, _checked(name, item))
         if self.error is not None and self.value is not None:
             raise UserError(
                 f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have exactly one of them"
@@ -194,6 +198,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 _TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}
+_EXACT = {
+    name: {exact for exact in (str, int, float, type(None)) if isinstance(exact(), kind)}
+    for name, kind in _TYPES.items()
+}
+"""The types of each column: a value of one of them, in its range, is stored as it is."""
 COLUMNS: tuple[str, ...] = tuple(_TYPES)
 REQUESTED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
 MEASURED: tuple[str, ...] = COLUMNS[len(REQUESTED) : COLUMNS.index("environment")]

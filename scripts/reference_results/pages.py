@@ -26,6 +26,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kvbench.records import Row
 from kvbench.report.compare.compare import ALPHA, Difference, compare
 from kvbench.report.compare.paired_rows import Side
 from kvbench.report.rows import describer, load_table, rows_of
@@ -110,15 +111,19 @@ def _comparisons(block: str) -> list[Comparison]:
 
 
 @cache
-def _rows(file: Path) -> tuple[pa.Table, Describe]:
-    return load_table(file, warn=lambda words: None), describer(file)
+def _rows(file: Path) -> tuple[pa.Table, Describe, dict[int, Row]]:
+    """The rows of a file as columns, the descriptions of its cells, and by their lines the rows made of it so far."""
+    return load_table(file, warn=lambda words: None), describer(file), {}
 
 
 def _side(text: str) -> Side:
     name, _, selection = text.partition(" ")
-    table, describe = _rows(REFERENCE / f"{name}.parquet")
-    rows = rows_of(select(table, conditions(selection), describe, lambda words: None))
-    return Side(text, rows, text, describe)
+    table, describe, rows = _rows(REFERENCE / f"{name}.parquet")
+    selected = select(table, conditions(selection), describe, lambda words: None)
+    lines = selected["line"].to_pylist()
+    new = pa.array([line not in rows for line in lines])
+    rows |= zip(selected.filter(new)["line"].to_pylist(), rows_of(selected.filter(new)), strict=True)
+    return Side(text, [rows[line] for line in lines], text, describe)
 
 
 def _table(name: str, words: list[str]) -> str:

@@ -130,9 +130,10 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     """Settings that tell rows of one side apart and that have a value in common with the other side."""
     names: set[str] = set()
     for side in (a, b):
+        keys = _keys(side, shared)
         cells: dict[tuple, set[str]] = {}
         for row in side.rows:
-            cells.setdefault((*(_value(name, row, side) for name in shared), row.sample), set()).add(row.cell)
+            cells.setdefault((keys[row.cell], row.sample), set()).add(row.cell)
         for group in {frozenset(group) for group in cells.values() if len(group) > 1}:
             names |= differences([side.describe(cell) for cell in sorted(group)])
     firsts = [list({row.cell: row for row in side.rows}.values()) for side in (a, b)]
@@ -143,13 +144,17 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     ]
 
 
+def _keys(side: Side, names: Sequence[str]) -> dict[str, tuple]:
+    """The values of these columns and settings by cell."""
+    firsts = {row.cell: row for row in reversed(side.rows)}
+    return {cell: tuple(_value(name, row, side) for name in names) for cell, row in firsts.items()}
+
+
 def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:
-    cells: dict[str, tuple] = {}
+    keys = _keys(side, shared)
     placed: dict[tuple, dict[int, Row]] = {}
     for row in side.rows:
-        if row.cell not in cells:
-            cells[row.cell] = tuple(_value(name, row, side) for name in shared)
-        first = placed.setdefault(cells[row.cell], {}).setdefault(row.sample, row)
+        first = placed.setdefault(keys[row.cell], {}).setdefault(row.sample, row)
         if first is not row:
             raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, first, row)}")
     return placed

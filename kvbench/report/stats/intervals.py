@@ -16,7 +16,7 @@ Methodol. 3 (2015) 484-503: Wilson's interval for the effective number of answer
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -29,6 +29,7 @@ FEW = 10
 RESAMPLES = 9_999
 NORMAL_QUANTILE = 1.959963984540054  # Phi(x) = 0.975
 _BLOCK = 131_072  # weights made at a time: they stay in the processor's cache
+_KEPT = 2**23  # weights that are kept for the next interval, of two bytes each
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,28 @@ def expanded_percentile(
 
 def resampled_means(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """Means ``[..., resamples]`` over clusters drawn with replacement, as many as there are."""
-    generator = np.random.default_rng(seed)
-    clusters = len(sizes)
-    rows = max(1, _BLOCK // clusters)
+    is_kept = resamples * len(sizes) <= _KEPT
     means = []
+    for counts in (_kept_draws if is_kept else _draws)(len(sizes), resamples, seed):
+        weights = counts.astype(float)
+        means.append((sums @ weights.T) / (weights @ sizes))
+    return np.concatenate(means, axis=-1)
+
+
+def _draws(clusters: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each cluster is drawn ``[block, clusters]``, in blocks of resamples."""
+    generator = np.random.default_rng(seed)
+    rows = max(1, _BLOCK // clusters)
     for start in range(0, resamples, rows):
         count = min(rows, resamples - start)
         drawn = generator.integers(clusters, size=(count, clusters)) + clusters * np.arange(count)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=count * clusters).reshape(count, clusters).astype(float)
-        means.append((sums @ weights.T) / (weights @ sizes))
-    return np.concatenate(means, axis=-1)
+        yield np.bincount(drawn.ravel(), minlength=count * clusters).reshape(count, clusters)
+
+
+@lru_cache(maxsize=2)
+def _kept_draws(clusters: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
+    """The draws, kept for the next interval of as many clusters: a table has hundreds of them."""
+    return tuple(counts.astype(np.uint16) for counts in _draws(clusters, resamples, seed))
 
 
 def mean_interval(
