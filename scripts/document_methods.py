@@ -16,10 +16,8 @@ from itertools import product, takewhile
 from pathlib import Path
 from typing import Any, get_args
 
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-
-from kvbench.config.compose import options, under
+from kvbench.config.compose import MISSING, combinations, options, resolved
+from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
 from kvbench.config.settings import build
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
@@ -85,21 +83,20 @@ def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
 @cache
 def composed(*words: str) -> dict[str, Any]:
     """The configuration of a command line, a head table where a score needs one."""
-    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        config = compose("run", overrides=list(words))
-    if OmegaConf.is_missing(config.score, "path"):
-        config.score.path = str(TABLE)
-    if OmegaConf.is_missing(config.score, "statistics"):
-        config.score.statistics = str(BUDGETS.with_name("queries.safetensors"))
-    if OmegaConf.is_missing(config.score, "gates"):
-        config.score.gates = str(BUDGETS.with_name(f"{config.score.name}.safetensors"))
-    if config.policy.name == "lukv":
-        config.policy.layers.path = str(BUDGETS)
-    if config.score.name == "kvpress":  # any press: the page says nothing of it
-        config.score.press = "tests.presses.Norms"
-    tree = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(tree, dict)
-    return under({str(key): value for key, value in tree.items()}, tree["protocol"])
+    (tree,) = combinations(parse(words))
+    score = tree["score"]
+    files = {
+        "path": TABLE,
+        "statistics": BUDGETS.with_name("queries.safetensors"),
+        "gates": BUDGETS.with_name(f"{score['name']}.safetensors"),
+    }
+    score = score | {key: str(file) for key, file in files.items() if score.get(key) == MISSING}
+    if score["name"] == "kvpress":  # any press: the page says nothing of it
+        score["press"] = "tests.presses.Norms"
+    policy = tree["policy"]
+    if policy["name"] == "lukv":
+        policy = policy | {"layers": policy["layers"] | {"path": str(BUDGETS)}}
+    return resolved({**tree, "score": score, "policy": policy})
 
 
 def policies() -> str:

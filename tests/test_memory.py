@@ -10,7 +10,7 @@ from kvbench.config.settings import build
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
 from tests.arrays import random_cache
-from tests.config.test_files import composed
+from tests.composed import composed
 
 RAGGED = ("ada_snapkv", "ada_pyramidkv", "lava", "lava_pyramid", "h2o_max")
 

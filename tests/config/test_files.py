@@ -1,7 +1,6 @@
 """Contracts over conf/: every file composes, builds what it names, and every policy works with every score."""
 
 from dataclasses import fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.tasks.task import Task
+from tests.composed import composed, needed
 
 KINDS = {
     "policy": Policy,
@@ -37,33 +37,15 @@ KINDS = {
     "logger": Logger,
 }
 KINDS |= {"paper": Item}
-HEADS = Path(__file__).parents[1] / "golden" / "heads" / "full_attention_heads.tsv"
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 
 
-@lru_cache
-def composed(*overrides: str) -> dict[str, Any]:
-    """The resolved configuration of a command line."""
+def composed_by_hydra(*overrides: str) -> dict[str, Any]:
+    """The resolved configuration that Hydra makes of a command line."""
     with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
         tree = OmegaConf.to_container(compose("run", overrides=list(overrides)), resolve=True)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
-
-
-def needed(group: str, name: str) -> list[str]:
-    """What a file leaves to the command line."""
-    return {
-        ("model", "hf"): ["model.path=somewhere"],
-        ("score", "head_table"): [f"score.path={HEADS}"],
-        ("score", "kvpress"): ["score.press=tests.presses.Norms", "score.reads=cache"],
-        ("policy", "duo_attention"): [f"score.path={HEADS}"],
-        ("score", "kvzap"): [f"score.gates={HEADS.with_name('kvzap.safetensors')}"],
-        ("score", "fastkvzip"): [f"score.gates={HEADS.with_name('fastkvzip.safetensors')}"],
-        ("score", "triattention"): [f"score.statistics={HEADS.with_name('queries.safetensors')}"],
-        ("policy", "triattention"): [f"score.statistics={HEADS.with_name('queries.safetensors')}"],
-        ("policy", "lukv"): [f"policy.layers.path={HEADS.with_name('budgets.npy')}"],
-        ("task", "jsonl"): ["task.path=mine.jsonl"],
-    }.get((group, name), [])
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
@@ -75,7 +57,10 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         built = probing_of(name, [], print, Path("out"))[0].probe
         assert isinstance(built, Probe) and built.name == name
         return
-    built = build(group, composed(f"{group}={name}", *needed(group, name))[group])
+    words = (f"{group}={name}", *needed(group, name))
+    tree = composed(*words)
+    assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
+    built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     assert built.name == ("jsonl/mine" if name == "jsonl" else name)
 
@@ -96,23 +81,21 @@ def test_every_group_can_be_listed() -> None:
 def test_a_policy_names_its_default_score(policy: str) -> None:
     """run.yaml has none, so that a policy without a score of its own could not be composed."""
     assert "score" not in OmegaConf.load(paths.conf() / "run.yaml")
-    assert composed(f"policy={policy}")["score"]["name"] in options("score")
+    assert composed(f"policy={policy}", *needed("policy", policy))["score"]["name"] in options("score")
 
 
 @pytest.mark.parametrize("policy", options("policy"))
 def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
     """What cuts lists all of them, so that `policy.positions=cache` and its like reach every policy."""
-    written = composed(f"policy={policy}")["policy"]
+    written = composed(f"policy={policy}", *needed("policy", policy))["policy"]
     if written["takes"]:
         assert {field.name for field in fields(Policy)} == set(written) - {"_target_"}
 
 
 def test_defaults_are_those_the_design_fixes() -> None:
     """A window of 16 for all, GQA-native caches; files have the windows of the papers."""
-    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        tree = OmegaConf.to_container(compose("run"))
-    assert isinstance(tree, dict)
-    default = Cells().cell({str(key): value for key, value in tree.items()})
+    tree = composed_by_hydra()
+    default = Cells().cell(tree)
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
     assert tree["protocol"] == "common"
     for name, size in (("h2o", 16), ("snapkv", 32)):
@@ -136,18 +119,23 @@ LENGTHS = {
 
 @pytest.mark.parametrize("name", OF_THE_HUB)
 def test_a_model_of_the_hub_says_where_it_is_and_how_it_is_read(name: str) -> None:
-    spec = build("model", composed(f"model={name}")["model"])
+    spec = build("model", composed(f"model={name}", *needed("model", name))["model"])
     publisher, _, repository = (spec.path or "").partition("/")
     assert publisher and "".join(c for c in name if c.isdigit()) == "".join(c for c in repository if c.isdigit())
     assert (spec.dtype, spec.chat, spec.shape) == ("bfloat16", "auto", None)
     assert spec.max_length == LENGTHS.get(name, spec.max_length)
     shape = f"shape/{name.removesuffix('-instruct')}"
     if shape in options("model"):
-        assert spec.max_length == composed(f"model={shape}")["model"]["shape"]["config"]["max_position_embeddings"]
+        assert (
+            spec.max_length
+            == composed(f"model={shape}", *needed("model", shape))["model"]["shape"]["config"][
+                "max_position_embeddings"
+            ]
+        )
 
 
 def test_every_model_of_the_papers_has_a_name() -> None:
-    named = {str(composed(f"model={name}")["model"]["path"]) for name in OF_THE_HUB}
+    named = {str(composed(f"model={name}", *needed("model", name))["model"]["path"]) for name in OF_THE_HUB}
     words = {word for name in options("paper") for run in item_of(name).all_runs for word in run}
     settings = [parse([word])[0] for word in words if word.startswith(("model=", "model.path="))]
     hub_ids = {value.text for each in settings if each.key == "model.path" for value in each.values}

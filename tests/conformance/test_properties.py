@@ -20,12 +20,13 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.score import Reduce, Score
-from tests.config.test_files import composed, needed
+from tests.composed import composed, needed
 
 MATRIX = [
     (policy, score)
     for policy, score in product(options("policy"), options("score"))
-    if "score" in (tree := composed(f"policy={policy}"))["policy"]["takes"] or score == tree["score"]["name"]
+    if "score" in (tree := composed(f"policy={policy}", *needed("policy", policy)))["policy"]["takes"]
+    or score == tree["score"]["name"]
 ]
 """Policies that take no score have their own."""
 HOSTS, GUESTS = ("snapkv", "ada_snapkv"), ("attn", "obcache_joint")

@@ -9,6 +9,7 @@ import torch
 from kvbench.cache.attention import Rule, over_layer
 from kvbench.conformance.golden import load
 from kvbench.conformance.golden.case import cache_of, eviction_of
+from kvbench.config.settings import build
 from kvbench.conformance.golden.compare import compare_steps, steps_after_prompt
 from kvbench.eviction.allocation.layers import PreferenceLayers
 from kvbench.eviction.budget import Tokens
@@ -18,7 +19,7 @@ from kvbench.eviction.policy import Phase, Phases, Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention, Cake
 from tests.arrays import random_cache
-from tests.config.test_files import build, composed
+from tests.composed import composed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "eviction"
 PROMPT = Policy("cake", window=9, recent=3, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"))

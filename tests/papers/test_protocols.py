@@ -244,8 +244,13 @@ def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):
     table = tmp_path / "heads.tsv"
     shares = [0.25, 0.75, 0.5, 0.0][:KV_HEADS]
     table.write_text(("\t".join(map(str, shares)) + "\n") * LAYERS)
-    words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=384", f"score.path={table}"]
-    assert main(["paper", "kvzip/head_scores", *words, f"results.dir={tmp_path}", "--format", "csv"]) == 0
+    words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=384", "task.samples=2"]
+    assert (
+        main(
+            ["paper", "kvzip/head_scores", *words, f"score.path={table}", f"results.dir={tmp_path}", "--format", "csv"]
+        )
+        == 0
+    )
     lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     ours = [float(line["mean"]) for line in lines if line["policy"].startswith("duo_attention")]
     assert ours == shares * LAYERS

@@ -12,7 +12,7 @@ from kvbench.eviction.evict import rank_layer
 from kvbench.eviction.evict import raw_scores as scored
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
-from tests.config.test_files import composed, needed
+from tests.composed import composed, needed
 from tests.conformance.naive import raw_scores
 
 VOTED = ("attn", "attn_max", "cake", "obcache_value", "obcache_key", "obcache_joint", "exact_removal", "exact_zeroed")
