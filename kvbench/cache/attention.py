@@ -233,17 +233,20 @@ def logits_by_chunk(
     kv_heads, tokens, _ = keys.shape
     grouped = (queries.float() * scaling).reshape(kv_heads, heads // kv_heads * rows, head_dim)
     step = COLUMN_CHUNK if keys.device.type == "cpu" else max(COLUMN_CHUNK, CHUNK_LOGITS // (heads * rows))
-
-    def over(columns: slice) -> Float[Tensor, "heads queries columns"]:
-        logits = (grouped @ keys[:, columns].float().mT).view(heads, rows, columns.stop - columns.start)
-        logits = capped(logits, softcap)
-        if columns.stop > tokens - rows + 1:
-            logits.masked_fill_(hidden(rows, tokens, columns, queries.device), -torch.inf)
-        return logits
-
     for start in range(0, tokens, step):
         columns = slice(start, min(start + step, tokens))
-        yield columns, over(columns)  # no name holds a chunk while the next is made
+        yield columns, _logits_over(columns, grouped, keys, rows, softcap)  # no name holds it while the next is made
+
+
+def _logits_over(
+    columns: slice, grouped: Float[Tensor, "kv_heads group head_dim"], keys: Dense, rows: int, softcap: float | None
+) -> Float[Tensor, "heads queries columns"]:
+    """One chunk of `logits_by_chunk`: scaled queries by KV head, the rows of a query head together."""
+    logits = (grouped @ keys[:, columns].float().mT).view(-1, rows, columns.stop - columns.start)
+    logits = capped(logits, softcap)
+    if columns.stop > keys.shape[1] - rows + 1:
+        logits.masked_fill_(hidden(rows, keys.shape[1], columns, keys.device), -torch.inf)
+    return logits
 
 
 def hidden(

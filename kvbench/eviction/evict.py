@@ -21,7 +21,7 @@ from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayer
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool, pool_and_reduce
+from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
@@ -202,17 +202,20 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
         return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]))
     columns = raw if score.whole else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
-    group, weight = policy.group_of(score.group), score.weigh(layer, policy.last)
-
-    def shaped(pool: Pool | None) -> Ranked:
-        ranked = pool_and_reduce(columns, pool, group, policy.order, layer.cache_heads, weight)
-        return score.refine(ranked, layer)[:, :stop]
-
-    scores = shaped(policy.pool)
-    unpooled = scores if policy.pool is None else shaped(None)
+    weight = score.weigh(layer, policy.last)
+    scores = _shaped(columns, policy.pool, weight, layer, policy, score)[:, :stop]
+    unpooled = scores if policy.pool is None else _shaped(columns, None, weight, layer, policy, score)[:, :stop]
     second = score.second_stage(scores, layer, policy.protected)
     ranking = Ranking(scores, unpooled, policy.sinks, second=second)
     return ranking.mapped(lambda scores: scores[:, policy.sinks :])
+
+
+def _shaped(
+    columns: Scores, pool: Pool | None, weight: Weight | None, layer: LayerCache, policy: Policy, score: Score
+) -> Ranked:
+    """Raw scores pooled, reduced to cache heads, and refined."""
+    ranked = pool_and_reduce(columns, pool, policy.group_of(score.group), policy.order, layer.cache_heads, weight)
+    return score.refine(ranked, layer)
 
 
 def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:

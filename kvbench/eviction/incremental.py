@@ -279,13 +279,11 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
 
 def _capacities(policy: Policy, cache: KVCache, lengths: Lengths, budget: int) -> Capacity:
     complete = bool((lengths == cache.num_tokens).all())
-
-    def capacity(length: int) -> int:
-        if policy.keeps_whole and length == cache.num_tokens:
-            return sys.maxsize
-        return budget if complete else length
-
-    heads = [tuple(map(capacity, row)) for row in lengths.tolist()]
+    kept_whole = cache.num_tokens if policy.keeps_whole else None
+    heads = [
+        tuple(sys.maxsize if length == kept_whole else budget if complete else length for length in row)
+        for row in lengths.tolist()
+    ]
     return {layer.index: row for layer, row in zip(cache.evictable, heads, strict=True)}
 
 

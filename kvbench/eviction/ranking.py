@@ -6,7 +6,7 @@ pooling makes plateaus of equal scores, where the kept set would otherwise depen
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -116,11 +116,7 @@ def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
     rankings, heads = list(parts.values()), sorted((head, part) for part in parts for head in part)
     widest = max(ranking.candidates for ranking in rankings)
     places = torch.tensor([head for part in parts for head in part]).argsort()
-
-    def joined(by_part: list[Tensor]) -> Tensor:
-        padded = [F.pad(scores, (0, widest - scores.shape[1]), value=-torch.inf) for scores in by_part]
-        return torch.cat(padded)[places.to(padded[0].device, non_blocking=True)]
-
+    joined = partial(_joined, widest=widest, places=places)
     stages = [ranking.second for ranking in rankings if ranking.second is not None]
     return replace(
         rankings[0],
@@ -129,6 +125,11 @@ def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
         second=replace(stages[0], scores=joined([stage.scores for stage in stages])) if stages else None,
         by_head=tuple(parts[part].candidates for _, part in heads),
     )
+
+
+def _joined(by_part: list[Tensor], widest: int, places: Tensor) -> Tensor:
+    padded = [F.pad(scores, (0, widest - scores.shape[1]), value=-torch.inf) for scores in by_part]
+    return torch.cat(padded)[places.to(padded[0].device, non_blocking=True)]
 
 
 def mean_over_heads(scores: Ranked, cells: int) -> Ranked:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from kvbench.cache.attention import Rule, over_layer
+from kvbench.config.settings import build
 from kvbench.conformance.golden import load
 from kvbench.conformance.golden.case import cache_of, eviction_of
-from kvbench.config.settings import build
 from kvbench.conformance.golden.compare import compare_steps, steps_after_prompt
 from kvbench.eviction.allocation.layers import PreferenceLayers
 from kvbench.eviction.budget import Tokens

@@ -6,6 +6,7 @@ p = 1. CAKE, FINCH, LAVa and VATP weigh it.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -25,24 +26,29 @@ def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, di
 
     Without `diagonal` the weight that a row gives itself counts as 0.
     """
-
-    def weights(chunk: Chunk) -> Float[Tensor, "heads queries columns"]:
-        return chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
-
     if reduce == "max":
-        merged = over_columns(
-            layer, rows, lambda chunk: weights(chunk).amax(dim=1), torch.maximum, "attn_max", diagonal
-        )
+        largest = partial(_largest, diagonal=diagonal)
+        merged = over_columns(layer, rows, largest, torch.maximum, "attn_max", diagonal)
         return merged if power == 1 else merged.pow(power)
-
-    def total(chunk: Chunk) -> Columns:
-        return (weights(chunk) if power == 1 else weights(chunk).pow(power)).sum(dim=1)
-
+    total = partial(_total, power=power, diagonal=diagonal)
     merged = over_columns(layer, rows, total, named="attn" if power == 1 else "attn_squares", diagonal=diagonal)
     if reduce == "observed_attention":
         attending = torch.arange(merged.shape[1], 0, -1, device=merged.device).clamp_max(rows.lse.shape[1])
         return merged / attending
     return merged / rows.lse.shape[1] if reduce == "mean" and rows.lse.shape[1] > 1 else merged
+
+
+def _largest(chunk: Chunk, diagonal: bool) -> Columns:
+    return _weights(chunk, diagonal).amax(dim=1)
+
+
+def _total(chunk: Chunk, power: int, diagonal: bool) -> Columns:
+    weights = _weights(chunk, diagonal)
+    return (weights if power == 1 else weights.pow(power)).sum(dim=1)
+
+
+def _weights(chunk: Chunk, diagonal: bool) -> Float[Tensor, "heads queries columns"]:
+    return chunk.weights if diagonal else chunk.weights.masked_fill(chunk.diagonal, 0)
 
 
 @dataclass(frozen=True)
@@ -125,12 +131,12 @@ class Finch(Score):
         assert rows is not None
         if not self.normalize:
             return received(layer, rows, "mean")
+        return over_columns(layer, rows, _normalized) / rows.lse.shape[1]
 
-        def weighted(chunk: Chunk) -> Columns:
-            before = torch.arange(chunk.row, chunk.row + chunk.weights.shape[1], device=chunk.weights.device)
-            return (chunk.weights * before[:, None]).sum(dim=1)
 
-        return over_columns(layer, rows, weighted) / rows.lse.shape[1]
+def _normalized(chunk: Chunk) -> Columns:
+    before = torch.arange(chunk.row, chunk.row + chunk.weights.shape[1], device=chunk.weights.device)
+    return (chunk.weights * before[:, None]).sum(dim=1)
 
 
 @dataclass(frozen=True)

@@ -174,9 +174,13 @@ def projected_norms(layer: LayerCache, tokens: int, power: int) -> Float[Tensor,
     values = layer.dense[1][:, :tokens]
     matrices = layer.projections["output"].to(values.device).float().unflatten(1, (layer.query_heads, -1))
     group = layer.query_heads // len(values)
-
-    def norms(head: int) -> Tensor:
-        parts = values[head // group].split(TOKENS_AT_ONCE)
-        return torch.cat([(part.float() @ matrices[:, head].mT).norm(p=power, dim=-1) for part in parts])
-
-    return torch.stack([norms(head) for head in range(layer.query_heads)])
+    norms = [
+        torch.cat(
+            [
+                (part.float() @ matrices[:, head].mT).norm(p=power, dim=-1)
+                for part in values[head // group].split(TOKENS_AT_ONCE)
+            ]
+        )
+        for head in range(layer.query_heads)
+    ]
+    return torch.stack(norms)

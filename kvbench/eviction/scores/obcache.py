@@ -9,10 +9,11 @@ the output and E = exp(-lse) of the row, the output without the pair differs fro
 reading of equation 1 leaves the pair in the softmax with the logit 0: the output becomes (o - a v) / (1 - a + E).
 
 If a row gives a pair nearly all its weight, so that the denominator is below what float32 resolves, the largest
-possible change is taken instead: see `furthest` in `kvbench.eviction.scores.window`.
+possible change is taken instead: see `Furthest` in `kvbench.eviction.scores.window`.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, WindowScore
-from kvbench.eviction.scores.window import Chunk, Columns, furthest, over_columns, resolved
+from kvbench.eviction.scores.window import Chunk, Columns, Furthest, over_columns, resolved
 
 
 class OutputLoss(WindowScore):
@@ -85,14 +86,14 @@ class ExactRemoval(OutputLoss):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
-        bound = furthest(layer)
-
-        def term(chunk: Chunk) -> Columns:
-            rest = chunk.rest
-            odds = chunk.weights / rest.clamp_min(RESOLVED)
-            return torch.where(rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
-
+        term = partial(_removed, bound=Furthest(layer))
         return over_columns(layer, resolved(layer, rows), term, named="exact_removal")
+
+
+def _removed(chunk: Chunk, bound: Furthest) -> Columns:
+    rest = chunk.rest
+    odds = chunk.weights / rest.clamp_min(RESOLVED)
+    return torch.where(rest < RESOLVED, bound(chunk), odds.square() * chunk.distances).sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,16 @@ class ExactZeroed(OutputLoss):
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
-        bound = furthest(layer)
-
-        def term(chunk: Chunk) -> Columns:
-            # Numerator and denominator times p = 1 / (1 + E): no exponential can overflow. With q = 1 - p,
-            # o' - o = -(a p (v - o) + q o) / (p (1 - a) + q).
-            p, q = chunk.lse.sigmoid(), (-chunk.lse).sigmoid()
-            moved, left = p * chunk.weights, p * chunk.rest + q
-            o2 = chunk.outputs.square().sum(-1, keepdim=True)
-            squares = moved.square() * chunk.distances + 2 * moved * q * chunk.leanings + q.square() * o2
-            errors = squares.clamp_min(0) / left.clamp_min(RESOLVED).square()
-            return torch.where(left < RESOLVED, bound(chunk), errors).masked_fill(chunk.hidden, 0).sum(dim=1)
-
+        term = partial(_zeroed, bound=Furthest(layer))
         return over_columns(layer, resolved(layer, rows), term, named="exact_zeroed")
+
+
+def _zeroed(chunk: Chunk, bound: Furthest) -> Columns:
+    # Numerator and denominator times p = 1 / (1 + E): no exponential can overflow. With q = 1 - p,
+    # o' - o = -(a p (v - o) + q o) / (p (1 - a) + q).
+    p, q = chunk.lse.sigmoid(), (-chunk.lse).sigmoid()
+    moved, left = p * chunk.weights, p * chunk.rest + q
+    o2 = chunk.outputs.square().sum(-1, keepdim=True)
+    squares = moved.square() * chunk.distances + 2 * moved * q * chunk.leanings + q.square() * o2
+    errors = squares.clamp_min(0) / left.clamp_min(RESOLVED).square()
+    return torch.where(left < RESOLVED, bound(chunk), errors).masked_fill(chunk.hidden, 0).sum(dim=1)

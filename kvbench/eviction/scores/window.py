@@ -11,7 +11,7 @@ weights of a row then sum to less than 1.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property, partial
 from itertools import starmap
 
 import torch
@@ -22,7 +22,7 @@ from kvbench.cache.attention import logits_by_chunk
 from kvbench.cache.kernels.choice import column_sums_of
 from kvbench.cache.kernels.column_sums import Term
 from kvbench.cache.kv_cache import LayerCache, Window
-from kvbench.cache.shapes import Scores
+from kvbench.cache.shapes import Dense, Rows, Scores
 from kvbench.support.errors import UserError
 
 ROW_BLOCK = 512
@@ -144,23 +144,22 @@ def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
     outputs = rows.outputs.float()
     kv_heads = keys.shape[0]
     centre = outputs.reshape(kv_heads, -1, outputs.shape[-1]).mean(dim=1, keepdim=True)
-    lse = rows.lse[..., None]
-
-    def chunk(columns: slice, logits: Weights) -> Chunk:
-        weights, hidden = (logits - lse).exp_(), logits == -torch.inf
-        return Chunk(
-            columns.start,
-            tokens - rows.lse.shape[1],
-            weights,
-            logits.masked_fill_(hidden, 0),
-            hidden,
-            values[:, columns].float(),
-            outputs,
-            lse,
-            centre,
-        )
-
+    chunk = partial(_chunk, tokens - rows.lse.shape[1], values, outputs, rows.lse[..., None], centre)
     return starmap(chunk, logits_by_chunk(rows.queries, keys[:, :tokens], rows.scaling, rows.softcap))
+
+
+def _chunk(
+    row: int,
+    values: Dense,
+    outputs: Rows,
+    lse: Float[Tensor, "heads queries 1"],
+    centre: Float[Tensor, "kv_heads 1 head_dim"],
+    columns: slice,
+    logits: Weights,
+) -> Chunk:
+    weights, hidden = (logits - lse).exp_(), logits == -torch.inf
+    logits = logits.masked_fill_(hidden, 0)
+    return Chunk(columns.start, row, weights, logits, hidden, values[:, columns].float(), outputs, lse, centre)
 
 
 def over_columns(
@@ -249,7 +248,8 @@ def resolved(layer: LayerCache, rows: Window) -> Window:
     return replace(rows, outputs=outputs)
 
 
-def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 columns"]]:
+@dataclass(frozen=True)
+class Furthest:
     """An upper bound of the squared change of an output when one KV pair is removed, as a function of a chunk:
     (|v_j| + largest norm of a value of the KV head)^2 of each column.
 
@@ -258,13 +258,14 @@ def furthest(layer: LayerCache) -> Callable[[Chunk], Float[Tensor, "heads 1 colu
     exact scores take this bound there, so that such a pair ranks highest.
     """
 
-    @cache
-    def largest() -> Float[Tensor, "kv_heads"]:
-        values = layer.dense[1]
+    layer: LayerCache
+
+    @cached_property
+    def largest(self) -> Float[Tensor, "kv_heads"]:
+        """The largest norm of a value of each KV head."""
+        values = self.layer.dense[1]
         dtype = torch.promote_types(values.dtype, torch.float32)
         return torch.linalg.vector_norm(values, dim=-1, dtype=dtype).amax(dim=1)
 
-    def bound(chunk: Chunk) -> Float[Tensor, "heads 1 columns"]:
-        return (chunk.value_norms.sqrt() + largest().repeat_interleave(chunk.group)[:, None, None]).square()
-
-    return bound
+    def __call__(self, chunk: Chunk) -> Float[Tensor, "heads 1 columns"]:
+        return (chunk.value_norms.sqrt() + self.largest.repeat_interleave(chunk.group)[:, None, None]).square()
