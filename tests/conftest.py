@@ -1,6 +1,7 @@
 """What every test may rely on: no network, one thread, and an honest answer about the shared reference files."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.parity)
+
+
+def pytest_collection_finish() -> None:
+    """Kernels run faster in an interpreter that knows its built-in functions."""
+    if "triton.runtime.interpreter" in sys.modules:
+        from benchmarks.gpu_check.interpreter import remember_builtins
+
+        remember_builtins()
 
 
 @pytest.hookimpl(wrapper=True)
