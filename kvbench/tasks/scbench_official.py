@@ -32,7 +32,7 @@ from kvbench.tasks import infinitebench, jsonl
 from kvbench.tasks.files import folder, remembered
 from kvbench.tasks.scbench import FUNCTIONS, SCBench
 from kvbench.tasks.shared_context import GAP, ContextWithQuestions, Question, Turns
-from kvbench.tasks.task import Sample, Truncation, Turn, require_choice, require_positive
+from kvbench.tasks.task import Truncation, Turn, require_choice, require_positive
 
 
 def contains(prediction: str, references: Sequence[str]) -> float:
@@ -144,7 +144,10 @@ class OfficialSCBench(SCBench):
         if not isinstance(context, str | list) or not context:
             raise UserError(f"its context is {str(context)[:80]!r}: a text, or a list of numbers")
         questions = [self._question(row, turn) for turn in _turns(row)[: self.max_turns]]
-        return ContextWithQuestions(str(context), questions)
+        beginning = ""
+        if self.member == "mf":
+            beginning = (questions[0].text if self.turns == "none" else _statistic(questions[0].text)) + GAP
+        return ContextWithQuestions(beginning + str(context), questions)
 
     def _question(self, row: jsonl.Row, turn: Mapping[str, Any]) -> Question:
         text, answer, kind = jsonl.text(turn, "input"), jsonl.field(turn, "answer"), self.member
@@ -176,37 +179,19 @@ class OfficialSCBench(SCBench):
         references = tuple(map(str, items))
         return Question(text, references, kind, gold=str(answer))
 
-    def sample_of(
-        self, index: int, content: ContextWithQuestions, questions: Sequence[Question], place: int, templated: bool
-    ) -> Sample:
-        """The sample of the last of `questions`, as the official code words it."""
-        first, last = content.questions[0], content.questions[-1]
-        assert isinstance(first, Question) and isinstance(last, Question)
-        opening = self.instruction + GAP if self.instruction else ""
-        if self.member == "mf":
-            opening = (first.text if self.turns == "none" else _statistic(first.text)) + GAP
-        *earlier, now = (
-            Turn(
-                self._worded(question, turn > 0, templated, last),
-                question.gold if self.turns == "gold" else None,
-                self._most(question.kind),
-                "This paper" if self.member == "summary" and turn and templated else "",
-            )
-            for turn, question in enumerate(questions)
-        )
-        return Sample(
-            index,
-            self.name,
-            opening + content.context,
-            now.question,
-            now.answer_prefix,
-            questions[-1].references,
-            now.max_new_tokens,
-            questions[-1].choices,
-            place + 1,
-            questions[-1].kind,
-            opening if self.member != "mf" else "",
-            earlier=tuple(earlier),
+    @property
+    def opening(self) -> str:
+        return self.instruction + GAP if self.instruction and self.member != "mf" else ""
+
+    def turn(self, question: Question, turn: int, content: ContextWithQuestions, templated: bool) -> Turn:
+        """As the official code words it."""
+        last = content.questions[-1]
+        assert isinstance(last, Question)
+        return Turn(
+            self._worded(question, turn > 0, templated, last),
+            question.gold if self.turns == "gold" else None,
+            self._most(question.kind),
+            "This paper" if self.member == "summary" and turn and templated else "",
         )
 
     def _worded(self, question: Question, later: bool, templated: bool, last: Question) -> str:

@@ -102,29 +102,36 @@ class SharedContext(FromFiles, Task):
                     yield InvalidSample(index, self.name, errors[0], place + 1)
                 else:
                     valid = [question for question in questions if isinstance(question, Question)]
-                    yield self.sample_of(index, content, valid, place, templated)
+                    yield self._sample(index, content, valid, place, templated)
 
-    def sample_of(
+    def _sample(
         self, index: int, content: ContextWithQuestions, questions: Sequence[Question], place: int, templated: bool
     ) -> Sample:
         """The sample of the last of `questions`, the one at `place`; `templated`: for a chat template."""
-        opening, (*before, question) = self.instruction + GAP, questions
+        opening, last = self.opening, questions[-1]
+        *earlier, now = (self.turn(question, turn, content, templated) for turn, question in enumerate(questions))
         return Sample(
             index,
             self.name,
             opening + content.context,
-            phrased(self.ask, question.text),
-            "",
-            question.references,
-            self.max_new_tokens,
-            question.choices,
+            now.question,
+            now.answer_prefix,
+            last.references,
+            now.max_new_tokens,
+            last.choices,
             place + 1,
-            question.kind,
+            last.kind,
             opening,
-            earlier=tuple(map(self._turn, before)),
+            earlier=tuple(earlier),
         )
 
-    def _turn(self, question: Question) -> Turn:
+    @property
+    def opening(self) -> str:
+        """What every context begins with."""
+        return self.instruction + GAP
+
+    def turn(self, question: Question, turn: int, content: ContextWithQuestions, templated: bool) -> Turn:
+        """A question of `content` as it is asked in turn `turn` of a conversation, from 0, and its right answer."""
         answer = f"\n{question.references[0]}" if self.turns == "gold" else None
         return Turn(phrased(self.ask, question.text), answer, self.max_new_tokens)
 
