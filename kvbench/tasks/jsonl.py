@@ -126,19 +126,25 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTask(FromFiles, Task):
-    """Base class of tasks whose samples are rows of a file, the first of `files`. Sample i is row `row_numbers[i]`."""
+    """Base class of tasks whose samples are rows of files, usually of the first of `files`. Sample i is the row at
+    `row_places[i]`."""
 
     positive = ("samples", "max_new_tokens")  # settings that must be at least 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, *self.positive)
-        limit_samples(self, lambda: len(self.row_numbers))
+        limit_samples(self, lambda: len(self.row_places))
 
     @property
     def row_numbers(self) -> Sequence[int]:
-        """The rows that become samples, counted from 0."""
+        """The rows of the first file that become samples, counted from 0."""
         return range(count(self.root, self.files[0]))
+
+    @property
+    def row_places(self) -> Sequence[tuple[str, int]]:
+        """The file and number of each row that becomes a sample, file by file in ascending order."""
+        return [(self.files[0], number) for number in self.row_numbers]
 
     @abstractmethod
     def row_reader(self, tokens: Tokens) -> Callable[[int, Row], Sample]:
@@ -148,15 +154,16 @@ class RowTask(FromFiles, Task):
         """
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        read, numbers = self.row_reader(count_tokens), self.row_numbers
-        require_samples(self, indices, len(numbers))
-        index_of = {numbers[index]: index for index in indices}
-        for line in rows(self.root, self.files[0], index_of):
-            index = index_of[line.number]
-            try:
-                sample = read(index, line.read())
-            except TaskError:
-                raise
-            except ValueError as error:
-                sample = InvalidSample(index, self.name, f"{line.place}: {error}")
-            yield sample
+        read, places = self.row_reader(count_tokens), self.row_places
+        require_samples(self, indices, len(places))
+        for file in dict.fromkeys(file for file, _ in places):
+            index_of = {places[index][1]: index for index in indices if places[index][0] == file}
+            for line in rows(self.root, file, index_of):
+                index = index_of[line.number]
+                try:
+                    sample = read(index, line.read())
+                except TaskError:
+                    raise
+                except ValueError as error:
+                    sample = InvalidSample(index, self.name, f"{line.place}: {error}")
+                yield sample

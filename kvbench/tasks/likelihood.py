@@ -33,12 +33,20 @@ The tokens of a block attend to the cache, which holds the budget, and to earlie
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, find, listing, remembered
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, refuse_prompt_settings, require_choice
+from kvbench.tasks.task import (
+    InvalidSample,
+    Sample,
+    Task,
+    Tokens,
+    refuse_prompt_settings,
+    require_positive,
+    require_samples,
+)
 
 PATTERN = "pg19/*.txt"
 Scored = Literal["chapter", "summary"]
@@ -71,8 +79,6 @@ class Likelihood(Task):
             raise UserError(
                 f"task.context_length={self.context_length}: allowed: 1 or more, the tokens that are scored"
             )
-        if self.evict not in ("after", "before"):
-            raise UserError(f"task.evict={self.evict!r}: allowed: after, before")
         refuse_prompt_settings(self)
 
     def score(self, prediction: str, sample: Sample) -> float:
@@ -90,8 +96,7 @@ class PG19(FromFiles, Likelihood):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.samples < 1:
-            raise UserError(f"task.samples={self.samples}: allowed: 1 or more books")
+        require_positive(self, "samples")
 
     @property
     def version(self) -> str:
@@ -104,8 +109,7 @@ class PG19(FromFiles, Likelihood):
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`."""
         books = self.files
-        if any(index >= len(books) for index in indices):
-            raise UserError(f"task.samples={max(indices) + 1}: there are {len(books)} books ({PATTERN}) in data.root")
+        require_samples(self, indices, len(books))
         for index in sorted(indices):
             try:
                 text = find(self.root, books[index]).read_text(encoding="utf-8")
@@ -130,7 +134,6 @@ class BookSum(jsonl.RowTask, Likelihood):
     positive = ("samples",)
 
     def __post_init__(self) -> None:
-        require_choice(self, "scored", get_args(Scored))
         if not self.reset:
             raise UserError(
                 f"task.reset=false of {self.name}: every text starts from an empty cache; use task.reset=true"

@@ -12,16 +12,15 @@ The metric is `grade` of the data card.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, limit_samples
 from kvbench.tasks.own_file import conversation
 from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
+from kvbench.tasks.task import Sample, Tokens
 
 PARTS = 2
 """Files of each number of needles, one after the other."""
@@ -35,7 +34,7 @@ def grade(response: str, answer: str, prefix: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MRCR(FromFiles, Task):
+class MRCR(jsonl.RowTask):
     """The rows of one number of `needles`. max_chars: only those with at most so many characters; null: all 800."""
 
     needles: Literal[2, 4, 8]
@@ -44,19 +43,15 @@ class MRCR(FromFiles, Task):
     version = "mrcr.1"  # names the protocol; `data_sha256` names the rows
     metric = "mrcr_ratio"
     context_length = None  # conversations have their own lengths
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "samples", "max_new_tokens", "max_chars")
-        limit_samples(self, lambda: len(self._rows))
+    positive = ("samples", "max_new_tokens", "max_chars")
 
     @property
     def files(self) -> tuple[str, ...]:
         return tuple(f"mrcr/{self.needles}needle_{part}.jsonl" for part in range(PARTS))
 
     @property
-    def _rows(self) -> list[tuple[str, int]]:
-        """File and number of every row that becomes a sample; rows without a size do."""
+    def row_places(self) -> Sequence[tuple[str, int]]:
+        """Those of all files; rows without a size become samples."""
         most = self.max_chars or float("inf")
         sizes = ((name, _sizes(self.root, name)) for name in self.files)
         return [(name, row) for name, each in sizes for row, size in enumerate(each) if size is None or size <= most]
@@ -64,21 +59,12 @@ class MRCR(FromFiles, Task):
     def score(self, prediction: str, sample: Sample) -> float:
         return grade(prediction, *sample.references, *sample.choices)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        rows = self._rows
-        require_samples(self, indices, len(rows))
-        for name in self.files:
-            sample_of = {rows[index][1]: index for index in indices if rows[index][0] == name}
-            for line in jsonl.rows(self.root, name, sample_of):
-                yield self._sample(sample_of[line.number], line)
+    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+        return self._sample
 
-    def _sample(self, index: int, line: jsonl.Line) -> Sample | InvalidSample:
-        try:
-            row = line.read()
-            turns, question = conversation(json.loads(jsonl.text(row, "prompt")))
-            answer, prefix = jsonl.nonempty_text(row, "answer"), jsonl.nonempty_text(row, "random_string_to_prepend")
-        except ValueError as error:
-            return InvalidSample(index, self.name, f"{line.place}: {error}")
+    def _sample(self, index: int, row: jsonl.Row) -> Sample:
+        turns, question = conversation(json.loads(jsonl.text(row, "prompt")))
+        answer, prefix = jsonl.nonempty_text(row, "answer"), jsonl.nonempty_text(row, "random_string_to_prepend")
         context = "".join(content + GAP for _, content in turns)
         new_tokens = self.max_new_tokens
         return Sample(index, self.name, context, question, "", (answer,), new_tokens, (prefix,), messages=turns)

@@ -26,7 +26,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.metrics import rouge_scorer
 from kvbench.tasks.ruler.haystack import essay_files, joined_essays
-from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive
+from kvbench.tasks.task import Sample, Task, Tokens, require_positive
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
 """The answer in the needle: eleven distinct words, the last with its full stop."""
@@ -99,7 +99,6 @@ class Needle(FromFiles, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice(self, "style", QUESTIONS)
         if not 0 <= self.depth <= 100:
             raise UserError(f"task.depth={self.depth:g}: allowed: 0 to 100, in percent of the haystack")
         if self.samples != 1:

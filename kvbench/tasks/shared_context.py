@@ -19,11 +19,11 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, limit_samples
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, Turn, require_choice, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, Turn, require_positive
 
 GAP = "\n\n"
 """Between instruction and context, and between context and question."""
@@ -70,7 +70,6 @@ class SharedContext(FromFiles, Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "samples", "max_new_tokens", "contexts")
-        require_choice(self, "turns", get_args(Turns))
         require_question_field(self.name, self.ask)
         limit_samples(self, lambda: self._starts[-1])
 

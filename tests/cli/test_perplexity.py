@@ -224,8 +224,8 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (("task.samples=4",), "there are 3 books"),
-        (("task.samples=0",), "allowed: 1 or more books"),
+        (("task.samples=4",), "pg19 has 3 samples, none is 3"),
+        (("task.samples=0",), "task.samples=0 of pg19: allowed: an integer above 0"),
         (("task.context_length=0",), "allowed: 1 or more, the tokens that are scored"),
         (("task.context_length=513",), "at most 512 tokens"),
         (("task.evict=never",), "allowed: 'after' or 'before'"),

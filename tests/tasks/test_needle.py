@@ -106,13 +106,17 @@ def test_files_are_read_in_the_order_of_their_names(root: str, tokenizer: PreTra
         ({"depth": 101}, r"task\.depth=101"),
         ({"samples": 2}, r"task\.samples=2: allowed: 1, since a depth and a length have one prompt"),
         ({"context_length": 200}, r"task\.context_length=200: allowed: more than task\.buffer=200"),
-        ({"style": "novel"}, r"task\.style=novel of .*: allowed: official, book"),
         ({"max_new_tokens": 0}, r"task\.max_new_tokens=0"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_by_name(root: str, fields: dict, message: str):
     with pytest.raises(ValueError, match=message):
         make(root, **fields)
+
+
+def test_another_style_is_refused(root: str):
+    with pytest.raises(ValueError, match=r"task\.style=novel: allowed: 'official' or 'book'"):
+        task_of("needle/official", root, style="novel")
 
 
 def test_a_context_without_room_for_the_needle_is_refused(root: str, tokenizer: PreTrainedTokenizerBase):

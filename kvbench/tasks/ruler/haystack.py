@@ -9,6 +9,7 @@ needles stand elsewhere and the prompt is another. A task's version names the on
 import random
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from kvbench.tasks.metrics import FIX
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DEPTHS = [int(depth) for depth in np.round(np.linspace(0, 100, num=40))]
 """Percent of the sentences before a needle in essays."""
-SPLITTERS = ("auto", "english", "bare")
+Splitter = Literal["auto", "english", "bare"]
 """`english` is the official one, `bare` is Punkt without parameters, `auto` the first of the two that is installed."""
 DOWNLOAD = "python -m nltk.downloader punkt_tab"
 

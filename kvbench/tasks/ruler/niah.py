@@ -20,14 +20,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.ruler.haystack import (
     DEPTHS,
     NOISE,
-    SPLITTERS,
     Essays,
+    Splitter,
     essay_files,
     inserted,
     joined_essays,
@@ -36,14 +37,16 @@ from kvbench.tasks.ruler.haystack import (
 )
 from kvbench.tasks.ruler.task import CountTokens, Prompt, RulerTask, bisected_by_rate, fitting, stepped
 from kvbench.tasks.ruler.words import keys
-from kvbench.tasks.task import require_choice, require_positive
+from kvbench.tasks.task import require_positive
 
-DRAWS: dict[str, Callable[[random.Random], str]] = {
+Drawn = Literal["numbers", "words", "uuids"]
+"""The kinds of keys and values."""
+DRAWS: dict[Drawn, Callable[[random.Random], str]] = {
     "numbers": lambda rng: str(rng.randint(10**6, 10**7 - 1)),
     "words": lambda rng: rng.choice(keys()),
     "uuids": lambda rng: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
 }
-"""The kinds of keys and values, and how one is drawn."""
+"""How one is drawn."""
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 CONTEXT = (
     "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
@@ -52,7 +55,6 @@ CONTEXT = (
 QUESTION = "\nWhat are all the special magic {kind} for {query} mentioned in the provided text?"
 ANSWER_PREFIX = " The special magic {kind} for {query} mentioned in the provided text are"
 SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))
-HAYSTACKS = ("noise", "needle", "essay")
 SHORT_ESSAYS, SHORT_STEP = 2048, 25
 """The context length below which essays grow by so few words."""
 
@@ -65,19 +67,17 @@ class Niah(FromFiles, RulerTask):
     of essays, otherwise in lines.
     """
 
-    haystack: str
-    keys: str
-    values: str
+    haystack: Literal["noise", "needle", "essay"]
+    keys: Drawn
+    values: Drawn
     num_keys: int = 1
     num_values: int = 1
     num_queries: int = 1
     max_new_tokens: int = 128
-    splitter: str = "auto"
+    splitter: Splitter = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for setting, allowed in (("haystack", HAYSTACKS), ("keys", DRAWS), ("values", DRAWS), ("splitter", SPLITTERS)):
-            require_choice(self, setting, allowed)
         require_positive(self, "num_keys", "num_values", "num_queries")
         most = len(DEPTHS) if self._reads_essays else self._step
         if self._needles > most:

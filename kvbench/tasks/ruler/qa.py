@@ -34,7 +34,7 @@ from kvbench.tasks.ruler.task import (
     stepped,
     string_match_part,
 )
-from kvbench.tasks.task import Sample, require_choice
+from kvbench.tasks.task import Sample
 
 ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
 CONTEXT = ASK + "\n\nThe following are given documents.\n\n{haystack}"
@@ -71,10 +71,6 @@ class QuestionAnswering(FromFiles, RulerTask):
     max_new_tokens: int = 32
     metric = "string_match_part"
     _unit = "documents"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice(self, "dataset", READERS)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -77,7 +77,6 @@ class RulerTask(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "era", str(self.era))  # a command line reads era=2026 as a number
         require_choice(self, "era", VERSIONS)
         require_positive(self, "context_length", "samples", "max_new_tokens")
         if self.step is not None and self.step < self._smallest_step:

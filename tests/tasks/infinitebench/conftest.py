@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.utils import get_class
-from omegaconf import OmegaConf
 
-from kvbench.support import paths
+from kvbench.conformance.golden.prompts import task_of
 from kvbench.tasks.infinitebench import MEMBERS
 
 PLAIN = "Read {context} then {input} So"
@@ -60,10 +58,7 @@ def root(tmp_path: Path) -> Path:
 
 def make(name: str, root: Path | str, **fields: Any) -> Any:
     """The task of conf/task/NAME.yaml, some of its fields replaced."""
-    config = OmegaConf.create({"seed": 42, "data": {"root": str(root)}})
-    config["task"] = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
-    read = OmegaConf.to_container(config, resolve=True)["task"]  # type: ignore[index]
-    return get_class(read.pop("_target_"))(**(read | fields))
+    return task_of(name, str(root), **fields)
 
 
 class Words:

@@ -174,7 +174,7 @@ def test_templates_that_are_none_are_named(root: Path, text: str, message: str):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scorer": "kvpress"}, "task.scorer=kvpress .*official, loose"),
+        ({"scorer": "kvpress"}, "task.scorer=kvpress.*'official' or 'loose'"),
         ({"member": "book"}, "task.member=book .*passkey, number_string"),
         ({"samples": 0}, "task.samples=0"),
         ({"label_fix": False}, "task.label_fix=false"),

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.utils import get_class
-from omegaconf import OmegaConf
 
-from kvbench.support import paths
+from kvbench.conformance.golden.prompts import task_of
 from kvbench.tasks.longbench import MEMBERS, LongBenchTask
 
 WITHOUT_INPUT = ("gov_report", "multi_news", "vcsum", "passage_count", "lcc")
@@ -42,7 +40,6 @@ def root(tmp_path: Path) -> Path:
 
 def task(root: Path, name: str = "longbench/qasper", **fields: Any) -> LongBenchTask:
     """The task of a file in conf/task with other settings."""
-    given: Any = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml")
-    settings = {key: given[key] for key in given if key not in ("_target_", "seed", "root")}
-    settings["stop"] = tuple(settings.get("stop", ()))
-    return get_class(given["_target_"])(**settings | {"root": str(root)} | fields)
+    longbench_task = task_of(name, str(root), **fields)
+    assert isinstance(longbench_task, LongBenchTask)
+    return longbench_task

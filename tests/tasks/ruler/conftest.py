@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.utils import get_class
-from omegaconf import OmegaConf
 from tokenizers import Tokenizer
 
-from kvbench.support import paths
+from kvbench.conformance.golden.prompts import task_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ruler"
 
 
 def make(name: str, root: Path | str = "data", **fields: Any) -> Any:
     """The task of conf/task/ruler/NAME.yaml, some of its fields replaced."""
-    config = OmegaConf.create({"seed": 42, "data": {"root": str(root)}})
-    config["task"] = OmegaConf.load(paths.conf() / "task" / "ruler" / f"{name}.yaml")
-    read = OmegaConf.to_container(config, resolve=True)["task"]  # type: ignore[index]
-    return get_class(read.pop("_target_"))(**(read | fields))
+    return task_of(f"ruler/{name}", str(root), **fields)
 
 
 def count_words(text: str) -> int:

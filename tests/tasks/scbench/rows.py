@@ -4,10 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
-from omegaconf import OmegaConf
-
-from kvbench.support import paths
+from kvbench.conformance.golden.prompts import task_of
 
 ADD, SUB = "def add(a, b):\n    return a + b", "def sub(a, b):\n    return a - b"
 ANSWERS: dict[str, list[Any]] = {
@@ -56,6 +53,4 @@ def write(root: Path, name: str, *rows: Any) -> None:
 
 def make(root: Path, name: str, **fields: Any) -> Any:
     """The task of a file in conf/task with other settings."""
-    given: Any = OmegaConf.load(paths.conf() / "task" / f"{name}.yaml").task
-    settings = {key: given[key] for key in given if key not in ("_target_", "seed", "root")}
-    return get_class(given["_target_"])(**settings | {"root": str(root)} | fields)
+    return task_of(name, str(root), **fields)

@@ -106,7 +106,7 @@ def test_what_no_task_can_be_is_refused(tmp_path: Path) -> None:
         ({"member": "passkey"}, "allowed: kv"),
         ({"contexts": 0}, r"task\.contexts=0"),
         ({"ask": "Q"}, "names {question} once"),
-        ({"turns": "mine"}, r"task\.turns=mine of scbench/kv: allowed: none, gold, own"),
+        ({"turns": "mine"}, r"task\.turns=mine: allowed: 'none', 'gold' or 'own'"),
     ):
         with pytest.raises(ValueError, match=message):
             make(tmp_path, "scbench/kv", **fields)
