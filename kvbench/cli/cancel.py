@@ -9,10 +9,8 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
-from kvbench.run.launch.slurm import cancel, queue, read_jobs
+from kvbench.run.launch.slurm import cancel, read_jobs, unfinished
 from kvbench.support.errors import MissingFile, UserError
-
-GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
 
 def declare(parser: Parser) -> None:
@@ -34,15 +32,12 @@ def main(flags: argparse.Namespace) -> int:
     folder = ResultsFolder(flags.results)
     if not folder.path.is_dir():
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
-    jobs = read_jobs(folder)
-    states = queue(jobs)
-    if states is None:
+    ending = unfinished(read_jobs(folder))
+    if ending is None:
         raise UserError(
             "the folder has SLURM jobs, but squeue does not answer here: run kvbench cancel on a machine of their "
             "cluster"
         )
-    waiting = {name.partition("_")[0] for name, state in states.items() if state not in GONE}
-    ending = [job for job in jobs if job.number in waiting]
     if ending:
         cancel(ending)
     messages = [f"cancelled job {job.number}" for job in ending]

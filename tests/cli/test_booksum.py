@@ -112,7 +112,7 @@ def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, shared
         ("chapter", {"given": 5}, "allowed: 0, since nothing is read before a chapter"),
         ("summary", {"given": 0}, "allowed: 2 or more, the tokens of the chapter that are read first"),
         ("chapter", {"reset": False}, "every text starts from an empty cache"),
-        ("chapter", {"scored": "book"}, "allowed: chapter, summary"),
+        ("chapter", {"scored": "book"}, "task.scored=book: allowed: 'chapter' or 'summary'"),
     ):
         with pytest.raises(ValueError, match=reason):
             make(Path("data"), f"booksum/{name}", **fields)

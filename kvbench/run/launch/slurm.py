@@ -34,8 +34,9 @@ BOUNDS = {
     "requeues": (0, 10**6),
 }
 """The least and most that a setting can be."""
-ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
-"""States of tasks that make rows, or will."""
+GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+GONE += ("PREEMPTED", "REVOKED")
+"""States of tasks that make no rows any more."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +211,16 @@ def read_jobs(folder: ResultsFolder) -> list[Job]:
 def active(folder: ResultsFolder, command: Sequence[str]) -> list[str]:
     """The numbers of the jobs of a command that wait or run."""
     jobs = [job for job in read_jobs(folder) if job.command == tuple(command)]
-    states = queue(jobs) or {}
-    running = {number.partition("_")[0] for number, state in states.items() if state in ACTIVE}
-    return [job.number for job in jobs if job.number in running]
+    return [job.number for job in unfinished(jobs) or ()]
+
+
+def unfinished(jobs: Sequence[Job]) -> list[Job] | None:
+    """Those with a task that waits or runs; None if squeue does not answer."""
+    states = queue(jobs)
+    if states is None:
+        return None
+    numbers = {name.partition("_")[0] for name, state in states.items() if state not in GONE}
+    return [job for job in jobs if job.number in numbers]
 
 
 def queue(jobs: Iterable[Job]) -> dict[str, str] | None:

@@ -21,7 +21,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, listing
 from kvbench.tasks.jsonl import nonempty_text, text, texts
 from kvbench.tasks.ruler.task import CountTokens, string_match_all, string_match_part
-from kvbench.tasks.task import InvalidSample, Sample, Task, require_positive
+from kvbench.tasks.task import InvalidSample, Sample, Task, require_positive, require_samples
 
 COLUMNS = ("context", "question", "answer_prefix", "answer")
 LENGTHS = (4096, 8192, 16384)
@@ -59,9 +59,8 @@ class PublishedRuler(FromFiles, Task):
         rows = [
             (f"{name}: row {number} of {self.member}", row) for name in self.files for number, row in self._rows(name)
         ]
+        require_samples(self, indices, len(rows))
         for index in sorted(indices):
-            if not 0 <= index < len(rows):
-                raise UserError(f"task.samples={self.samples}: {len(rows)} rows of {self.member} are published")
             place, row = rows[index]
             try:
                 prompt = nonempty_text(row, "context"), text(row, "question"), text(row, "answer_prefix")

@@ -63,7 +63,7 @@ def test_the_rows_are_named_by_their_bytes(root: Path):
 
 
 def test_more_rows_than_published_are_refused(root: Path):
-    with pytest.raises(ValueError, match=r"task\.samples=4: 3 rows of niah_single_1 are published"):
+    with pytest.raises(ValueError, match=r"task\.samples=4: ruler_published/niah_single_1 has 3 samples, none is 3"):
         list(make(root, samples=4).generate(count_words, range(4)))
 
 
@@ -84,7 +84,7 @@ def test_a_broken_row_is_unreadable_and_the_others_are_not(root: Path, broken: d
 
 def test_rows_of_no_task_are_refused(root: Path):
     write(root, [*ROWS[:3], ROWS[3] | {"task": None}])
-    with pytest.raises(ValueError, match="0 rows of vt"):
+    with pytest.raises(ValueError, match="ruler_published/vt has 0 samples"):
         list(make(root, "vt").generate(count_words, [0]))
 
 
