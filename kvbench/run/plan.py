@@ -21,6 +21,7 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec, has_chat_template
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.files import FromFiles
@@ -314,11 +315,7 @@ class Plan:
 
     def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:
         """Groups with work left, models in the order of the plan, so that each is loaded once."""
-        by_model = defaultdict[ModelSpec, list[PrefillGroup]](list)
-        for group in self.groups:
-            if group.jobs:
-                by_model[group.model].append(group)
-        return by_model
+        return grouped((group for group in self.groups if group.jobs), lambda group: group.model)
 
 
 MOST_ROWS = 10_000_000

@@ -33,6 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import TaskError, remembered
 from kvbench.tasks.metrics import english
@@ -360,9 +361,7 @@ def _drawn_demos(task: WithExamples, demos: Sequence[Row], name: str, key: Calla
 
 def _balanced(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
     """Rows in rounds that have one of each class, drawn and in random order: `balance_labels` of data.py."""
-    draw, classes = random.Random(seed), dict[int, list[Row]]()
-    for row in rows:
-        classes.setdefault(row["label"], []).append(row)
+    draw, classes = random.Random(seed), grouped(rows, itemgetter("label"))
     rounds: list[list[Row]] = [[] for _ in range(math.ceil(count / len(classes)))]
     for members in classes.values():
         chosen = draw.sample(range(len(members)), len(rounds) % len(members))

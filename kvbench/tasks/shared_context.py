@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Literal
 
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.tasks.files import FromFiles, limit_samples
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, Turn, require_positive
 
@@ -89,9 +90,7 @@ class SharedContext(FromFiles, Task):
         return bisect_right(starts, sample) - 1
 
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        samples_of: dict[int, list[int]] = {}
-        for index in sorted(indices):
-            samples_of.setdefault(self.context_of(index), []).append(index)
+        samples_of = grouped(sorted(indices), self.context_of)
         starts, templated = self._starts, bool(getattr(count_tokens, "template", 0))
         for number, content in self.read_contexts(samples_of):
             for index in samples_of[number]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 
@@ -206,9 +207,7 @@ class Task(TaskSettings, ABC):
 
     def answered(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """`generate`, with a sample for each answer: those of prompt i have the numbers from i x samples_per_prompt."""
-        answers: dict[int, list[int]] = {}
-        for index in sorted(indices):
-            answers.setdefault(index // self.samples_per_prompt, []).append(index)
+        answers = grouped(sorted(indices), lambda index: index // self.samples_per_prompt)
         for sample in self.generate(count_tokens, answers):
             yield from (replace(sample, id=index) for index in answers[sample.id])
 

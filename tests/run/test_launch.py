@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.sweep import PartOfSweep
+from kvbench.config.settings import validated
 from kvbench.records import ResultsFolder
 from kvbench.run.launch import Job, Launcher, Local, Slurm, Work, read_jobs
 from kvbench.run.launch.local import devices, worst
@@ -70,7 +71,10 @@ def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Launcher(signals=("SIGKILL",)), "launcher.signals=SIGKILL: allowed"),
+        (
+            lambda: validated(Launcher, "launcher", {"signals": ["SIGKILL"]}),
+            r"launcher.signals.0=SIGKILL: allowed: .*HUP",
+        ),
         (lambda: Local(processes=0), "launcher.processes=0: allowed"),
         (lambda: Local(processes=10**9), "launcher.processes=1000000000: allowed: null, or 1 to 1024"),
         (lambda: Slurm(shards=10**9), "launcher.shards=1000000000: allowed: 1 to 100000"),

@@ -7,14 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Literal
 
 from kvbench.records import ResultsFolder
 from kvbench.support.errors import UserError
 
-SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
+SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 """The signals that stop a run between two samples by default."""
-ALLOWED_SIGNALS = (*SIGNALS, "SIGHUP")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_PROCESSES = 1024
 Task = Callable[[], int]
@@ -42,12 +42,7 @@ class Launcher:
     """
 
     name: str = "none"
-    signals: tuple[str, ...] = SIGNALS
-
-    def __post_init__(self) -> None:
-        for name in self.signals:
-            if name not in ALLOWED_SIGNALS:
-                raise UserError(f"launcher.signals={name}: allowed: a list of {', '.join(ALLOWED_SIGNALS)}")
+    signals: tuple[Signal, ...] = SIGNALS
 
     def launch(self, work: Work) -> int | None:
         """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
@@ -65,7 +60,6 @@ class Local(Launcher):
     processes: int | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
             raise UserError(f"launcher.processes={self.processes}: allowed: null, or 1 to {MOST_PROCESSES}")
 

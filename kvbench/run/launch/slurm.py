@@ -67,7 +67,6 @@ class Slurm(Launcher):
     extra: dict[str, str | int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name, (least, most) in BOUNDS.items():
             value = self.minutes if name == "time" else getattr(self, name)
             if value is not None and not least <= value <= most:
