@@ -444,14 +444,11 @@ class _ItemProbe(_ItemSweep):
         """The means of the quantity that the paper prints, at their places in the layout."""
         item, computed = self.item, dict[At, Measured]()
         entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.able}
-        names = probe_table.columns_of(item.by)
         for mean in probe_table.means_of(numbers, item.by) if item.quantity is not None else ():
-            values = {name: str(value) for name, value in zip(names, mean.keys, strict=True)}
-            printed = values.get("layer") in item.only.get("layer", (values.get("layer"),))
-            if values["quantity"] == item.quantity and printed:
+            layer = str(mean.keys.get("layer"))
+            if mean.keys["quantity"] == item.quantity and layer in item.only.get("layer", (layer,)):
                 entry = entries[mean.cell]
-                places = zip(item.keys, entry.at, strict=True)
-                at = tuple(values["layer"] if key == "layer" else place for key, place in places)
+                at = tuple(layer if key == "layer" else value for key, value in zip(item.keys, entry.at, strict=True))
                 computed[at] = Measured(
                     mean.mean, mean.n, failed=mean.blanks, low=mean.low, high=mean.high, differs=entry.differs
                 )

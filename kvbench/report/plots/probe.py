@@ -10,13 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvbench.report.plots import canvas
-from kvbench.report.tables.probe import Mean, columns_of, means_of
+from kvbench.report.tables.probe import Mean, means_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
 _MOST_NUMBERS = 150  # squares of a heat-map up to which each shows its number
 _CELL = ("policy", "score", "budget")
-_Record = tuple[Mean, dict[str, Any]]
 
 
 def draw_probed(
@@ -28,35 +27,31 @@ def draw_probed(
     ``stamp`` is a word for the corner, ``note`` a line of the heading; ``percent``: shares x100. Raises ValueError if
     there is nothing to draw.
     """
-    records = [
-        (mean, dict(zip(columns_of(by), mean.keys, strict=True)))
-        for mean in means_of(numbers, by, percent)
-        if mean.mean is not None
-    ]
-    if not records:
+    means = [mean for mean in means_of(numbers, by, percent) if mean.mean is not None]
+    if not means:
         raise UserError("there are no numbers to draw")
     with canvas.styled():
-        figure = _heat_maps(records, note) if "head" in by and "layer" in by else _curves(records, note)
+        figure = _heat_maps(means, note) if "head" in by and "layer" in by else _curves(means, note)
         canvas.save(canvas.stamped(figure, stamp) if stamp else figure, out)
 
 
-def _heat_maps(records: Sequence[_Record], note: str) -> Figure:
+def _heat_maps(means: Sequence[Mean], note: str) -> Figure:
     """Layers from top to bottom, heads from left to right, each panel with its own scale."""
     names = ("model", "task", "context_length", "policy", "score", "budget", "quantity")
-    grids = grouped(records, lambda record: tuple(record[1][name] for name in names))
+    grids = grouped(means, lambda mean: tuple(mean.keys[name] for name in names))
     common, panel_titles = canvas.titles([dict(zip(names, key, strict=True)) for key in grids])
-    layers, heads = (sorted({keys[name] for _, keys in records}) for name in ("layer", "head"))
+    layers, heads = (sorted({mean.keys[name] for mean in means}) for name in ("layer", "head"))
     figure, axes = canvas.panels(
         panel_titles,
-        f"{records[0][1]['probe']}, {common}\n{_samples(records)}" + f"\n{note}" * bool(note),
+        f"{means[0].keys['probe']}, {common}\n{_samples(means)}" + f"\n{note}" * bool(note),
         width=1.3 + max(0.3 * len(heads), 1.2),
         height=0.85 + max(0.16 * len(layers), 0.9),
         margin=0.3,
     )
     for axis, members in zip(axes, grids.values(), strict=True):
         grid = np.full((len(layers), len(heads)), np.nan)
-        for mean, keys in members:
-            grid[layers.index(keys["layer"]), heads.index(keys["head"])] = mean.mean
+        for mean in members:
+            grid[layers.index(mean.keys["layer"]), heads.index(mean.keys["head"])] = mean.mean
         image = canvas.heat_map(axis, grid, _MOST_NUMBERS)
         axis.set_xticks(*canvas.ticks(heads, 12))
         axis.set_yticks(*canvas.ticks(layers, 12))
@@ -65,54 +60,54 @@ def _heat_maps(records: Sequence[_Record], note: str) -> Figure:
     return figure
 
 
-def _curves(records: Sequence[_Record], note: str) -> Figure:
+def _curves(means: Sequence[Mean], note: str) -> Figure:
     """One panel per quantity, number of recent tokens and model; one line per policy, score and budget."""
-    first = records[0][1]
+    first = means[0].keys
     x = next((name for name in ("window", "layer") if name in first), None)
     if x is None:
         raise UserError("a picture needs --by window, --by layer or --by layer,head")
 
-    def cell_of(record: _Record) -> tuple[Any, ...]:
-        return tuple(record[1][name] for name in _CELL)
+    def cell_of(mean: Mean) -> tuple[Any, ...]:
+        return tuple(mean.keys[name] for name in _CELL)
 
     names = [name for name in ("model", "task", "context_length", "quantity", "recent", "head") if name in first]
-    groups = grouped(records, lambda record: tuple(record[1][name] for name in names))
+    groups = grouped(means, lambda mean: tuple(mean.keys[name] for name in names))
     common, panel_titles = canvas.titles([dict(zip(names, key, strict=True)) for key in groups])
-    cells = list(dict.fromkeys(map(cell_of, records)))
+    cells = list(dict.fromkeys(map(cell_of, means)))
     common_of_cells, _ = canvas.titles([dict(zip(_CELL, cell, strict=True)) for cell in cells])
     scores, budgets = (canvas.titles([{name: cell[i]} for cell in cells])[1] for i, name in enumerate(_CELL) if i)
     labels = {
         cell: (str(cell[0]), " ".join(filter(None, rest))) for cell, *rest in zip(cells, scores, budgets, strict=True)
     }
     marks = canvas.Marks.over(labels.values())
-    bars = ", bars are 95 % intervals" * any(mean.low is not None for mean, _ in records)
+    bars = ", bars are 95 % intervals" * any(mean.low is not None for mean in means)
     figure, axes = canvas.panels(
         panel_titles,
-        f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(records)}{bars}"
+        f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(means)}{bars}"
         + f"\n{note}" * bool(note),
         labels=marks.names if len(cells) > 1 else (),
-        sharey=len({keys["quantity"] for _, keys in records}) == 1,
+        sharey=len({mean.keys["quantity"] for mean in means}) == 1,
     )
     for axis, members in zip(axes, groups.values(), strict=True):
         for cell, points in grouped(members, cell_of).items():
-            points.sort(key=lambda point: point[1][x])
-            means = np.array([mean.mean for mean, _ in points], dtype=float)
-            ends = np.array([(mean.low, mean.high) for mean, _ in points], dtype=float).T  # NaN without an interval
+            points.sort(key=lambda point: point.keys[x])
+            ys = np.array([point.mean for point in points], dtype=float)
+            ends = np.array([(point.low, point.high) for point in points], dtype=float).T  # NaN without an interval
             style = marks.of(labels[cell])
             label = style.pop("label") if len(cells) > 1 else "_"
-            xs, reach = [keys[x] for _, keys in points], np.nan_to_num(np.abs(ends - means))
-            line, *_ = axis.errorbar(xs, means, yerr=reach, capsize=2, elinewidth=0.6, **style)
+            xs, reach = [point.keys[x] for point in points], np.nan_to_num(np.abs(ends - ys))
+            line, *_ = axis.errorbar(xs, ys, yerr=reach, capsize=2, elinewidth=0.6, **style)
             line.set_label(label)
         if x == "window":
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
-        quantity = str(members[0][1]["quantity"])
+        quantity = str(members[0].keys["quantity"])
         canvas.label_axes(axis, "queries in the window" if x == "window" else "layer", quantity)
     canvas.label_ends(figure, axes)
     return figure
 
 
-def _samples(records: Sequence[_Record]) -> str:
-    counts = {mean.n for mean, _ in records}
+def _samples(means: Sequence[Mean]) -> str:
+    counts = {mean.n for mean in means}
     return "means of " * (max(counts) > 1) + canvas.n_of(counts)

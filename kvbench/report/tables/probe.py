@@ -6,7 +6,7 @@ expanded percentile bootstrap from there on (`kvbench.report.stats.intervals`), 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -42,10 +42,10 @@ LIMITS = {
 class Mean:
     """A mean over ``n`` samples that have a number; in ``blanks`` samples the quantity is not defined.
 
-    ``keys``: the value of each of `columns_of`.
+    ``keys``: the values of the columns that group it, see `columns_of`.
     """
 
-    keys: tuple[Any, ...]
+    keys: Mapping[str, Any]
     cell: str
     n: int
     blanks: int
@@ -67,20 +67,21 @@ def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> lis
     for name in by:
         if name not in GROUPS:
             raise UserError(f"--by {name}: allowed: {', '.join(GROUPS)}")
-    keys = ["cell", *columns_of(by)]
+    keys = ("cell", *columns_of(by))
     complete = numbers.filter(pa.array([error is None for error in numbers["error"].to_pylist()]))
     complete = complete.append_column("place", pa.array(range(len(complete)), pa.int64()))
     by_sample = complete.group_by(list(dict.fromkeys([*keys, *_CLUSTER])), use_threads=False)
     samples_in_order = by_sample.aggregate([("value", "mean"), ("place", "min")]).sort_by("place_min").to_pylist()
     means = []
-    for (cell, *values), samples in grouped(samples_in_order, lambda row: tuple(row[key] for key in keys)).items():
+    for values, samples in grouped(samples_in_order, lambda row: tuple(row[key] for key in keys)).items():
+        record = dict(zip(keys, values, strict=True))
         defined = [sample for sample in samples if sample["value_mean"] is not None]
-        quantity = samples[0]["quantity"]
+        cell, quantity = record.pop("cell"), record["quantity"]
         interval = _interval([(sample["context_sha256"], sample["value_mean"]) for sample in defined], quantity)
         if percent and quantity in _SHARES:
             interval = tuple(None if number is None else 100 * number for number in interval)
-            values[keys.index("quantity") - 1] = f"{quantity} (%)"
-        means.append(Mean(tuple(values), cell, len(defined), len(samples) - len(defined), *interval))
+            record["quantity"] = f"{quantity} (%)"
+        means.append(Mean(record, cell, len(defined), len(samples) - len(defined), *interval))
     return means
 
 
@@ -116,7 +117,7 @@ def print_probed(
     with text_to(out) as stream:
         if format in ("csv", "json"):
             columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
-            lines = [vars(mean) | dict(zip(names, mean.keys, strict=True)) for mean in means]
+            lines = [{**vars(mean), **mean.keys} for mean in means]
             write_items([{name: line[name] for name in columns} for line in lines], format, stream, columns)
             return
         if means:
@@ -131,15 +132,14 @@ def print_probed(
 
 def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format: str, out: TextIO, note: str) -> None:
     """One grid; columns with the same value in all lines stand above it."""
-    records = [dict(zip(names, mean.keys, strict=True)) for mean in means]
-    common = [name for name in names if name != across and len({record[name] for record in records}) == 1]
+    common = [name for name in names if name != across and len({mean.keys[name] for mean in means}) == 1]
     labels = [name for name in names if name not in common and name != across]
-    heads = list(dict.fromkeys(record[across] for record in records))
+    heads = list(dict.fromkeys(mean.keys[across] for mean in means))
     if not any(isinstance(head, str) or head is None for head in heads):
         heads.sort()
     lines: dict[tuple[Any, ...], dict[Any, Mean]] = {}
-    for mean, record in zip(means, records, strict=True):
-        lines.setdefault((mean.cell, *(record[name] for name in labels)), {})[record[across]] = mean
+    for mean in means:
+        lines.setdefault((mean.cell, *(mean.keys[name] for name in labels)), {})[mean.keys[across]] = mean
     grid = Grid(
         [*labels, *(head if isinstance(head, str) else f"{across} {head}" for head in heads)],
         [
@@ -148,7 +148,7 @@ def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format
         ],
         "l" * len(labels) + "r" * len(heads),
     )
-    shared = [(name, records[0][name]) for name in common if records[0][name]]
+    shared = [(name, means[0].keys[name]) for name in common if means[0].keys[name]]
     title = ", ".join(
         str(value) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {value}" for name, value in shared
     )
