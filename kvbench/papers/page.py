@@ -5,11 +5,11 @@ A difference is shown only for the paper's model and protocol, if every sample h
 
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from kvbench.papers import FORMATS
 from kvbench.papers.item import ARMS, LABEL_HEADS, Item, is_host, label_keys, line_labels, names_of, printed_name
@@ -25,8 +25,8 @@ from kvbench.report.tables.table import markdown_lines, print_sheets
 from kvbench.support.text import printable, wrapped
 from kvbench.tasks.longbench_averages import CATEGORIES
 
-Place = tuple[At, bool]
-"""A place of a layout, and whether it is the average of its line: its column values are then empty."""
+Column = tuple[At, bool]
+"""The values of the column keys, and whether it is the column of averages: its values are then empty."""
 T = TypeVar("T")
 WIDTH = 120
 LEVELS = 3
@@ -34,6 +34,19 @@ LEVELS = 3
 FULL = "full"
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 PERCENT = "percent"
+
+
+class Place(NamedTuple):
+    """A place of a layout: the values of its row keys and of its column keys, and whether it is an average."""
+
+    line: At
+    column: At
+    average: bool
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is a number of the full cache, and no average."""
+        return FULL in (*self.line, *self.column) and not self.average
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,7 @@ def page(
         what += _budget_suffix(item, numbers.order)
         caption = ("from formulas" if item.kind == "costs" else "mean [95 % interval]") + what
         printed_caption = "as printed" + what
-    counts = [number.n for (_, mean), number in numbers.ours.items() if not mean]
+    counts = [number.n for place, number in numbers.ours.items() if not place.average]
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}
     signed = {place: Figure(f"{'+' * (value >= 0)}{_written(value, unit)}") for place, value in differences.items()}
@@ -108,15 +121,16 @@ class _Numbers:
         computed: Mapping[At, Measured],
         smoke: bool,
     ) -> None:
-        rows, no_columns = len(item.layout.rows), ("",) * len(item.layout.cols)
-        ours = {(at, False): number for at, number in {**places(item, cells, smoke), **computed}.items()}
-        ours |= {((*line, *no_columns), True): number for line, number in averages(item, cells, smoke).items()}
-        theirs = {
-            ((*number.at[:rows], *no_columns) if number.average else number.at, number.average): number
-            for number in printed
-        }
+        rows, cols = len(item.layout.rows), item.layout.cols
+
+        def place(at: At, average: bool = False) -> Place:
+            return Place(at[:rows], ("",) * len(cols) if average else at[rows:], average)
+
+        ours = {place(at): number for at, number in {**places(item, cells, smoke), **computed}.items()}
+        ours |= {place(line, True): number for line, number in averages(item, cells, smoke).items()}
+        theirs = {place(number.at, number.average): number for number in printed}
         self.item = item
-        self.ours, self.theirs = _spread(item, ours), _spread(item, theirs)
+        self.ours, self.theirs = _spread(ours, cols, ARMS), _spread(theirs, cols, ARMS)
         self.order: list[Place] = list(dict.fromkeys([*self.theirs, *self.ours]))
         units = {number.unit for number in printed} or {item.layout.unit}
         self.unit = units.pop() if len(units) == 1 else ""
@@ -124,35 +138,34 @@ class _Numbers:
         self.differences = {place: number for place, number in differences.items() if number is not None}
 
     def by_place(self) -> tuple[PageNumber, ...]:
-        rows = len(self.item.layout.rows)
-        average = (AVERAGE, *("" for _ in self.item.layout.cols[1:]))
         return tuple(
             PageNumber(
-                at=(*at[:rows], *average) if mean else at,
-                ours=self.ours.get((at, mean)),
-                published=self.theirs.get((at, mean)),
-                difference=self.differences.get((at, mean)),
+                at=(*place.line, *((AVERAGE, *place.column[1:]) if place.average else place.column)),
+                ours=self.ours.get(place),
+                published=self.theirs.get(place),
+                difference=self.differences.get(place),
             )
-            for at, mean in self.order
+            for place in self.order
         )
 
 
-def _spread(item: Item, numbers: Mapping[Place, T]) -> dict[Place, T]:
-    """The full cache has no arms: its number goes into every column that differs from its own by an arm alone."""
-    rows, cols = len(item.layout.rows), item.layout.cols
-    columns = list(dict.fromkeys(at[rows:] for at, mean in numbers if not mean and FULL not in at))
+def _spread(
+    numbers: Mapping[Place, T], keys: Sequence[str], free: Collection[str], alone: bool = False
+) -> dict[Place, T]:
+    """The full cache has no value of a `free` key: its number goes into every column that differs in these alone.
+
+    keys: of the columns. alone: only a number whose column has no other number.
+    """
+    columns = dict.fromkeys(place.column for place in numbers if not place.average and not place.is_full)
     spread: dict[Place, T] = {}
-    for (at, mean), number in numbers.items():
-        alike = _alike(cols, at[rows:], columns, ARMS) if FULL in at and not mean else []
-        spread |= {((*at[:rows], *column), mean): number for column in alike or [at[rows:]]}
+    for place, number in numbers.items():
+        alike = [
+            column
+            for column in (columns if place.is_full and not (alone and place.column in columns) else ())
+            if all(key in free or a == b for key, a, b in zip(keys, place.column, column, strict=True))
+        ]
+        spread |= {place._replace(column=column): number for column in alike or [place.column]}
     return spread
-
-
-def _alike(keys: Sequence[str], column: At, columns: Iterable[At], free: Collection[str]) -> list[At]:
-    """The columns that differ from a column in the keys that are `free` alone."""
-    return [
-        other for other in columns if all(key in free or a == b for key, a, b in zip(keys, column, other, strict=True))
-    ]
 
 
 def _difference(ours: Measured | None, theirs: Published | None) -> float | None:
@@ -185,7 +198,7 @@ def _budget_suffix(item: Item, order: Sequence[Place]) -> str:
     """What budgets count, if they are no percentages."""
     if "budget" not in item.keys:
         return ""
-    budgets = {at[item.keys.index("budget")] for at, _ in order}
+    budgets = {(*place.line, *place.column)[item.keys.index("budget")] for place in order}
     is_bare = any(printed_name(names_of(item), "budget", budget).isdecimal() for budget in budgets)
     return "; budget in tokens" if is_bare else ""
 
@@ -197,23 +210,21 @@ def _published_sheet(sheets: "_Sheets", caption: str, numbers: "_Numbers") -> Sh
     ordered = [flag for flag in dict.fromkeys(flags.values()) if flag]
     marks = {"": "", **{flag: "" if is_shared else f"({MARKS[i % 26]})" for i, flag in enumerate(ordered)}}
     shared: dict[tuple[str, At, bool], list[str]] = {}  # by line, and by column without the full cache
-    for (at, mean), flag in flags.items():
-        line, column = sheets.split(at)
-        shared.setdefault(("line", line, False), []).append(flag)
-        if FULL not in line:
-            shared.setdefault(("column", column, mean), []).append(flag)
+    for place, flag in flags.items():
+        shared.setdefault(("line", place.line, False), []).append(flag)
+        if FULL not in place.line:
+            shared.setdefault(("column", place.column, place.average), []).append(flag)
     commonest = {key: max(members, key=members.count) for key, members in shared.items() if all(members)}
     marked = {key: marks[flag] for key, flag in commonest.items() if shared[key].count(flag) > 1 or FULL in key[1]}
     if any(kind == "line" for kind, *_ in marked):
         marked = {key: mark for key, mark in marked.items() if key[0] == "line"}
     units = len({number.unit for number in numbers.theirs.values()} - {*WORDS}) > 1
     figures = {}
-    for (at, mean), number in numbers.theirs.items():
-        line, column = sheets.split(at)
-        mark, unit = marks[flags[at, mean]], number.unit if units and number.unit not in WORDS else ""
-        if mark in (marked.get(("line", line, False)), marked.get(("column", column, mean))):
+    for place, number in numbers.theirs.items():
+        mark, unit = marks[flags[place]], number.unit if units and number.unit not in WORDS else ""
+        if mark in (marked.get(("line", place.line, False)), marked.get(("column", place.column, place.average))):
             mark = ""
-        figures[at, mean] = Figure(number.value, note=" ".join(filter(None, (unit, mark))))
+        figures[place] = Figure(number.value, note=" ".join(filter(None, (unit, mark))))
     notes = [f"{marks[flag] or 'all numbers'}: {flag}" for flag in ordered]
     return sheets.sheet("published", caption, figures, notes, marked)
 
@@ -265,7 +276,7 @@ class _Sheets:
 
     def __init__(self, item: Item, order: Sequence[Place]) -> None:
         self._rows, self._cols, self._names = item.layout.rows, item.layout.cols, names_of(item)
-        self._lines = list(dict.fromkeys(at[: len(self._rows)] for at, _ in order))
+        self._lines = list(dict.fromkeys(place.line for place in order))
         leading = self._rows[: self._rows.index("policy")] if "policy" in self._rows else self._rows
         groups = [i for i, key in enumerate(leading) if key == "model" or ("policy" in self._rows and key != "budget")]
         first = {i: list(dict.fromkeys(line[i] for line in self._lines)).index for i in groups}
@@ -276,10 +287,10 @@ class _Sheets:
             return (*(first[i](line[i]) for i in groups), FULL not in line, budget)
 
         self._lines.sort(key=rank)
-        self._columns = list(dict.fromkeys((at[len(self._rows) :], mean) for at, mean in order))
+        self._columns = list(dict.fromkeys((place.column, place.average) for place in order))
         self._columns = sorted(self._columns, key=self._rank)
 
-    def _rank(self, column: Place) -> tuple[object, ...]:
+    def _rank(self, column: Column) -> tuple[object, ...]:
         """Averages last; numbers by size; names in the paper's order."""
         ranks: list[object] = [column[1]]
         for i, (key, value) in enumerate(zip(self._cols, column[0], strict=True)):
@@ -290,10 +301,6 @@ class _Sheets:
             else:
                 ranks.append([each[i] for each, _ in self._columns].index(value))
         return tuple(ranks)
-
-    def split(self, at: At) -> tuple[At, At]:
-        """The values of the row keys of a place, and of its column keys."""
-        return at[: len(self._rows)], at[len(self._rows) :]
 
     def sheet(
         self,
@@ -306,9 +313,10 @@ class _Sheets:
         """The lines and columns that have a number; None if there are none. ``marked``: marks of lines and columns."""
         if not figures:
             return None
-        figures = self._everywhere(figures)
-        rows = len(self._rows)
-        used_lines, used_columns = {at[:rows] for at, _ in figures}, {(at[rows:], mean) for at, mean in figures}
+        if "budget" in self._cols and self._cols[0] != "task":  # no other line has the budget of the full cache
+            figures = _spread(figures, self._cols, ("budget", *ARMS), alone=True)
+        used_lines = {place.line for place in figures}
+        used_columns = {(place.column, place.average) for place in figures}
         lines = [line for line in self._lines if line in used_lines]
         columns = [column for column in self._columns if column in used_columns]
         labelled = self._labels(lines)
@@ -331,7 +339,7 @@ class _Sheets:
                 SheetLine(
                     _without_repeats(labels, before),
                     FULL in line,
-                    tuple(figures.get(((*line, *column), mean), Figure()) for column, mean in columns),
+                    tuple(figures.get(Place(line, *column), Figure()) for column in columns),
                 )
                 for line, labels, before in zip(lines, texts, [None, *texts], strict=False)
             ),
@@ -339,19 +347,6 @@ class _Sheets:
             groups=groups,
             rules=self._rules(lines, texts),
         )
-
-    def _everywhere(self, figures: Mapping[Place, Figure]) -> dict[Place, Figure]:
-        """The figures, those of the full cache at every budget instead of at its own, which no other line has."""
-        rows = len(self._rows)
-        if "budget" not in self._cols or self._cols[0] == "task":
-            return dict(figures)
-        columns = dict.fromkeys(at[rows:] for at, mean in figures if not mean and FULL not in at)
-        moved: dict[Place, Figure] = {}
-        for (at, mean), figure in figures.items():
-            is_moved = FULL in at and not mean and at[rows:] not in columns
-            alike = _alike(self._cols, at[rows:], columns, ("budget", *ARMS)) if is_moved else []
-            moved |= {((*at[:rows], *column), mean): figure for column in alike or [at[rows:]]}
-        return moved
 
     def _labels(self, lines: Sequence[At]) -> list[list[str]]:
         """One label per line for each of `label_keys`; "+ CAOTE" below the line of its policy alone."""
@@ -367,7 +362,7 @@ class _Sheets:
             labelled.append(line_labels(self._names, self._rows, line, hosts))
         return labelled
 
-    def _heads(self, columns: Sequence[Place]) -> tuple[list[list[str]], int]:
+    def _heads(self, columns: Sequence[Column]) -> tuple[list[list[str]], int]:
         """The head of each column, and how many of its levels stand over several columns."""
         place = self._cols.index("task") if "task" in self._cols else None
         tasks = [column[place] for column, mean in columns if not mean] if place is not None else []
