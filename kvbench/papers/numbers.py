@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from kvbench.papers.item import KEYS, Item
-from kvbench.report.stats.intervals import NORMAL_QUANTILE
+from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import Summary
 from kvbench.support.grouped import grouped
 from kvbench.tasks.longbench_averages import CATEGORIES, weights
@@ -240,9 +240,8 @@ def _grouped(
 def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
     """The mean of cells, weighted equally or by the weights of their tasks.
 
-    The interval of a single cell is its own; of several that of a weighted sum of independent means, m +- 1.96
-    sqrt(sum w^2 s^2 / n), clipped to 0..1 for rates. There is none if some cells read the same prompts, and none if no
-    sample differs from another.
+    The interval of a single cell is its own; of several that of a weighted sum of independent means. There is none if
+    some cells read the same prompts, and none if no sample differs from another.
     """
     summarized = [(cell, cell.summary) for cell in cells if cell.summary is not None]
     failed = sum(summary.errors + summary.blanks for _, summary in summarized)
@@ -254,8 +253,11 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
         shares = _shares(cells, weight)
         means = zip(shares, summaries, strict=True)
         mean = math.fsum(share * summary.mean for share, summary in means if summary.mean is not None)
-        low, high = _interval(mean, shares, summaries, rate)
-        if len(cells) > 1 and (low == high or len({cell.prompts for cell in cells}) < len(cells)):
+        parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, summaries, strict=True)]
+        low, high = weighted_interval(mean, parts, rate)
+        if len(cells) == 1:
+            low, high = summaries[0].low, summaries[0].high
+        elif low == high or len({cell.prompts for cell in cells}) < len(cells):
             low = high = None
     n = sum(summary.n for summary in summaries)
     return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, _differences(cells))
@@ -267,20 +269,6 @@ def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list
         return [1 / len(cells)] * len(cells)
     total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values())
     return [weight[cell.member] / total for cell in cells]
-
-
-def _interval(
-    mean: float, shares: Sequence[float], summaries: Sequence[Summary], rate: bool
-) -> tuple[float | None, float | None]:
-    if len(summaries) == 1:
-        return summaries[0].low, summaries[0].high
-    parts = []
-    for share, summary in zip(shares, summaries, strict=True):
-        if summary.variance is None:
-            return None, None
-        parts.append(share**2 * summary.variance / summary.n)
-    half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
-    return (max(0.0, mean - half), min(1.0, mean + half)) if rate else (mean - half, mean + half)
 
 
 def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:

@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.transforms import ScaledTranslation
+from scipy.optimize import isotonic_regression
 
 from kvbench.report.colours import looks
 from kvbench.report.output import file_to
@@ -304,17 +305,8 @@ def _apart(places: Sequence[np.ndarray[Any, Any]], point: float) -> list[np.ndar
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
     """The nearest heights in the same order that are at least ``gap`` apart; in 0..1 if they fit."""
     order = np.argsort(heights, kind="stable")
-    blocks: list[tuple[float, int]] = []  # isotonic regression of the heights less their gaps
-    for rank, i in enumerate(order):
-        mean, count = heights[i] - rank * gap, 1
-        while blocks and blocks[-1][0] > mean:
-            before, members = blocks.pop()
-            mean, count = (before * members + mean * count) / (members + count), members + count
-        blocks.append((mean, count))
-    top = 1 - gap * (len(heights) - 1)
-    level = np.clip(
-        np.concatenate([np.full(count, mean) for mean, count in blocks]), min(0, top / 2), max(top, top / 2)
-    )
+    gaps, top = gap * np.arange(len(heights)), 1 - gap * (len(heights) - 1)
+    nearest = isotonic_regression(np.asarray(heights)[order] - gaps).x
     spread = np.empty(len(heights))
-    spread[order] = level + gap * np.arange(len(heights))
+    spread[order] = np.clip(nearest, min(0, top / 2), max(top, top / 2)) + gaps
     return spread.tolist()

@@ -183,6 +183,20 @@ def student(values: Sequence[float], weights: Sequence[float] = ()) -> tuple[flo
     return mean - half, mean + half
 
 
+def weighted_interval(
+    mean: float, parts: Sequence[tuple[float, float | None, int]], rate: bool
+) -> tuple[float | None, float | None]:
+    """The interval of a weighted sum of independent means: m +- 1.96 sqrt(sum w^2 s^2 / n), for rates within 0..1.
+
+    parts: weight, variance and n of each mean. There is none if a variance is unknown, that of a single sample.
+    """
+    squares = [weight**2 * variance / n for weight, variance, n in parts if variance is not None]
+    if len(squares) < len(parts):
+        return None, None
+    half = NORMAL_QUANTILE * math.sqrt(math.fsum(squares))
+    return (max(0.0, mean - half), min(1.0, mean + half)) if rate else (mean - half, mean + half)
+
+
 @lru_cache(maxsize=1024)
 def student_quantile(degrees: int) -> float:
     """t with P(|T| <= t) = 0.95 for an integer number of degrees of freedom."""

@@ -5,14 +5,13 @@ the result is rounded.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from kvbench.report.stats.intervals import NORMAL_QUANTILE
+from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import MEANS, Summary, sort_key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -26,8 +25,8 @@ SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule"
 def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
     """One line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
 
-    The interval is that of a weighted sum of independent means, m +- 1.96 sqrt(sum w^2 s^2 / n) over its tasks,
-    clipped to 0..1. Sizes and times are means over the tasks that count. Cells of other benchmarks are left out.
+    The interval is that of a weighted sum of independent means. Sizes and times are means over the tasks that count.
+    Cells of other benchmarks are left out.
 
     Raises ValueError for another name, for a task that is missing or twice, and for one with samples that failed
     or have no number: an average of some tasks or some samples is another number.
@@ -58,11 +57,8 @@ def _averaged(lines: Sequence[Summary], name: str) -> Summary:
         mean = average({task: cell.mean for task, cell in cells.items() if cell.mean is not None}, name)
     except ValueError as error:
         raise UserError(f"--average {name} of {where}: {error}") from None
-    low = high = None
-    if all(cell.variance is not None for cell in cells.values()):  # None if a task has a single sample
-        parts = [weight[task] ** 2 * (cell.variance or 0) / cell.n for task, cell in cells.items()]
-        half = NORMAL_QUANTILE * math.sqrt(math.fsum(parts))
-        low, high = max(0.0, mean - half), min(1.0, mean + half)
+    parts = [(weight[task], cell.variance, cell.n) for task, cell in cells.items()]
+    low, high = weighted_interval(mean, parts, rate=True)
     means: dict[str, Any] = {}
     for column in MEANS:
         numbers = [number for cell in cells.values() if (number := getattr(cell, column)) is not None]
