@@ -16,6 +16,9 @@ from typing import TextIO
 
 from kvbench.support.errors import UserError
 
+FORMATS = ("text", "markdown", "csv", "json")
+"""The formats of most reports: two for readers, two for programs."""
+
 
 @contextmanager
 def text_to(out: TextIO | Path) -> Iterator[TextIO]:

@@ -11,7 +11,7 @@ distance between neighbouring numbers of a dtype from 16 to 32, where the best l
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, TextIO
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from kvbench.records import Row
 from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair, shown
+from kvbench.report.output import FORMATS
 from kvbench.report.selection import differences
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
@@ -41,12 +42,7 @@ STEPS: Mapping[str, float] = {
     "float64": 2.0 ** (4 - 52),
 }
 _LISTED = 8
-FORMATS = ("text", "markdown", "csv", "json")
 WIDTH = 120  # of text that does not go to a terminal
-_CSV = (
-    *("metric", "n", "clusters", "mean_a", "mean_b", "difference", "low", "high", "interval", "p", "p_method"),
-    *("p_holm", "only_a", "only_b", "mcnemar", "detectable", "noisy", "verdict"),
-)
 _KEYS = (
     *("model", "task", "task_version", "context_length", "seed"),
     *("policy", "score", "budget", "variant", "layout", "schedule"),
@@ -430,11 +426,13 @@ def _write_markdown(comparison: Comparison, out: TextIO) -> None:
 
 def _write_csv(comparison: Comparison, out: TextIO) -> None:
     names = [*_KEYS, *(name for name in comparison.lines[0].key if name not in _KEYS)]
-    lines: list[list[Any]] = [["line", *names, *_CSV, "unpaired_a", "unpaired_b"]]
+    columns = [field.name for field in fields(Difference) if field.name not in ("key", "rate", "unpaired")]
+    lines: list[list[Any]] = [["line", *names, *columns, "unpaired_a", "unpaired_b"]]
     for line in comparison.all_lines:
         kind = "overall" if line is comparison.overall else "cell"
         unpaired = [len({row.sample for row in line.unpaired if row.side == side}) for side in "AB"]
-        lines.append([kind, *(line.key.get(name) for name in names), *(getattr(line, f) for f in _CSV), *unpaired])
+        values = [line.key.get(name) for name in names] + [getattr(line, name) for name in columns]
+        lines.append([kind, *values, *unpaired])
     write_csv(lines, out)
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kvbench.records import read_processes
-from kvbench.report.output import check_format, text_to
+from kvbench.report.output import FORMATS, check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where, task_settings
 from kvbench.report.tables.grid import Grid, write_items, write_json
 from kvbench.support.grouped import grouped
 from kvbench.support.text import printable
 
-FORMATS = ("text", "markdown", "csv", "json")
 _GROUP = ("model", "task", "context_length")
 _COLUMNS = (
     *(*_GROUP, "prompt_tokens", "prompt_sha256", "context_sha256", "new_tokens"),

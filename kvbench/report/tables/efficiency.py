@@ -18,7 +18,7 @@ import numpy as np
 from rich.text import Text
 
 from kvbench.records import ResultsFolder, Timing, read_sidecar
-from kvbench.report.output import check_format, text_to
+from kvbench.report.output import FORMATS, check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
 from kvbench.report.tables.grid import Grid, escaped, plain_console, write_items
@@ -29,7 +29,6 @@ from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 from kvbench.support.text import printable
 
-FORMATS = ("text", "markdown", "csv", "json")
 LABELS = ("policy", "score", "budget", "layout", "schedule")
 COLUMNS = ("model", "context_length", *LABELS)
 """Columns of rows that name a timed cell."""

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from kvbench.report.output import check_format, text_to
+from kvbench.report.output import FORMATS, check_format, text_to
 from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.paired import is_rate
@@ -26,7 +26,6 @@ from kvbench.support.grouped import grouped
 from kvbench.support.quantity import size
 from kvbench.support.text import printable, wrapped
 
-FORMATS = ("text", "markdown", "csv", "json")
 _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
 _COLUMNS = (

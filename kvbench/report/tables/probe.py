@@ -14,14 +14,13 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from kvbench.report.output import check_format, text_to
+from kvbench.report.output import FORMATS, check_format, text_to
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
 from kvbench.report.tables.grid import Grid, escaped, plain_console, write_items
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.text import printable
 
-FORMATS = ("text", "markdown", "csv", "json")
 SETTINGS = ("probe", "model", "task", "context_length", "policy", "score", "budget", "schedule", "seed")
 """Columns that always group."""
 GROUPS = ("sample", "layer", "head", "window", "recent", "position", "quantity")
