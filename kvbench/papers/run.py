@@ -33,6 +33,7 @@ from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.plot import KINDS
 from kvbench.report.plots.probe import draw_probed
 from kvbench.report.plots.request import Request as PlotRequest
+from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import probe as probe_table
 from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.report.tables.summary import summaries
@@ -154,7 +155,7 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
             unused &= work.unused
             if folder is None:
                 print("\n" + "=" * 120 + "\n")
-        except (FileNotFoundError, ValueError, RowsElsewhere) as error:
+        except (FileNotFoundError, ValueError, NothingSelected, RowsElsewhere) as error:
             reason = " ".join(str(error).split())
             runner.tell(f"{name} left out: {reason}")
         seconds[name] = time.perf_counter() - start

@@ -67,6 +67,18 @@ def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_picture_that_nothing_can_be_drawn_in_leaves_the_other_items(tmp_path, monkeypatch, capsys):
+    """The needle's data is missing, and the prompts that replace it have no depth."""
+    monkeypatch.setattr("kvbench.papers.run.names", lambda: ["caote/figure2", "caote/table6"])
+    few = ["policy=h2o", "score=attn", "budget=48", "task.context_length=384", f"data.root={tmp_path}"]
+    words = ["all", "--smoke", *few, "--out", str(tmp_path / "pages"), f"results.dir={tmp_path / 'runs'}"]
+    assert main(["paper", *words]) == 4
+    assert {page.name for page in (tmp_path / "pages" / "caote").iterdir()} == {"figure2.txt", "table6.txt"}
+    err = capsys.readouterr().err
+    assert "1 of 2 items are complete" in err and "figure2: none of 2 cells has a task.depth" in err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_item_is_small_enough_for_the_embedded_model(name, tmp_path):
     item = item_of(name)
