@@ -36,7 +36,7 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     for key, wanted in where.items():
         coded = rows["cell" if "." in key else key].combine_chunks().dictionary_encode(null_encoding="encode")
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
-        texts = [text(flat(describe(value)).get(key) if "." in key else value) for value in values]
+        texts = [as_typed(flat(describe(value)).get(key) if "." in key else value) for value in values]
         absent = [pattern for pattern in wanted if not any(_matches(pattern, value) for value in texts)]
         present = f"the rows have {shortened(sorted(set(texts)), _LISTED)}"
         if len(absent) == len(wanted):
@@ -48,14 +48,16 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     return rows
 
 
-def text(value: Any) -> str:
-    """A value as it is written in a selection; a missing one is ``null``."""
-    return "null" if value is None else str(value)
+def as_typed(value: Any) -> str:
+    """A value as it is written on a command line and in a selection; a missing one is ``null``."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _matches(pattern: str, value: str) -> bool:
-    """Whether a value is what a pattern stands for; 0.10 is 0.1, but 1 (a token) is not 1.0 (all of them)."""
-    if fnmatchcase(value, pattern):
+    """Whether a value is what a pattern stands for; 0.10 is 0.1, but 1 (a token) is not 1.0 (all); True is true."""
+    if fnmatchcase(value, pattern) or (value in ("true", "false") and value == pattern.lower()):
         return True
     is_whole = [not any(mark in number for mark in ".eE") for number in (pattern, value)]
     try:

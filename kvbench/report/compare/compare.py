@@ -19,9 +19,9 @@ from typing import Any, TextIO
 from rich.text import Text
 
 from kvbench.records import Row
-from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair, shown
+from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair
 from kvbench.report.output import FORMATS
-from kvbench.report.selection import differences
+from kvbench.report.selection import as_typed, differences
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
@@ -301,12 +301,12 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
     if len(same) > 1:
         name, *names = (
-            " ".join(map(shown, (first.policy, first.score, first.budget)))
+            " ".join(map(as_typed, (first.policy, first.score, first.budget)))
             for first in (row, *(firsts[cell] for cell in sorted(same)))
         )
         raise UserError(
             f"cell {row.cell} ({row.task} {name}) has {len(same)} baselines: {' and '.join(names)}; name one of "
-            f"them, such as policy={shown(firsts[same[0]].policy)},score={shown(firsts[same[0]].score)}"
+            f"them, such as policy={as_typed(firsts[same[0]].policy)},score={as_typed(firsts[same[0]].score)}"
         )
     return same[0] if same else None
 
@@ -328,7 +328,7 @@ def title(comparison: Comparison) -> str:
     """What is A, what is B, and what all lines share."""
     lines = comparison.lines
     common = {name: value for name, value in lines[0].key.items() if all(line.key[name] == value for line in lines)}
-    named = [f"{name} {shown(value)}" for name, value in common.items() if value is not None and name in _KEYS]
+    named = [f"{name} {as_typed(value)}" for name, value in common.items() if value is not None and name in _KEYS]
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
@@ -340,7 +340,7 @@ def grid_of(comparison: Comparison) -> Grid:
     for line in comparison.all_lines:
         if _only_on(line):
             continue
-        labels = [shown(line.key[name]) if name in line.key else "" for name in names]
+        labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
         texts.append([printable(text) for text in (*labels, *_figures(line))])
@@ -383,7 +383,7 @@ def notes(comparison: Comparison) -> list[str]:
     names = _varying(comparison)
     missing: dict[str, list[str]] = {}  # the lines by what they lack
     for line in comparison.lines:
-        values = {name: shown(line.key[name]) for name in names if line.key.get(name) is not None}
+        values = {name: as_typed(line.key[name]) for name in names if line.key.get(name) is not None}
         where = " ".join(value if name in _PLAIN else f"{name} {value}" for name, value in values.items())
         if side := _only_on(line):
             missing.setdefault(f"only in {side}", []).append(where)

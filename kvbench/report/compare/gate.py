@@ -20,8 +20,9 @@ from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import settings_that_differ
-from kvbench.report.compare.paired_rows import Match, Side, counted, pair, shown
+from kvbench.report.compare.paired_rows import Match, Side, counted, pair
 from kvbench.report.junit import Case, Outcome, junit_xml
+from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import ALPHA, regressions
 from kvbench.report.tables.grid import escaped, markdown_table
@@ -156,8 +157,8 @@ def _names(matches: Sequence[Match]) -> list[str]:
     varying = [name for name in keys if len({repr(match.key[name]) for match in matches}) > 1 and name not in always]
     names = []
     for match in matches:
-        core = [shown(match.key[name]) for name in always if match.key.get(name) is not None]
-        names.append(" ".join([*core, *(f"{name}={shown(match.key[name])}" for name in varying)]))
+        core = [as_typed(match.key[name]) for name in always if match.key.get(name) is not None]
+        names.append(" ".join([*core, *(f"{name}={as_typed(match.key[name])}" for name in varying)]))
     return names
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.rows import Warn, describer, load
-from kvbench.report.selection import Describe, NothingSelected, conditions, differences, flat, is_selection
+from kvbench.report.selection import Describe, NothingSelected, as_typed, conditions, differences, flat, is_selection
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import shortened
@@ -93,7 +93,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
         if of_a & of_b or (strict and name != "task_version"):
             shared.append(name)
             continue
-        texts = tuple(sorted(map(shown, of_a))), tuple(sorted(map(shown, of_b)))
+        texts = tuple(sorted(map(as_typed, of_a))), tuple(sorted(map(as_typed, of_b)))
         if name in QUESTION:
             raise UserError(
                 f"nothing to pair: {a.name} has {name} {shortened(texts[0], _LISTED)}, {b.name} has "
@@ -118,7 +118,7 @@ def _check_compared(side: Side, names: Sequence[str]) -> None:
     questions = grouped(side.rows, lambda row: (row.model, *(getattr(row, name) for name in QUESTION), row.sample))
     for rows in questions.values():
         for name in names if len(rows) > 1 else ():
-            values = sorted({shown(getattr(row, name)) for row in rows})
+            values = sorted({as_typed(getattr(row, name)) for row in rows})
             if len(values) > 1:
                 raise UserError(
                     f"ambiguous: {side.name} has {len(values)} rows for one sample, with {name} "
@@ -164,13 +164,13 @@ def _advice(side: Side, first: Row, second: Row) -> str:
     columns = [name for name in CELL if getattr(first, name) != getattr(second, name)]
     rows = (first, second)
     if columns:
-        words = [",".join(f"{name}={shown(getattr(row, name))}" for name in columns) for row in rows]
+        words = [",".join(f"{name}={as_typed(getattr(row, name))}" for name in columns) for row in rows]
     elif first.cell == second.cell:
         return f"cell {first.cell} was recorded twice; remove one of the two"
     else:
         settings = [flat(side.describe(row.cell)) for row in rows]
         names = [name for name in sorted(differences(settings))[:_LISTED] if "." in name]
-        words = [",".join(f"{name}={shown(leaves.get(name))}" for name in names) for leaves in settings]
+        words = [",".join(f"{name}={as_typed(leaves.get(name))}" for name in names) for leaves in settings]
         words = words if all(words) and words[0] != words[1] else [f"cell={row.cell}" for row in rows]
     return f"{_words(first)}; add {_or(words)} to it"
 
@@ -212,16 +212,9 @@ def _sortable(value: Any) -> tuple:
         return (2, 0.0, str(value))
 
 
-def shown(value: Any) -> str:
-    """A value as it is written on the command line."""
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _words(row: Row) -> str:
     values = (row.task, row.context_length, row.policy, row.score, row.budget)
-    return " ".join(shown(value) for value in values if value is not None)
+    return " ".join(as_typed(value) for value in values if value is not None)
 
 
 def _or(words: Iterable[str]) -> str:

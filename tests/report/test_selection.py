@@ -1,0 +1,36 @@
+"""What a selection selects: values as they are typed."""
+
+import pyarrow as pa
+import pytest
+
+from kvbench.report.selection import as_typed, select
+from kvbench.support.errors import NothingSelected
+
+CELLS = {"a": {"task": {"chat": True}}, "b": {"task": {"chat": False}}, "c": {"task": {}}}
+ROWS = pa.table({"cell": [*CELLS], "budget": ["0.1", "0.10", "1"]})
+
+
+@pytest.mark.parametrize(
+    ("where", "cells"),
+    [
+        ({"task.chat": ("true",)}, "a"),
+        ({"task.chat": ("False",)}, "b"),
+        ({"task.chat": ("null",)}, "c"),
+        ({"budget": ("0.1",)}, "ab"),
+        ({"budget": ("1",)}, "c"),
+    ],
+    ids=str,
+)
+def test_values_are_those_of_the_command_line(where: dict[str, tuple[str, ...]], cells: str) -> None:
+    """As they are printed, and as Python writes them."""
+    assert select(ROWS, where, CELLS.get, print)["cell"].to_pylist() == list(cells)
+
+
+@pytest.mark.parametrize(("value", "typed"), [(True, "true"), (False, "false"), (None, "null"), (0.1, "0.1")])
+def test_values_are_printed_as_they_are_typed(value: object, typed: str) -> None:
+    assert as_typed(value) == typed
+
+
+def test_what_no_row_has_is_refused_with_what_they_have() -> None:
+    with pytest.raises(NothingSelected, match=r"no row has task\.chat=yes; the rows have false, null, true"):
+        select(ROWS, {"task.chat": ("yes",)}, CELLS.get, print)
