@@ -5,7 +5,7 @@ first free slots. No number of a segment is computed from those of another one, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -364,21 +364,17 @@ class SlotLayer(ABC):
     def layer_of(self, cell: int) -> LayerCache:
         """A copy of the pairs of one cell, in the order of its cache."""
         segments = self._segments_of(cell)
-        orders = [self._order_of(segment) for segment in segments]
-
-        def in_order(numbers: Tensor) -> Tensor:
-            return torch.cat([numbers[segment][order] for segment, order in zip(segments, orders, strict=True)])
-
-        slots = torch.cat([self.starts[segment] + order for segment, order in zip(segments, orders, strict=True)])
+        orders = {segment: self._order_of(segment) for segment in segments}
+        slots = torch.cat([self.starts[segment] + order for segment, order in orders.items()])
         keys, values = self.pairs.index_select(1, slots)
         return LayerCache(
             self.index,
             self.query_heads,
             keys,
             values,
-            in_order(self.positions),
-            (0, *accumulate(map(len, orders))),
-            state={name: in_order(numbers) for name, numbers in self._states_of(cell).items()},
+            _in_order(self.positions, orders),
+            (0, *accumulate(map(len, orders.values()))),
+            state={name: _in_order(numbers, orders) for name, numbers in self._states_of(cell).items()},
         )
 
     def rows_of(self, cell: int) -> Window | None:
@@ -389,6 +385,11 @@ class SlotLayer(ABC):
         """The segments of a cell, by cache head."""
         heads = sorted((head, segment) for segment, (owner, head) in enumerate(self.owners) if owner == cell)
         return [segment for _, segment in heads]
+
+
+def _in_order(numbers: Tensor, orders: Mapping[int, Tensor]) -> Tensor:
+    """Numbers of these segments, each in its order, one after another."""
+    return torch.cat([numbers[segment][order] for segment, order in orders.items()])
 
 
 def capacity_of(stepping: IncrementalEviction, layer: int, head: int) -> int:
