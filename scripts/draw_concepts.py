@@ -267,10 +267,17 @@ def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]],
         compressed = incremental.remember(full, decision, eviction.evict(full, decision))
         note(compressed)
     growing = engine.evicting_cache(incremental, cell.schedule.decode_every, compressed)
-    for token in later:
-        engine.give(token[None], [growing])
+    if cell.schedule.decode_every is None:  # each token stays, so that all can be read at once
+        engine.give(later, [growing], len(later))
+        tokens, pairs = held[-1]
+        held += [(tokens + read, pairs + read) for read in range(1, len(later) + 1)]
         cache = growing.freeze()
-        held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
+        assert held[-1] == (cache.num_tokens, int(cache.lengths[LAYER, HEAD]))
+    else:
+        for token in later:
+            engine.give(token[None], [growing])
+            cache = growing.freeze()
+            held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
     return held, len(ids) + len(prompt.question)
 
 
