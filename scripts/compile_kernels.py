@@ -213,7 +213,8 @@ def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> La
         refining_kernels.triattention(pairs, segments, queries, queries.real.contiguous(), queries[:1, 0], fast, "max")
         slots = torch.zeros(2, 256, dtype=torch.int64) if squared else None
         refining_kernels.pooled(host[0], slots, *[segments.lengths] * 4)
-        refining_kernels.weighed(None, pairs, segments, 2, None, host)
+        if squared and not fast:  # of key norms
+            refining_kernels.weighed(None, pairs, segments, 2, None, host)
         refining_kernels.weighed(host, pairs, segments, 1 + squared, 3 if fast else None, host)
         refining_kernels.cur(pairs, pairs, segments, "kv_product", 16 if fast else None, 4)
         refining_kernels.caote(host, pairs, segments, squared, fast, 1e-12, host)
