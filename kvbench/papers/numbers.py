@@ -253,12 +253,12 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
         shares = _shares(cells, weight)
         means = zip(shares, summaries, strict=True)
         mean = math.fsum(share * summary.mean for share, summary in means if summary.mean is not None)
-        parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, summaries, strict=True)]
-        low, high = weighted_interval(mean, parts, rate)
         if len(cells) == 1:
             low, high = summaries[0].low, summaries[0].high
-        elif low == high or len({cell.prompts for cell in cells}) < len(cells):
-            low = high = None
+        elif len({cell.prompts for cell in cells}) == len(cells):
+            parts = [(share, summary.variance, summary.n) for share, summary in zip(shares, summaries, strict=True)]
+            low, high = weighted_interval(mean, parts, rate)
+            low, high = (None, None) if low == high else (low, high)
     n = sum(summary.n for summary in summaries)
     return Measured(mean, n, len(cells), missing, max(failed, short), low, high, rate, _differences(cells))
 

@@ -22,7 +22,7 @@ from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
-from kvbench.eviction.scores.triattention import TriAttention
+from kvbench.eviction.scores.triattention import HeadQueries, TriAttention
 
 Slots = Float[Tensor, "segments #slots"]
 Planes = Float[Tensor, "planes segments slots"]
@@ -94,8 +94,8 @@ class Ragged:
         assert self.layer.segments is not None
         return self.layer.segments
 
-    def raw(self, sums: Slots | None) -> Slots:
-        """The raw score, merged over query heads, from the sums of its `row_term`."""
+    def raw(self, sums: Slots | None, queries: HeadQueries | None) -> Slots:
+        """The raw score, merged over query heads, from the sums of its `row_term`, or the `queries` of TriAttention."""
         if isinstance(self.score, KeyNorm):
             out = torch.empty(1, self.layer.cache_heads, self.segments.longest, device=self.layer.keys.device)
             return self.kernels.weighed(None, self.layer.keys, self.segments, 2, None, out)[0]
@@ -107,8 +107,7 @@ class Ragged:
         if isinstance(self.score, LagKV):
             settings = self.score.sink, self.score.lag, self.score.cross
             return self.kernels.lag_scores(self.layer.keys, self.layer.values, self.segments, *settings)
-        if isinstance(self.score, TriAttention):
-            queries = self.score.of_heads(self.layer)
+        if queries is not None:
             settings = queries.interleaved, merge_of(self.policy, self.score)
             parts = queries.mean, queries.spread, queries.turn(self.newest + 1)
             return self.kernels.triattention(self.layer.keys, self.segments, *parts, *settings)

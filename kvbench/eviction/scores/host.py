@@ -174,13 +174,10 @@ def projected_norms(layer: LayerCache, tokens: int, power: int) -> Float[Tensor,
     values = layer.dense[1][:, :tokens]
     matrices = layer.projections["output"].to(values.device).float().unflatten(1, (layer.query_heads, -1))
     group = layer.query_heads // len(values)
-    norms = [
-        torch.cat(
-            [
-                (part.float() @ matrices[:, head].mT).norm(p=power, dim=-1)
-                for part in values[head // group].split(TOKENS_AT_ONCE)
-            ]
-        )
-        for head in range(layer.query_heads)
-    ]
-    return torch.stack(norms)
+    heads = range(layer.query_heads)
+    return torch.stack([_norms(values[head // group], matrices[:, head].mT, power) for head in heads])
+
+
+def _norms(values: Tensor, matrix: Tensor, power: int) -> Tensor:
+    """The norms of the values of a KV head [tokens, head_dim] times a matrix, some tokens at a time."""
+    return torch.cat([(part.float() @ matrix).norm(p=power, dim=-1) for part in values.split(TOKENS_AT_ONCE)])

@@ -155,5 +155,5 @@ class Cur(Score):
 
 
 def _positive(sums: Float[Tensor, "*_"]) -> Float[Tensor, "*_"]:
-    """Sums to divide by, of numbers that are 0 where they are."""
+    """Sums to divide by: a sum of 0, whose numbers are all 0, becomes the least positive number."""
     return sums.clamp_min(torch.finfo(sums.dtype).tiny)

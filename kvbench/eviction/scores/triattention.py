@@ -7,7 +7,6 @@ scripts/calibrate.py does, and read from a file.
 
 import hashlib
 import json
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -123,27 +122,20 @@ class TriAttention(Score):
 
     def of_heads(self, layer: LayerCache) -> "HeadQueries":
         """The queries of the heads of a layer, on its device. Raises UserError for another number or size of heads."""
-        device, group = layer.keys.device, layer.query_heads // layer.cache_heads
-        place = layer.index, layer.members or tuple(range(layer.cache_heads)), group, device
-        if place not in self._of_heads:
-            read, heads = self._read, readers(place[1], group)
-            (layers, query_heads, half), head_dim = read.mean.shape, layer.keys.shape[1]
-            if layer.index >= layers or max(heads) >= query_heads or head_dim != 2 * half:
-                raise UserError(
-                    f"score.statistics={self.statistics}: {layers} layers of {query_heads} query heads of size "
-                    f"{2 * half} do not fit layer {layer.index}, which has {len(heads)} of size {head_dim}; {MAKE}"
-                )
-            mean, size = (part[layer.index, heads].unflatten(0, (-1, group)) for part in (read.mean, read.size))
-            spread = size - mean.abs() if self.concentration else size
-            ahead = 2.0 ** torch.arange(self.furthest.bit_length(), dtype=torch.float64)
-            frequencies = read.frequencies[layer.index].double()
-            arrays = mean.to(device), spread.to(device), frequencies.to(device), ahead.to(device)
-            self._of_heads[place] = HeadQueries(*arrays, read.interleaved)
-        return self._of_heads[place]
-
-    @cached_property
-    def _of_heads(self) -> dict[Hashable, "HeadQueries"]:
-        return {}
+        device, group, read = layer.keys.device, layer.query_heads // layer.cache_heads, self._read
+        heads, head_dim = readers(layer.members or range(layer.cache_heads), group), layer.keys.shape[1]
+        layers, query_heads, half = read.mean.shape
+        if layer.index >= layers or max(heads) >= query_heads or head_dim != 2 * half:
+            raise UserError(
+                f"score.statistics={self.statistics}: {layers} layers of {query_heads} query heads of size {2 * half} "
+                f"do not fit layer {layer.index}, which has {len(heads)} of size {head_dim}; {MAKE}"
+            )
+        mean, size = (part[layer.index, heads].unflatten(0, (-1, group)) for part in (read.mean, read.size))
+        spread = size - mean.abs() if self.concentration else size
+        ahead = 2.0 ** torch.arange(self.furthest.bit_length(), dtype=torch.float64)
+        frequencies = read.frequencies[layer.index].double()
+        arrays = mean.to(device), spread.to(device), frequencies.to(device), ahead.to(device)
+        return HeadQueries(*arrays, read.interleaved)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,19 +70,15 @@ class EvictingCache:
         self.pending = 0 if due else self.pending + new
         self.peak_bytes = max(self.peak_bytes, held)
 
-    @property
-    def fits(self) -> bool:
-        """Whether no head holds more than its capacity."""
-        return all(
+    def evicts_in_place(self, new: int) -> bool:
+        """Whether the newest pair of a head can take the slot of the one evicted for it."""
+        fits = all(
             length <= capacity_of(self.stepping, layer.index, head)
             for layer in self._layers.values()
             for head, length in enumerate(layer.lengths)
             if layer.evictable
         )
-
-    def evicts_in_place(self, new: int) -> bool:
-        """Whether the newest pair of a head can take the slot of the one evicted for it."""
-        return new == 1 and self.every == 1 and self.fits and evicts_in_place(self.stepping)
+        return new == 1 and self.every == 1 and fits and evicts_in_place(self.stepping)
 
     def take(self, layer: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
         """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
@@ -135,8 +131,8 @@ class EvictingBatch(DecodeBatch):
         if queries.shape[2] != self._new:
             self.settle()
             self._new = queries.shape[2]
-            self._groups, self._rows = self._alike(), {}
             self._in_place = [cache.evicts_in_place(self._new) for cache in self.caches]
+            self._groups, self._rows = self._alike(), {}
             self._pending = [self.caches[group[0]].pending for group in self._groups]
         rule = rule.within(self.caches[0].max_length)
         if rule.sliding_window is not None:
@@ -164,7 +160,7 @@ class EvictingBatch(DecodeBatch):
         """The cells of each key; their layers are taken one by one, as tokens reach them."""
         groups: dict[Hashable, list[int]] = {}
         for cell, cache in enumerate(self.caches):
-            groups.setdefault(_key(cache, self._new), []).append(cell)
+            groups.setdefault(_key(cache, self._new, self._in_place[cell]), []).append(cell)
         return list(groups.values())
 
     def _attend_together(
@@ -287,10 +283,9 @@ class EvictingBatch(DecodeBatch):
         return [cache.peak_bytes for cache in self.caches]
 
 
-def _key(cache: EvictingCache, new: int) -> Hashable:
+def _key(cache: EvictingCache, new: int, in_place: bool) -> Hashable:
     """What caches must have in common to lie in one store and to be evicted from together."""
     policy, stepping = cache.stepping.policy, cache.stepping
-    in_place = cache.evicts_in_place(new)
     if cache.kernels == "triton" and new == cache.every == 1:
         return policy.layout
     key = in_place, policy.layout, stepping.accumulates

@@ -404,8 +404,12 @@ def _renumbers(stepping: IncrementalEviction) -> bool:
 
 def _is_sum_of_row(stepping: IncrementalEviction) -> bool:
     """Whether raw scores are the sums of a cell, merged over the query heads of each KV head."""
-    score = stepping.score
-    return type(score) not in CHANGED and stepping.policy.group_of(score.group) != "layer_mean"
+    return type(stepping.score) not in CHANGED and not averages_heads(stepping)
+
+
+def averages_heads(stepping: IncrementalEviction) -> bool:
+    """Whether the raw scores of a cell are a mean over all its heads."""
+    return stepping.policy.group_of(stepping.score.group) == "layer_mean"
 
 
 def not_finite(scores: Float[Tensor, "segments columns"]) -> Bool[Tensor, "segments"]:

@@ -26,7 +26,8 @@ from kvbench.eviction.ranking import best_first, mean_over_heads
 from kvbench.eviction.scores.by_kernels import Planes, Ragged, finishes
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
-from kvbench.models.decode.slots import Fresh, Reading, Run, SlotLayer, not_finite
+from kvbench.eviction.scores.triattention import HeadQueries, TriAttention
+from kvbench.models.decode.slots import Fresh, Reading, Run, SlotLayer, averages_heads, not_finite
 from kvbench.support.errors import UserError
 
 Columns = Float[Tensor, "segments slots"]
@@ -55,7 +56,9 @@ class SlotsInOrder(SlotLayer):
         super().__init__(layers, steppings, reading)
         self._rows = [] if rows[0] is None else [self._in_order([part for part in rows if part is not None])]
         self._most_rows = max(stepping.policy.rows(sys.maxsize) for stepping in steppings)
-        policies = [steppings[cell].policy for cell, _ in self.owners]
+        self._queries: dict[int, HeadQueries] = {}
+        owned = [steppings[cell] for cell, _ in self.owners]
+        policies = [own.policy for own in owned]
         self._sinks, self._lasts = (
             self._numbers([getattr(policy, name) for policy in policies]).int() for name in ("sinks", "last")
         )
@@ -68,22 +71,21 @@ class SlotsInOrder(SlotLayer):
         self._in_place = [in_place[cell] for cell, _ in self.owners]
         self._takes_slot = self._numbers([int(takes) for takes in self._in_place]).int()
         self._ragged = max((run.stop for run in self.runs if not run.dense), default=0)  # the first segments
-        owned = [steppings[cell] for cell, _ in self.owners]
-        pools = [own.policy.pool for own in owned]
-        ties = any(isinstance(own.policy.heads, ChunkHeads) for own in owned)  # which unpooled scores break
+        pools = [policy.pool for policy in policies]
+        ties = any(isinstance(policy.heads, ChunkHeads) for policy in policies)  # which unpooled scores break
         self._pools = ties or any(pool is not None for pool in pools)
         apart = [0 if own.policy.pool is None or own.score.whole else own.policy.last for own in owned]
         sizes = [1 if pool is None else pool.size for pool in pools]
         means = [int(pool is not None and pool.kind == "avg") for pool in pools]
         self._apart, self._sizes, self._means = (self._numbers(part).int() for part in (apart, sizes, means))
-        self._sorts = any(takes and policies[segment].pool is not None for segment, takes in enumerate(self._in_place))
+        self._sorts = any(takes and pool is not None for takes, pool in zip(self._in_place, pools, strict=True))
 
     def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
         policy, score = stepping.policy, stepping.score
         if self._is_sum(stepping):
             return stepping.accumulates
         compares = type(policy.heads).chooses is not HeadAllocation.chooses and policy.layers.kind != "global"
-        compares = compares or policy.group_of(score.group) == "layer_mean" or not score.head_by_head
+        compares = compares or averages_heads(stepping) or not score.head_by_head
         return policy, score, cell if compares and self._dense(stepping) else None
 
     def _dense(self, stepping: IncrementalEviction) -> bool:
@@ -92,7 +94,7 @@ class SlotsInOrder(SlotLayer):
         by_kernels = self._term(stepping) is not None or self._finishes(stepping) or self._draws(stepping)
         any_order = score.any_order and (policy.reduce != "observed_attention" or self.reading.every == 1)
         alike = isinstance(stepping.capacity, int) or len(set(stepping.capacity[self.index])) == 1
-        supported = by_kernels and alike if self._averages(stepping) else by_kernels or any_order
+        supported = by_kernels and alike if averages_heads(stepping) else by_kernels or any_order
         chooses = (HeadAllocation.chooses, SharedHeads.chooses, ChunkHeads.chooses)
         supported = supported and (type(policy.heads).chooses in chooses or policy.layers.kind == "global")
         return self.decode is None or not supported
@@ -105,17 +107,13 @@ class SlotsInOrder(SlotLayer):
         """Whether the scores of a cell depend on nothing but the lengths of its heads."""
         return self._row_sums is not None and type(stepping.score) is Random
 
-    def _averages(self, stepping: IncrementalEviction) -> bool:
-        """Whether the raw scores of a cell are a mean over all its heads."""
-        return stepping.policy.group_of(stepping.score.group) == "layer_mean"
-
     def _shares(self, stepping: IncrementalEviction) -> bool:
         """Whether the heads of a cell have one mean score, or one for each chunk."""
         return isinstance(stepping.policy.heads, SharedHeads | ChunkHeads) and stepping.policy.layers.kind != "global"
 
     def _is_sum(self, stepping: IncrementalEviction) -> bool:
         """Whether nothing but pooling follows the `_sums` of a cell."""
-        more = self._finishes(stepping) or self._averages(stepping) or self._shares(stepping)
+        more = self._finishes(stepping) or averages_heads(stepping) or self._shares(stepping)
         return self._term(stepping) is not None and not (more or self._dense(stepping))
 
     def _room(self, length: int, limit: int) -> int:
@@ -260,7 +258,7 @@ class SlotsInOrder(SlotLayer):
         stepping, own = run.stepping, None if sums is None else sums[run.segments]
         try:
             if ragged is not None:
-                own = ragged.raw(own)
+                own = ragged.raw(own, self._queries_of(run))
             elif self._draws(stepping):
                 own = self._random(run)
             elif type(stepping.score) is Recency:
@@ -270,7 +268,7 @@ class SlotsInOrder(SlotLayer):
         except UserError as error:
             return self._failed(run, error)
         assert own is not None
-        if self._averages(stepping):
+        if averages_heads(stepping):
             own = own.view(-1, self.cache_heads, self._longest).mean(dim=1).repeat_interleave(self.cache_heads, dim=0)
         if stepping.accumulates and (self._adds is None or self._term(stepping) is None):
             own = self.states[ACCUMULATED][run.segments].add_(own)
@@ -310,6 +308,13 @@ class SlotsInOrder(SlotLayer):
         candidates, counts = self._in_chunks[run.start]
         means = sums(torch.where(candidates, shared, 0)) / counts
         return means.expand(-1, -1, size).flatten(1)[:, : self._longest]
+
+    def _queries_of(self, run: Run) -> HeadQueries | None:
+        """What the score of a run reads of the queries of its heads, the same in all steps."""
+        score = run.stepping.score
+        if isinstance(score, TriAttention) and run.start not in self._queries:
+            self._queries[run.start] = score.of_heads(self._layer(run))
+        return self._queries.get(run.start)
 
     def _random(self, run: Run) -> OfRun:
         """Random scores, which are drawn on the CPU for heads of equal length of a cell."""

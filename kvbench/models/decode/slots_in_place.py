@@ -14,7 +14,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import reduce_group
-from kvbench.models.decode.slots import Fresh, Reading, SlotLayer, not_finite
+from kvbench.models.decode.slots import Fresh, Reading, SlotLayer, averages_heads, not_finite
 
 Slots = Float[Tensor, "segments slots"]
 
@@ -26,7 +26,7 @@ def evicts_in_place(stepping: IncrementalEviction) -> bool:
         score.any_order
         and policy.positions == "original"
         and policy.slot_order == "position"
-        and policy.group_of(score.group) != "layer_mean"
+        and not averages_heads(stepping)
         and (type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.kind == "global")
     )
 

@@ -34,8 +34,10 @@ BOUNDS = {
     "requeues": (0, 10**6),
 }
 """The least and most that a setting can be."""
-GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
-GONE += ("PREEMPTED", "REVOKED")
+GONE = (
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE"),
+    *("NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "PREEMPTED", "REVOKED"),
+)
 """States of tasks that make no rows any more."""
 
 
