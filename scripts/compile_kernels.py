@@ -30,11 +30,20 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kvbench.cache.kernels import triton as kernels
-from kvbench.cache.kernels import triton_refine as refining_kernels
-from kvbench.cache.kernels import triton_rows as row_kernels
-from kvbench.cache.kernels import triton_slots as slot_kernels
-from kvbench.cache.kernels import triton_tail as tail_kernels
+from kvbench.cache.kernels import (
+    caote,
+    column_sums_triton,
+    cosines,
+    lagkv,
+    norms,
+    pooled,
+    programs,
+    ragged_decode_triton,
+    row_sums_triton,
+    slots,
+    tail,
+    triattention,
+)
 from kvbench.cache.kernels.column_sums import TERMS, WITHOUT_DIAGONAL, Term
 from kvbench.cache.kernels.ragged_decode import Segments
 
@@ -114,7 +123,7 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _sums(dtype, head_dim, VARIANCE_AND_OUTPUTS)
         yield _decode(dtype, head_dim, 4)
         yield _tail(dtype, head_dim, 4, softcap=30.0, sinks=torch.zeros(4))
-        yield _slots(dtype, head_dim, planes=2, pooled=True)
+        yield _slots(dtype, head_dim, planes=2, pools=True)
         yield _rows(dtype, head_dim, 4, softcap=30.0)
         yield _refined(dtype, head_dim, squared=False, fast=False)
         return
@@ -134,8 +143,8 @@ def launches(dtype: torch.dtype, head_dim: int, choice: bool) -> Iterator[Launch
         yield _decode(dtype, head_dim, rows, softcap=softcap)
         for sinks in (None, torch.zeros(rows)):
             yield _tail(dtype, head_dim, rows, softcap=softcap, sinks=sinks)
-    for planes, (pooled, ordered) in product((1, 2), ((False, False), (True, False), (True, True))):
-        yield _slots(dtype, head_dim, planes, pooled, ordered)
+    for planes, (pools, ordered) in product((1, 2), ((False, False), (True, False), (True, True))):
+        yield _slots(dtype, head_dim, planes, pools, ordered)
     for group, softcap in product((1, 4, 8), (None, 30.0)):
         yield _rows(dtype, head_dim, group, softcap=softcap)
     yield _rows(dtype, head_dim, 4, state=(torch.zeros(2, 256), torch.ones(2, dtype=torch.int32)))
@@ -150,14 +159,16 @@ def _sums(
     keys = keys.flatten(0, 1) if "segments" in options else keys
     arrays = (queries, keys, keys, queries.float(), torch.zeros(8, rows))
     label = f"{'+'.join(terms)} rows={rows} tokens={tokens} {options or ''}"
-    return label, partial(kernels.column_sums, *arrays, 0.1, terms, **options)
+    return label, partial(column_sums_triton.column_sums, *arrays, 0.1, terms, **options)
 
 
 def _decode(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launch:
     queries, pairs = torch.zeros(3, rows, head_dim, dtype=dtype), torch.zeros(650, head_dim, dtype=dtype)
     lengths = torch.tensor([600, 50, 0])
     arrays = (queries, pairs, pairs, lengths.cumsum(0) - lengths, lengths)
-    return f"rows={rows} {options or ''}", partial(kernels.ragged_decode, *arrays, 0.1, longest=600, **options)
+    return f"rows={rows} {options or ''}", partial(
+        ragged_decode_triton.ragged_decode, *arrays, 0.1, longest=600, **options
+    )
 
 
 def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launch:
@@ -166,31 +177,29 @@ def _tail(dtype: torch.dtype, head_dim: int, rows: int, **options: Any) -> Launc
     tails, past = torch.zeros(2, 3, 64, head_dim, dtype=dtype), torch.zeros((), dtype=torch.long)
 
     def launch() -> None:
-        tail_kernels.append(tails[0], tails[1], keys, keys, past)
-        tail_kernels.with_tail(
-            queries, queries.float(), queries[..., 0].float(), tails[0], tails[1], past, 1, 0.1, **options
-        )
+        tail.append(tails[0], tails[1], keys, keys, past)
+        tail.with_tail(queries, queries.float(), queries[..., 0].float(), tails[0], tails[1], past, 1, 0.1, **options)
 
     return f"tail rows={rows} {'sinks' if options['sinks'] is not None else ''}", launch
 
 
-def _slots(dtype: torch.dtype, head_dim: int, planes: int, pooled: bool, ordered: bool = False) -> Launch:
+def _slots(dtype: torch.dtype, head_dim: int, planes: int, pools: bool, ordered: bool = False) -> Launch:
     """Appending a pair to each segment, evicting the worst one, moving all pairs, and re-rotating keys."""
     numbers, scores = torch.zeros(planes, 2, 256, dtype=torch.int32), torch.zeros(2, 256)
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
     sizes, pairs = torch.tensor([249, 120], dtype=torch.int32), torch.zeros(2, 512, head_dim, dtype=dtype)
-    new, order = torch.zeros(1, 2, 1, head_dim, dtype=dtype), torch.tensor([1, 0]) if pooled else None
-    token = torch.zeros(3, 1, 1, dtype=torch.int32)
+    new, order = torch.zeros(1, 2, 1, head_dim, dtype=dtype), torch.tensor([1, 0]) if pools else None
+    token = torch.zeros(1, dtype=torch.int32)
 
     def launch() -> None:
-        slot_kernels.append(pairs, numbers, new, new, order, segments, token, pooled)
-        ranked = scores.expand(1 + pooled, -1, -1).clone()
+        slots.append(pairs, numbers, new, new, order, segments, token, pools)
+        ranked = scores.expand(1 + pools, -1, -1).clone()
         places = scores.argsort() if ordered else None
-        slot_kernels.evict(pairs, numbers, ranked, places, segments, sizes, sizes, sizes, sizes, token)
-        slot_kernels.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes, sizes)
-        slot_kernels.turned(pairs[0], scores, sizes, segments, torch.ones(head_dim // 2), interleaved=pooled)
+        slots.evict(pairs, numbers, ranked, places, segments, sizes, sizes, sizes, sizes, token)
+        slots.reorder(pairs, numbers, scores, scores.argsort(), segments, sizes, sizes, sizes, sizes)
+        slots.turned(pairs[0], scores, sizes, segments, torch.ones(head_dim // 2), interleaved=pools)
 
-    return f"slots planes={planes} pooled={pooled} ordered={ordered}", launch
+    return f"slots planes={planes} pools={pools} ordered={ordered}", launch
 
 
 def _rows(dtype: torch.dtype, head_dim: int, group: int, **options: Any) -> Launch:
@@ -199,7 +208,7 @@ def _rows(dtype: torch.dtype, head_dim: int, group: int, **options: Any) -> Laun
     segments = Segments(torch.tensor([0, 256]), torch.tensor([250, 100], dtype=torch.int32), 256)
     codes, lse = torch.zeros(2, dtype=torch.int32), torch.zeros(2, group)
     arrays = (queries, pairs, pairs, queries.float(), lse, segments, codes, codes, 0.1)
-    return f"group={group} {options or ''}", partial(row_kernels.row_sums, *arrays, **options)
+    return f"group={group} {options or ''}", partial(row_sums_triton.row_sums, *arrays, **options)
 
 
 def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> Launch:
@@ -210,17 +219,17 @@ def _refined(dtype: torch.dtype, head_dim: int, squared: bool, fast: bool) -> La
     queries = torch.zeros(2, 4, head_dim // 2, dtype=torch.complex64)
 
     def launch() -> None:
-        refining_kernels.triattention(pairs, segments, queries, queries.real.contiguous(), queries[:1, 0], fast, "max")
-        slots = torch.zeros(2, 256, dtype=torch.int64) if squared else None
-        refining_kernels.pooled(host[0], slots, *[segments.lengths] * 4)
+        triattention.triattention(pairs, segments, queries, queries.real.contiguous(), queries[:1, 0], fast, "max")
+        order = torch.zeros(2, 256, dtype=torch.int64) if squared else None
+        pooled.pooled(host[0], order, *[segments.lengths] * 4)
         if squared and not fast:  # of key norms
-            refining_kernels.weighed(None, pairs, segments, 2, None, host)
-        refining_kernels.weighed(host, pairs, segments, 1 + squared, 3 if fast else None, host)
-        refining_kernels.cur(pairs, pairs, segments, "kv_product", 16 if fast else None, 4)
-        refining_kernels.caote(host, pairs, segments, squared, fast, 1e-12, host)
-        refining_kernels.key_diff(pairs, segments)
-        refining_kernels.lag_scores(pairs, pairs, segments, 4, 64, fast)
-        refining_kernels.rkv(host, pairs, segments, 0.5, fast, 0.1, host)
+            norms.weighed(None, pairs, segments, 2, None, host)
+        norms.weighed(host, pairs, segments, 1 + squared, 3 if fast else None, host)
+        norms.cur(pairs, pairs, segments, "kv_product", 16 if fast else None, 4)
+        caote.caote(host, pairs, segments, squared, fast, 1e-12, host)
+        cosines.key_diff(pairs, segments)
+        lagkv.lag_scores(pairs, pairs, segments, 4, 64, fast)
+        cosines.rkv(host, pairs, segments, 0.5, fast, 0.1, host)
 
     return f"refined squared={squared} fast={fast}", launch
 
@@ -270,7 +279,7 @@ def main() -> None:
     parser.add_argument("--arch", type=int, nargs="+", choices=tuple(SHARED), default=list(SHARED))
     parser.add_argument("--choice", action="store_true", help="one variant of each kernel")
     options = parser.parse_args()
-    if kernels.INTERPRETED:
+    if programs.INTERPRETED:
         sys.exit("TRITON_INTERPRET is set, so that nothing would be compiled: unset it")
     torch.set_num_threads(1)
     groups = [("bfloat16", 128), ("float32", 256)] if options.choice else list(product(DTYPES, HEAD_DIMS))
@@ -279,11 +288,11 @@ def main() -> None:
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
         tasks = [pool.submit(compiled, arch, *group, options.choice) for arch in options.arch for group in groups]
         for task in as_completed(tasks):
-            programs, faults = task.result()
-            every += programs
+            finished, faults = task.result()
+            every += finished
             wrong += faults
-            for name in dict.fromkeys(program.name for program in programs):
-                alike = [program for program in programs if program.name == name]
+            for name in dict.fromkeys(program.name for program in finished):
+                alike = [program for program in finished if program.name == name]
                 registers, shared, spilled = (
                     max(getattr(program, what) for program in alike) for what in ("registers", "shared", "spilled")
                 )

@@ -11,7 +11,7 @@ the device, where a shape depends on them, and where it copies memory that is no
 `torch.cuda.CUDAGraph` is pretended too: what is launched during a capture is launched again, on the same memory, by a
 replay, and a wait during a capture is an error.
 
-The kernels of `kvbench.cache.kernels.triton` run in Triton's interpreter, on the memory behind their arguments.
+The kernels of `kvbench.cache.kernels` run in Triton's interpreter, on the memory behind their arguments.
 """
 
 import contextlib
@@ -48,24 +48,17 @@ WAITING = frozenset(
 INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 COPIES = frozenset(("_to_copy", "copy_", "_copy_from"))
 KERNELS = {
-    "triton": ("_column_sums", "_over_splits", "_merge"),
-    "triton_tail": ("_append", "_with_tail"),
-    "triton_slots": ("_append_pair", "_evict", "_reorder", "_turned"),
-    "triton_rows": ("_row_sums",),
-    "triton_refine": (
-        "_pooled",
-        "_weighed",
-        "_leverages",
-        "_cur",
-        "_caote",
-        "_key_diff",
-        "_deviations",
-        "_lag_scores",
-        "_newest_alike",
-        "_redundancy",
-        "_rkv",
-        "_triattention",
-    ),
+    "column_sums_triton": ("_column_sums",),
+    "ragged_decode_triton": ("_over_splits", "_merge"),
+    "row_sums_triton": ("_row_sums",),
+    "tail": ("_append", "_with_tail"),
+    "slots": ("_append_pair", "_evict", "_reorder", "_turned"),
+    "pooled": ("_pooled",),
+    "norms": ("_weighed", "_leverages", "_cur"),
+    "caote": ("_caote",),
+    "cosines": ("_key_diff", "_newest_alike", "_redundancy", "_rkv"),
+    "lagkv": ("_deviations", "_lag_scores"),
+    "triattention": ("_triattention",),
 }
 """Our kernels by module."""
 

@@ -28,7 +28,8 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
-from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.rope import KeyReRotation, KeyRotation
 
 H2O = Policy("h2o", window=8, recent=6, state="accumulate")
@@ -119,9 +120,9 @@ def _decode(
         most, heads = tokens // 2 + 3 * cell, 4 if policy.layout == "query_heads" else 2
         equal = policy.positions == "cache" or policy.heads.kind != "uniform" or policy.group == "layer_mean"
         capacity = most if equal else {0: tuple(most + 5 * head for head in range(heads))}
-        stepping = IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity)
+        evictor = IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity)
         re_rotation = rotation if policy.positions == "cache" else None
-        cells.append(EvictingCache(stepping, 1, re_rotation=re_rotation, kernels=kernels))
+        cells.append(EvictingCache(evictor, 1, re_rotation=re_rotation, kernels=kernels))
     batch = EvictingBatch(cells, len(cells), tokens + len(arrays))
     outputs = []
     for queries, keys, values in arrays:

@@ -183,8 +183,11 @@ def log_sum_exp(
     return torch.stack(parts).logsumexp(dim=0)
 
 
-def over_layer(queries: Rows, layer: LayerCache, rule: Rule, kernels: Kernels = "torch") -> Window:
-    """Outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included.
+def over_layer(
+    queries: Rows, layer: LayerCache, rule: Rule, kernels: Kernels = "torch", observed: bool = True
+) -> Window:
+    """Outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included; without the
+    latter, which then are zeros, if they are not `observed`.
 
     A single row attends to every pair, so that a kernel of `ragged_decode` can run; several rows stay in PyTorch.
     """
@@ -199,7 +202,11 @@ def over_layer(queries: Rows, layer: LayerCache, rule: Rule, kernels: Kernels = 
             chosen = readers(heads, group)
             rows, head_rule = queries[chosen], replace(rule, sinks=None if rule.sinks is None else rule.sinks[chosen])
         outputs = fused(rows, *part.dense, head_rule)
-        parts[heads] = observe(rows, outputs, part.dense[0], head_rule.scaling, head_rule.softcap, head_rule.sinks)
+        if observed:
+            parts[heads] = observe(rows, outputs, part.dense[0], head_rule.scaling, head_rule.softcap, head_rule.sinks)
+        else:
+            unknown = torch.zeros(outputs.shape[:2], device=outputs.device)
+            parts[heads] = Window(rows, outputs, unknown, head_rule.scaling, head_rule.softcap)
     if len(parts) == 1:
         return next(iter(parts.values()))
     order = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()

@@ -8,11 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kernels.ragged_decode import Segments
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Kept, Lengths, Rows
 from kvbench.support.errors import UserError
@@ -103,8 +102,6 @@ class LayerCache:
     and token from extra forward passes, by request, or made of hidden states, by score.
     projections: matrices of the model's attention that scores asked for, by name.
     state: numbers that belong to each KV pair from one eviction to the next, by name, e.g. accumulated attention.
-    members: which cache heads of the model's layer these are, if not all.
-    segments: set where free slots stand between the heads, whose pairs only kernels then read.
     sliding_window: set for a local layer, where a query at position p attends to the positions above
     p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
     """
@@ -121,8 +118,6 @@ class LayerCache:
     sliding_window: int | None = None
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
     projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
-    segments: Segments | None = None
-    members: tuple[int, ...] | None = None
 
     @property
     def evictable(self) -> bool:
@@ -134,7 +129,7 @@ class LayerCache:
         """Heads of the cache: KV heads, or query heads in the layout `query_heads`."""
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, ...]:
         """KV pairs of each cache head."""
         return tuple(stop - start for start, stop in pairwise(self.offsets))
@@ -145,12 +140,6 @@ class LayerCache:
         assert len(set(self.lengths)) == 1, f"ragged heads {self.lengths} have no dense view"
         shape = (self.cache_heads, self.lengths[0], self.keys.shape[1])
         return self.keys.view(shape), self.values.view(shape)
-
-    def by_column(self, numbers: Shaped[Tensor, "pairs"]) -> Shaped[Tensor, "cache_heads tokens"]:
-        """Numbers of the pairs, a row per cache head; with `segments` any numbers follow those of a shorter head."""
-        if self.segments is None:
-            return numbers.view(self.cache_heads, -1)
-        return numbers[self.segments.columns.clamp_max(len(numbers) - 1)]
 
     @cached_property
     def finite(self) -> tuple[Bool[Tensor, ""], Bool[Tensor, ""]]:
@@ -169,6 +158,26 @@ class LayerCache:
                 f"{rows} queries are to be observed, but layer {self.index} has no record of so many: prefill with it"
             )
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
+
+    def without_newest(self, tokens: int) -> "LayerCache":
+        """A dense layer and what was recorded of it, without its newest `tokens` tokens."""
+        if tokens == 0:
+            return self
+        keys, values = self.dense
+        stop = self.lengths[0] - tokens
+        shorter = from_dense(self.index, self.query_heads, keys[:, :stop], values[:, :stop])
+        return replace(
+            self,
+            keys=shorter.keys,
+            values=shorter.values,
+            positions=self.positions.view(self.cache_heads, -1)[:, :stop].flatten(),
+            offsets=shorter.offsets,
+            windows=tuple(window.part(0, max(0, window.queries.shape[1] - tokens)) for window in self.windows),
+            state={
+                name: numbers.view(self.cache_heads, -1)[:, :stop].flatten() for name, numbers in self.state.items()
+            },
+            probed={request: numbers[:, :stop] for request, numbers in self.probed.items()},
+        )
 
     def expected_queries(self, request: FutureQueries) -> FutureQueryStats:
         """The statistics recorded for a request. Raises UserError if there are none."""
@@ -353,4 +362,4 @@ def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerC
         return
     for length in sorted(set(layer.lengths)):
         heads = tuple(head for head, held in enumerate(layer.lengths) if held == length)
-        yield heads, replace(layer.of_heads(heads), members=heads)
+        yield heads, layer.of_heads(heads)

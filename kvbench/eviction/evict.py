@@ -118,16 +118,18 @@ class Eviction:
 
 
 def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
-    """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once.
+    """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once, without
+    the newest tokens that their windows skip.
 
     Raises UserError for NaN or inf in the cache or in a score, read from the device once all layers are ranked.
     """
     by_policy: list[list[Ranking]] = [[] for _ in policies]
     finite: list[Tensor] = []
     for layer in cache.evictable:
-        raw = raw_scores(layer, policies[0], score)
+        seen = layer.without_newest(policies[0].skipped)
+        raw = raw_scores(seen, policies[0], score)
         for policy, rankings in zip(policies, by_policy, strict=True):
-            rankings.append(rank_layer(layer, policy, score, raw))
+            rankings.append(rank_layer(seen, policy, score, raw))
         ranked = (rankings[-1].scores.isfinite().all() for rankings in by_policy)
         finite.append(torch.stack((*layer.finite, *ranked)))
     device = finite[0].device if finite else None  # layers may lie on several GPUs
@@ -146,9 +148,11 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
     return [tuple(rankings) for rankings in by_policy]
 
 
-def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, str] | None:
-    """A key that is equal for policies with equal raw scores: the number of observed rows, and how they are merged."""
-    return (policy.rows(tokens), policy.reduce) if score.inputs.window else None
+def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[int, str] | None]:
+    """A key that is equal for policies with equal raw scores: the number of newest tokens that are skipped, that of
+    observed rows, and how they are merged.
+    """
+    return policy.skipped, (policy.rows(tokens - policy.skipped), policy.reduce) if score.inputs.window else None
 
 
 def ranks_alike(policy: Policy, score: Score) -> Policy:
@@ -157,6 +161,7 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
     return Policy(
         name="",
         window=policy.window if reads_rows(policy, score) else 1,
+        window_skips=policy.window_skips,
         reduce=policy.reduce,
         pool=policy.pool,
         group=policy.group,
@@ -170,6 +175,8 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
 
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
     """The score of every column of a dense layer, before pooling: a row per query head or cache head.
+
+    The layer ends where the window ends, as for `rank_layer` and `rank_columns`.
 
     Raises UserError for scores of another shape.
     """
@@ -187,7 +194,7 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     """The ranking of a dense layer, with its layer weight."""
     rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
-    layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.last)
+    layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.newest)
     return replace(ranking, layer_weight=layer_weight)
 
 
@@ -196,13 +203,13 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
 
     The newest protected ones are not pooled with others unless `score.whole`. A layer may have no candidates.
     """
-    stop = layer.lengths[0] - policy.last
+    stop = layer.lengths[0] - policy.newest
     if stop <= policy.sinks:
         empty = raw.new_empty(cache_heads(layer, policy), 0)
         return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]))
     columns = raw if score.whole else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
-    weight = score.weigh(layer, policy.last)
+    weight = score.weigh(layer, policy.newest)
     scores = _shaped(columns, policy.pool, weight, layer, policy, score)[:, :stop]
     unpooled = scores if policy.pool is None else _shaped(columns, None, weight, layer, policy, score)[:, :stop]
     second = score.second_stage(scores, layer, policy.protected)
@@ -295,6 +302,7 @@ def check_host(policy: Policy, score: Score) -> None:
 def too_small(policy: Policy, what: str) -> str:
     """The message for a budget below the protected tokens that it has to hold."""
     names = ("sink", "recent") if policy.budget_span == "prompt" else ("recent",)
+    names += ("window_skips",) if policy.window_skips else ()
     values = ", ".join(f"policy.{name}={getattr(policy, name)}" for name in names)
     least = policy.budgeted
     advice = f"raise the budget to at least {least} tokens or protect fewer"

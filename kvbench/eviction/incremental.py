@@ -18,6 +18,7 @@ ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import gt
 from typing import get_args
 
 import torch
@@ -71,10 +72,23 @@ class IncrementalEviction:
 
     def __post_init__(self) -> None:
         check_steps(self.eviction.policy, self.eviction.score)
-        policy, capacity = self.eviction.policy, self.capacity
-        least = capacity if isinstance(capacity, int) else min(min(heads) for heads in capacity.values())
-        if least < policy.protected:
-            raise UserError(too_small(policy, f"a cache of {least} tokens"))
+        policy = self.eviction.policy
+        if self.least_capacity < policy.protected:
+            raise UserError(too_small(policy, f"a cache of {self.least_capacity} tokens"))
+
+    @property
+    def least_capacity(self) -> int:
+        """KV pairs that every cache head may hold after an eviction."""
+        return self.capacity if isinstance(self.capacity, int) else min(map(min, self.capacity.values()))
+
+    def limits(self, layer: LayerCache) -> tuple[int, ...]:
+        """KV pairs that each cache head of a layer may hold after an eviction."""
+        return (self.capacity,) * layer.cache_heads if isinstance(self.capacity, int) else self.capacity[layer.index]
+
+    def changes(self, layer: LayerCache) -> bool:
+        """Whether a step changes a layer: not before a head is full, unless it carries running scores or an order."""
+        full = any(map(gt, layer.lengths, self.limits(layer)))
+        return full or self.accumulates or self.policy.slot_order == "score"
 
     @property
     def policy(self) -> Policy:
@@ -135,45 +149,33 @@ class IncrementalEviction:
         rows: the queries read since the last eviction, with their attention over the layer; None for a score that
         reads none. Raises UserError for a score that is not finite.
         """
-        layer, ranking = self.rank_ragged(layer, rows)
-        limits = self.capacity if isinstance(self.capacity, int) else self.capacity[layer.index]
-        limits = (limits,) * layer.cache_heads if isinstance(limits, int) else limits
-        heads = zip(ranking.available, limits, layer.lengths, strict=True)
+        layer, ranking = self.rank(layer, rows)
+        heads = zip(ranking.available, self.limits(layer), layer.lengths, strict=True)
         return self.keep(layer, ranking, tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads))
 
-    def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking, Ranking]:
-        """A dense layer with its running scores, the ranking of its slots, and what its heads choose from.
-
-        The heads may be those of several cells if the score is `head_by_head`. rows: as in `step`.
-        """
-        if rows is not None:
-            rows = rows.last(self.policy.rows(rows.queries.shape[1]))
-        raw = self.raw(layer, rows, layer.cache_heads)
-        if self.accumulates:
-            raw = layer.state[ACCUMULATED].view_as(raw) + raw
-            layer = replace(layer, state={**layer.state, ACCUMULATED: raw.flatten()})
-        ranking = rank_columns(raw, layer, self.policy, self.score)
-        return layer, ranking, self.policy.chooses(ranking)
-
-    def rank_ragged(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
+    def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
         """A layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and errors
         as for `step`.
         """
         policy, rankings, sums = self.policy, dict[tuple[int, ...], Ranking](), dict[int, Tensor]()
         for heads, part in split_by_length(layer):
-            scored, ranking, _ = self.rank(part, rows and rows.of_heads(heads, layer.cache_heads))
+            score = self.score if len(heads) == layer.cache_heads else self.score.of_heads(heads)
+            seen = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
+            raw = self.raw(part, seen, part.cache_heads, score)
+            if self.accumulates:
+                raw = part.state[ACCUMULATED].view_as(raw) + raw
+                sums |= zip(heads, raw, strict=True)
+            ranking = rank_columns(raw, part, policy, score)
             if not ranking.scores.isfinite().all():
                 raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
             rankings[heads] = ranking
-            if self.accumulates:
-                sums |= zip(heads, scored.state[ACCUMULATED].view(len(heads), -1), strict=True)
         if sums:
             accumulated = torch.cat([sums[head] for head in range(layer.cache_heads)])
             layer = replace(layer, state={**layer.state, ACCUMULATED: accumulated})
         ranking = merged(rankings)
         if self.divides:
             observed, scores = rows and rows.last(policy.layer_rows(rows.queries.shape[1])), ranking.real_scores
-            layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.last)
+            layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.newest)
             ranking = replace(ranking, layer_weight=layer_weight)
         return layer, ranking
 
@@ -205,9 +207,11 @@ class IncrementalEviction:
         by_head = [row[:length] for row, length in zip(scores, layer.lengths, strict=True)]
         return Step(left, layer.positions.split(layer.lengths), tuple(by_head))
 
-    def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int) -> Scores:
-        """Scores of a dense layer, reduced over the group; in a step this comes before pooling."""
-        policy, score = self.policy, self.score
+    def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int, score: Score | None = None) -> Scores:
+        """Scores of a dense layer, reduced over the group; in a step this comes before pooling. score: that of these
+        heads, if they are not all.
+        """
+        policy, score = self.policy, score or self.score
         raw = score(layer, rows, policy.reduce)
         if (copies := cache_heads // raw.shape[0]) > 1:
             raw = raw.repeat_interleave(copies, dim=0)

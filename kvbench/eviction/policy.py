@@ -23,6 +23,8 @@ QUESTION = "question"
 """As window or recent: the tokens of a prompt from its question on."""
 ASSUMED_QUESTION = 16
 """Their number where the prompt is not known yet, as in a plan."""
+TEMPLATE = "template"
+"""As window_skips: the tokens of a prompt behind the user's text."""
 ALLOWED = {
     "reduce": get_args(Reduce),
     "group": (None, *get_args(Group)),
@@ -79,13 +81,17 @@ class Policy:
 
     window: size of the observation window: the newest queries whose attention counts, `all`, or `question`:
         the tokens from the question on.
+    window_skips: newest tokens that the window leaves out: it ends before them, they are always kept, inside the
+        budget, and scores are those that the prompt would have without them. `template`: the tokens behind the user's
+        text, which are the end of its turn in a chat template, the beginning of the answer's turn and the answer
+        prefix; none in a raw prompt, nor where the eviction comes before the question. Later evictions skip nothing.
     reduce: how scores made of attention weights merge the queries of the window: `sum`, `mean`, `max`, or
         `observed_attention`, the mean over the queries that see the token.
     pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
         declares), and which of the two comes first. See `kvbench.eviction.pooling`.
-    sink, recent: first and newest tokens that are always kept, inside the budget. `sink=head` keeps the prompt's head:
-        the tokens before anything that a sample says; `recent=question` its question with what follows. window and
-        recent may be a `TokenFraction`.
+    sink, recent: first and newest tokens that are always kept, inside the budget; `recent` counts from the end of the
+        window. `sink=head` keeps the prompt's head: the tokens before anything that a sample says; `recent=question`
+        its question with what follows. window and recent may be a `TokenFraction`.
     heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
     variant: the rule of the paper or of its published code, where they differ.
     layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
@@ -106,6 +112,7 @@ class Policy:
 
     name: str
     window: int | Literal["all", "question"] | TokenFraction = 16
+    window_skips: int | Literal["template"] = 0
     reduce: Reduce = "sum"
     pool: Pool | None = None
     group: Group | None = None
@@ -156,9 +163,10 @@ class Policy:
             ("window", 1, ("all", QUESTION)),
             ("sink", 0, ("head",)),
             ("recent", 0, (QUESTION,)),
+            ("window_skips", 0, (TEMPLATE,)),
         ):
             value = getattr(self, name)
-            if value in words or (isinstance(value, TokenFraction) and name != "sink"):
+            if value in words or (isinstance(value, TokenFraction) and name in ("window", "recent")):
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
                 raise UserError(f"policy.{name}={value!r} is not an integer, e.g. 16")
@@ -183,10 +191,11 @@ class Policy:
     @property
     def decoding(self) -> "Policy":
         """The policy of evictions while decoding."""
-        if self.phases is None:
+        if self.phases is None and self.window_skips == 0:
             return self
-        changes = {name: value for name, value in vars(self.phases.decode).items() if value is not None}
-        return replace(self, phases=None, **changes)
+        fields = {} if self.phases is None else vars(self.phases.decode)
+        changes = {name: value for name, value in fields.items() if value is not None}
+        return replace(self, phases=None, window_skips=0, **changes)
 
     @property
     def keeps_whole(self) -> bool:
@@ -196,7 +205,7 @@ class Policy:
     @property
     def protected(self) -> int:
         """Tokens that are always kept, without those that depend on a prompt not known yet."""
-        return sum(number for number in (self.sink, self.recent) if isinstance(number, int))
+        return sum(number for number in (self.sink, self.recent, self.window_skips) if isinstance(number, int))
 
     @property
     def budgeted(self) -> int:
@@ -212,19 +221,23 @@ class Policy:
         """KV pairs per cache head that are kept of `tokens`, protected ones included."""
         return self.unbudgeted + budget.of(max(0, tokens - self.unbudgeted))
 
-    def of_prompt(self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION) -> "Policy":
-        """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample and
-        `question` from its question on.
+    def of_prompt(
+        self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION, tail: int = 0
+    ) -> "Policy":
+        """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample,
+        `question` from its question on, and `tail` behind the user's text in a chat template.
 
         At least one query is observed. Raises UserError for a prompt without the question that is to be observed.
         """
         if question == 0 and QUESTION in (self.window, self.recent):
             raise UserError(f"policy.window=question of {self.name}, but this prompt has no question: use a number")
+        skipped = max(0, min(tail if self.window_skips == TEMPLATE else int(self.window_skips), tokens - 1))
         policy = replace(
             self,
             sink=head if self.sink == "head" else self.sink,
-            window=question if self.window == QUESTION else self.window,
-            recent=question if self.recent == QUESTION else self.recent,
+            window=max(1, question - skipped) if self.window == QUESTION else self.window,
+            window_skips=skipped,
+            recent=max(0, question - skipped) if self.recent == QUESTION else self.recent,
         )
         pairs = policy.pairs(budget, tokens) - policy.unbudgeted
         return replace(
@@ -240,13 +253,29 @@ class Policy:
         return self.sink
 
     @property
-    def last(self) -> int:
-        """Newest tokens that are always kept."""
+    def skipped(self) -> int:
+        """Newest tokens that the window leaves out."""
+        assert self.window_skips != TEMPLATE, "call of_prompt first: window_skips depends on the prompt"
+        return self.window_skips
+
+    @property
+    def newest(self) -> int:
+        """Tokens up to the end of the window that are always kept."""
         assert isinstance(self.recent, int), "call of_prompt first: recent depends on the prompt"
         return self.recent
 
+    @property
+    def last(self) -> int:
+        """Newest tokens of the prompt that are always kept: those that the window leaves out too."""
+        return self.newest + self.skipped
+
+    def recorded(self, tokens: int) -> set[int]:
+        """How many of the newest queries of a prompt of `tokens` hold those that are observed."""
+        seen = tokens - self.skipped
+        return {self.rows(seen) + self.skipped, self.layer_rows(seen) + self.skipped}
+
     def rows(self, tokens: int) -> int:
-        """Observed queries of a prompt of `tokens`."""
+        """Observed queries of `tokens` tokens up to the end of the window."""
         if self.window == "all":
             return tokens
         assert isinstance(self.window, int), "call of_prompt first: window depends on the prompt"

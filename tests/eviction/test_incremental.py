@@ -45,8 +45,8 @@ def begin(policy: Policy, score: Score, pairs: int, num_tokens: int = 40) -> tup
     cache = random_cache(num_tokens, layers=1, window=num_tokens)
     eviction = Eviction(policy, score, Tokens(pairs))
     decision = eviction.decide(cache)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
-    return stepping, stepping.remember(cache, decision, eviction.evict(cache, decision)).layers[0]
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
+    return evictor, evictor.remember(cache, decision, eviction.evict(cache, decision)).layers[0]
 
 
 def read(layer: LayerCache, token: tuple[Tensor, Tensor, Tensor], position: int) -> tuple[LayerCache, Window]:
@@ -57,10 +57,10 @@ def read(layer: LayerCache, token: tuple[Tensor, Tensor, Tensor], position: int)
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_the_capacity_is_kept_and_the_protected_stay(policy: Policy) -> None:
-    stepping, layer = begin(policy, Attention(), 17)
+    evictor, layer = begin(policy, Attention(), 17)
     for position, token in enumerate(tokens(25), 40):
         layer, rows = read(layer, token, position)
-        step = stepping.step(layer, rows)
+        step = evictor.step(layer, rows)
         layer = step.layer
         assert layer.lengths == (17, 17)
         for head, positions in enumerate(layer.positions.view(2, 17).tolist()):
@@ -74,7 +74,7 @@ def test_the_capacity_is_kept_and_the_protected_stay(policy: Policy) -> None:
 
 def test_a_running_score_is_the_sum_of_what_each_row_gave() -> None:
     """Computed again from the rows, pair by pair, with the softmax over what was cached at the time."""
-    stepping, layer = begin(POLICIES[0], Attention(), 17)
+    evictor, layer = begin(POLICIES[0], Attention(), 17)
     prompt = random_cache(40, layers=1, window=40).layers[0]
     raw = Attention()(prompt, prompt.windows[0], "sum").view(2, 3, 40).mean(dim=1)
     sums = [dict(enumerate(raw[head].tolist())) for head in range(2)]
@@ -85,7 +85,7 @@ def test_a_running_score_is_the_sum_of_what_each_row_gave() -> None:
             logits = token[0][3 * head : 3 * head + 3, 0] @ layer.keys[span].T * SCALING
             for pair, weight in zip(layer.positions[span].tolist(), logits.softmax(-1).mean(0).tolist(), strict=True):
                 sums[head][pair] = sums[head].get(pair, 0.0) + weight
-        layer = stepping.step(layer, rows).layer
+        layer = evictor.step(layer, rows).layer
     for head, (positions, running) in enumerate(
         zip(layer.positions.view(2, 17).tolist(), layer.state[ACCUMULATED].view(2, 17), strict=True)
     ):
@@ -96,10 +96,10 @@ def test_a_running_score_is_the_sum_of_what_each_row_gave() -> None:
 def test_heads_of_different_capacity_do_not_see_each_other(score: Score) -> None:
     """A ragged layer is each of its heads alone."""
     policy = replace(POLICIES[0], recent=2)
-    stepping, layer = begin(policy, score, 30)
+    evictor, layer = begin(policy, score, 30)
     capacity: Capacity = {0: (11, 23)}
-    together = IncrementalEviction(stepping.eviction, capacity)
-    alone = [IncrementalEviction(stepping.eviction, {0: (pairs,)}) for pairs in capacity[0]]
+    together = IncrementalEviction(evictor.eviction, capacity)
+    alone = [IncrementalEviction(evictor.eviction, {0: (pairs,)}) for pairs in capacity[0]]
     heads = [layer.of_heads([head]) for head in range(2)]
     for position, token in enumerate(tokens(8), 40):
         layer, rows = read(layer, token, position)
@@ -116,33 +116,33 @@ def test_heads_of_different_capacity_do_not_see_each_other(score: Score) -> None
 
 def test_one_cut_after_a_few_tokens_adds_up_the_same_as_one_after_each() -> None:
     """As long as nothing is evicted in between."""
-    stepping, first = begin(POLICIES[0], Attention(), 60)
+    evictor, first = begin(POLICIES[0], Attention(), 60)
     stepwise, deferred, records = first, first, []
     for position, token in enumerate(tokens(6), 40):
         stepwise, rows = read(stepwise, token, position)
-        stepwise = stepping.step(stepwise, rows).layer
+        stepwise = evictor.step(stepwise, rows).layer
         deferred, rows = read(deferred, token, position)
         records.append(rows)
-    deferred = stepping.step(deferred, joined(records)).layer
+    deferred = evictor.step(deferred, joined(records)).layer
     assert torch.allclose(stepwise.state[ACCUMULATED], deferred.state[ACCUMULATED], rtol=1e-5)
 
 
 def test_a_short_prompt_grows_to_the_budget_first() -> None:
-    stepping, layer = begin(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), 12, num_tokens=7)
+    evictor, layer = begin(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), 12, num_tokens=7)
     for position, token in enumerate(tokens(20), 7):
-        layer = stepping.step(layer.append(*token[1:], position), None).layer
+        layer = evictor.step(layer.append(*token[1:], position), None).layer
         kept = list(range(position + 1)) if position < 12 else [0, 1, *range(position - 9, position + 1)]
         assert layer.positions.view(2, -1).tolist() == [kept] * 2
 
 
 def test_slots_lie_in_the_order_of_their_last_ranking() -> None:
-    stepping, layer = begin(replace(POLICIES[3], sink=1), Attention(), 17)
-    eviction = stepping.eviction
+    evictor, layer = begin(replace(POLICIES[3], sink=1), Attention(), 17)
+    eviction = evictor.eviction
     ranking = eviction.rank(random_cache(40, layers=1, window=40))[0]
     for head, positions in enumerate(layer.positions.view(2, 17).tolist()):
         assert positions == [0, *(ranking.order[head, :12] + 1).tolist(), *range(36, 40)]
     grown, rows = read(layer, next(tokens(1)), 40)
-    step = stepping.step(grown, rows)
+    step = evictor.step(grown, rows)
     for head, positions in enumerate(step.layer.positions.view(2, 17).tolist()):
         worth = dict(zip(step.positions[head].tolist(), step.scores[head].tolist(), strict=True))
         ranked = [worth[position] for position in positions[1:13]]
@@ -163,7 +163,7 @@ def test_what_cannot_be_is_refused(policy: Policy, score: Score, reason: str) ->
 
 
 def test_a_score_that_is_no_number_is_refused() -> None:
-    stepping, layer = begin(POLICIES[1], Attention(), 17)
+    evictor, layer = begin(POLICIES[1], Attention(), 17)
     grown, rows = read(layer, next(tokens(1)), 40)
     with pytest.raises(ValueError, match="score attn of layer 0 is not finite"):
-        stepping.step(grown, replace(rows, lse=rows.lse * torch.nan))
+        evictor.step(grown, replace(rows, lse=rows.lse * torch.nan))

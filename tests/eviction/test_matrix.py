@@ -1,5 +1,6 @@
 """Every score on every policy, as their files are: it cuts, goes on cutting where the policy does, or is refused."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -25,6 +26,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
         return
     tree = composed(f"policy={policy}")
     rule = build("policy", tree["policy"]).of_prompt(5, TOKENS, Tokens(BUDGET))
+    rule = replace(rule, recent=16) if rule.protected > BUDGET else rule
     eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), Tokens(BUDGET))
     cache = CACHE()
     decision = eviction.decide(cache)
@@ -33,10 +35,10 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     if tree["schedule"]["decode_every"] is None:
         return
     whole = rule.keeps_whole
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
-    for layer in stepping.remember(cache, decision, smaller).evictable:
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
+    for layer in evictor.remember(cache, decision, smaller).evictable:
         grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), TOKENS)
-        left = stepping.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer
+        left = evictor.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer
         for before, after in zip(layer.lengths, left.lengths, strict=True):
             assert after == before or (whole and before == TOKENS and after == TOKENS + 1)
 

@@ -45,8 +45,8 @@ def test_only_cuts_while_decoding_follow_their_phase() -> None:
     rows = over_layer(torch.randn(6, 9, 10), layer, Rule(0.3))
 
     def kept(policy: Policy, decoding: bool) -> list[int]:
-        stepping = IncrementalEviction(Eviction(policy, Attention(), Tokens(20)), 20, decoding)
-        return stepping.step(layer, rows).layer.positions.tolist()
+        evictor = IncrementalEviction(Eviction(policy, Attention(), Tokens(20)), 20, decoding)
+        return evictor.step(layer, rows).layer.positions.tolist()
 
     newest = replace(PROMPT, window=1)
     assert kept(CAKE, True) == kept(newest, True) == kept(newest, False)
@@ -60,11 +60,11 @@ def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_th
     eviction, cache = Eviction(policy, Cake(), Tokens(20)), random_cache(22, layers=2, window=9)
     decision = eviction.decide(cache)
     assert decision.keeps_all(22)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
-    for layer in stepping.remember(cache, decision, eviction.evict(cache, decision)).layers:
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
+    for layer in evictor.remember(cache, decision, eviction.evict(cache, decision)).layers:
         assert layer.positions.tolist() == [*range(22)] * 2  # no ranking was used, so none orders the slots
         new = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 22)
-        assert stepping.step(new, over_layer(torch.randn(6, 1, 10), new, Rule(0.3))).layer.lengths == (20, 20)
+        assert evictor.step(new, over_layer(torch.randn(6, 1, 10), new, Rule(0.3))).layer.lengths == (20, 20)
 
 
 def test_a_phase_holds_what_a_policy_may_say() -> None:

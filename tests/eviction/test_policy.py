@@ -1,5 +1,6 @@
 """A policy refuses what it cannot mean, by value and with what would be allowed."""
 
+import re
 from typing import Any
 
 import pytest
@@ -49,10 +50,20 @@ def test_a_policy_is_crossed_with_scores_and_budgets_only(takes: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("window", 0), ("window", -1), ("sink", -1), ("recent", -16), ("window", "none"), ("sink", 4.0)],
+    [
+        ("window", 0),
+        ("window", -1),
+        ("window_skips", -1),
+        ("window_skips", "chat"),
+        ("window_skips", TokenFraction(0.1)),
+        ("sink", -1),
+        ("recent", -16),
+        ("window", "none"),
+        ("sink", 4.0),
+    ],
 )
 def test_numbers_of_tokens_are_whole_and_not_negative(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"policy\.{field}={value!r}"):
+    with pytest.raises(ValueError, match=rf"policy\.{field}={re.escape(repr(value))}"):
         Policy("p", **{field: value})
 
 
@@ -129,3 +140,22 @@ def test_a_budget_of_the_context_leaves_the_head_of_the_prompt_out(ratio: str, o
 def test_what_is_no_part_is_refused(part: dict) -> None:
     with pytest.raises(ValueError, match=r"allowed: (0 to 1|budget, prompt)"):
         TokenFraction(**part)
+
+
+def test_a_window_that_skips_the_template_ends_with_the_users_text() -> None:
+    """The tokens behind it are kept beside the recent ones, inside the budget; later evictions skip none."""
+    policy = Policy("p", window=16, window_skips="template", sink=2, recent=8)
+    of_prompt = policy.of_prompt(11, 100, Tokens(40), tail=5)
+    assert (of_prompt.skipped, of_prompt.newest, of_prompt.last, of_prompt.protected) == (5, 8, 13, 15)
+    assert of_prompt.recorded(100) == {21} and of_prompt.recorded(12) == {12}
+    assert of_prompt.decoding == Policy("p", window=16, sink=2, recent=8)
+    assert policy.of_prompt(11, 100, Tokens(40)).window_skips == 0
+    assert policy.of_prompt(11, 4, Tokens(40), tail=5).window_skips == 3  # one query is left to observe
+    whole = Policy("p", window="all", window_skips="template").of_prompt(0, 100, Tokens(40), tail=5)
+    assert whole.recorded(100) == {100}
+
+
+def test_a_window_of_the_question_skips_the_template_too() -> None:
+    policy = Policy("p", window="question", window_skips="template", recent="question")
+    of_prompt = policy.of_prompt(11, 100, Tokens(40), question=20, tail=5)
+    assert (of_prompt.window, of_prompt.skipped, of_prompt.last) == (15, 5, 20)

@@ -15,7 +15,7 @@ from kvbench.models.rope import KeyReRotation
 class Alone:
     """One layer of one cell, which evicts as soon as `every` tokens were read since its last eviction."""
 
-    stepping: IncrementalEviction
+    evictor: IncrementalEviction
     every: int
     re_rotation: KeyReRotation | None = None
     layer: LayerCache | None = None
@@ -26,7 +26,7 @@ class Alone:
     def attend(self, rule: Rule, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """The outputs of the new tokens; the layer afterwards is `layer`."""
         if self.layer is None:
-            self.layer = self.stepping.start(0, len(queries), len(keys), keys)
+            self.layer = self.evictor.start(0, len(queries), len(keys), keys)
             if self.re_rotation is not None:
                 self.layer = replace(self.layer, state={**self.layer.state, ROTATED: self.layer.positions.float()})
         grown = self.layer.append(keys, values, self.read)
@@ -40,7 +40,7 @@ class Alone:
         self.read, self.pending = self.read + keys.shape[1], self.pending + keys.shape[1]
         self.layer = grown
         if self.pending >= self.every:
-            left = self.stepping.step(shown, joined(self.rows)).layer
+            left = self.evictor.step(shown, joined(self.rows)).layer
             if self.re_rotation is not None:  # keys are kept with their original rotation
                 held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, left))
                 own = [torch.isin(*heads) for heads in zip(held, kept, strict=True)]

@@ -37,7 +37,6 @@ from kvbench.eviction.scores.head_table import HeadTable
 from kvbench.models import bridge
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.engine import Engine
-from kvbench.models.prefill import BlockReader
 from tests.models.masked_blocks import Shared, read_in_blocks
 
 MakeEngine = Callable[..., Engine]
@@ -148,14 +147,15 @@ def test_bytes_follow_budget_and_block(
 ) -> None:
     """At the end of every block: exactly the pairs held, the budget after the eviction and a block more before it."""
     shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
-    reader = BlockReader(IncrementalEviction(eviction_of(shared, tmp_path), shared.budget), 512, kernels="torch")
-    block, before = 9, 0
+    evictor = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
+    reader = replace(engine.evicting_cache(evictor, 1), divides=evictor.divides)
+    batch, block, before = EvictingBatch([reader], 1, 61), 9, 0
     a_pair = 2 * 8 * 8 + 4 + 4 * shared.accumulate
     for start in range(0, 61, block):
         part = prompt[start : start + block]
         with torch.inference_mode():
-            bridge.forward(engine.model, part[None], start, reader)
-        reader.finish_block(len(part))
+            bridge.forward(engine.model, part[None], start, batch)
+        batch.finish(len(part))
         held = reader.freeze()
         assert held.bytes_held == held.pairs * 2 * 8 * 8 and held.bytes_allocated == held.pairs * a_pair
         assert reader.peak_bytes >= (before + 6 * len(part)) * a_pair
@@ -170,10 +170,10 @@ def test_an_answer_keeps_the_sizes_that_the_blocks_left(
     make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path
 ) -> None:
     shared, engine = SHARED[name], make_engine(torch.float64)
-    stepping = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
+    evictor = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
     for tokens, block in ((61, 16), (11, 4)):
-        cache = engine.prefill_evicting(prompt[:tokens], stepping, block).cache
-        growing = engine.evicting_cache(stepping.after(cache), 1, cache)
+        cache = engine.prefill_evicting(prompt[:tokens], evictor, block).cache
+        growing = engine.evicting_cache(evictor.after(cache), 1, cache)
         batch = EvictingBatch([growing], 1, 15)
         for token in range(15):
             engine.read(batch, torch.tensor([[token]]))
@@ -192,10 +192,10 @@ def test_heads_of_a_table_stay_whole_while_the_budget_pays_for_them(
     """DuoAttention: of six heads five are paid for after 20 tokens, and two of 61 tokens with 20 pairs on average."""
     np.savetxt(tmp_path / "heads.tsv", [[0.1, 0.9], [0.7, 0.2], [0.0, 0.8]], delimiter="\t", fmt="%g")
     policy = Policy("duo", window=1, sink=1, recent=3, heads=BinaryHeads(), layers=GlobalLayers())
-    stepping = IncrementalEviction(Eviction(policy, HeadTable(path=str(tmp_path / "heads.tsv")), Tokens(20)), 20)
+    evictor = IncrementalEviction(Eviction(policy, HeadTable(path=str(tmp_path / "heads.tsv")), Tokens(20)), 20)
     engine, best = make_engine(), [(0, 1), (2, 1), (1, 0), (1, 1), (0, 0), (2, 0)]
     for tokens in (20, 24, 41, 61):
-        cache = engine.prefill_evicting(prompt[:tokens], stepping, 8).cache
+        cache = engine.prefill_evicting(prompt[:tokens], evictor, 8).cache
         whole = best[: 6 * 16 // (tokens - 4)]
         for layer, masks in enumerate(kept_of(cache)):
             for head, kept in enumerate(masks):
@@ -207,7 +207,7 @@ def test_heads_of_a_table_stay_whole_while_the_budget_pays_for_them(
 def test_heads_and_layers_differ(make_engine: MakeEngine, prompt: torch.Tensor, name: str, tmp_path: Path) -> None:
     """Otherwise nothing above would test that a budget moves."""
     shared, engine = with_table(SHARED[name]), make_engine(torch.float64)
-    stepping = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
-    lengths: Any = engine.prefill_evicting(prompt, stepping, 16).cache.lengths
+    evictor = IncrementalEviction(eviction_of(shared, tmp_path), shared.budget)
+    lengths: Any = engine.prefill_evicting(prompt, evictor, 16).cache.lengths
     assert int(lengths.sum()) == 6 * shared.budget and len(set(lengths.flatten().tolist())) > 1
     assert name == "ada_snapkv" or len(set(lengths.sum(1).tolist())) > 1

@@ -17,7 +17,8 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Reduce
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine
 from tests.models.families import tiny
 from tests.models.stepwise import StepwiseReader, stepwise_forward
@@ -32,8 +33,8 @@ def cut_prompt(engine: Engine, prompt: torch.Tensor, eviction: Eviction, every: 
     """A prompt that was read whole and cut, ready to be cut again as it grows."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
-    return EvictingCache(stepping, every, stepping.remember(full, decision, eviction.evict(full, decision)))
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
+    return EvictingCache(evictor, every, evictor.remember(full, decision, eviction.evict(full, decision)))
 
 
 @pytest.mark.parametrize("every", [1, 4])
@@ -60,8 +61,8 @@ def test_cuts_after_every_block_are_those_of_the_oracle(
 ) -> None:
     """The prompt, then an answer that goes on cutting after each token."""
     engine = make_engine(torch.float64)
-    stepping = IncrementalEviction(eviction, 18)
-    prefilled = engine.prefill_evicting(prompt, stepping, block)
+    evictor = IncrementalEviction(eviction, 18)
+    prefilled = engine.prefill_evicting(prompt, evictor, block)
     assert (prefilled.cache.lengths == 18).all() and prefilled.cache.num_tokens == 61
     policy = eviction.policy
     oracle = StepwiseReader(0, block, 18, policy.recent, policy.state == "accumulate")
@@ -73,12 +74,12 @@ def test_cuts_after_every_block_are_those_of_the_oracle(
 def test_the_cache_of_the_last_block_goes_on(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Blocks of one token are the same as decoding: reading on is reading the whole."""
     engine = make_engine(torch.float64)
-    stepping = IncrementalEviction(H2O, 18)
-    begun = engine.prefill_evicting(prompt, stepping, 1)
-    tile = EvictingBatch([EvictingCache(stepping, 1, begun.cache)], 1, len(ANSWER))
+    evictor = IncrementalEviction(H2O, 18)
+    begun = engine.prefill_evicting(prompt, evictor, 1)
+    tile = EvictingBatch([EvictingCache(evictor, 1, begun.cache)], 1, len(ANSWER))
     for token in ANSWER:
         logits = engine.read(tile, token.view(1, 1))[0]
-    whole = engine.prefill_evicting(torch.cat((prompt, ANSWER)), stepping, 1)
+    whole = engine.prefill_evicting(torch.cat((prompt, ANSWER)), evictor, 1)
     assert (whole.logits - logits).abs().max() < 1e-12
 
 
@@ -169,12 +170,7 @@ class Broken(Attention):
 BROKEN = replace(H2O, score=Broken())
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_a_cell_that_cannot_be_cut_fails_alone(
-    make_engine: MakeEngine, prompt: torch.Tensor, monkeypatch: pytest.MonkeyPatch, in_place: bool
-) -> None:
-    if not in_place:
-        monkeypatch.setattr(EvictingCache, "evicts_in_place", lambda *_: False)
+def test_a_cell_that_cannot_be_cut_fails_alone(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     engine = make_engine(torch.float64)
     cells = [cut_prompt(engine, prompt, eviction) for eviction in (BROKEN, H2O, TOVA)]
     prefilled = engine.prefill(prompt, {1})

@@ -49,8 +49,8 @@ def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[Incr
     """A prompt that was read whole and cut."""
     full = engine.prefill(prompt, {eviction.policy.window}).cache
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
-    return stepping, engine.re_rotation.begin(stepping.remember(full, decision, eviction.evict(full, decision)))
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision))
+    return evictor, engine.re_rotation.begin(evictor.remember(full, decision, eviction.evict(full, decision)))
 
 
 def expected_after(engine: Engine, prompt: Tensor, cut: Cut, again: Cut | None) -> Tensor:
@@ -84,8 +84,8 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
 @pytest.mark.parametrize("every", [1, 4])
 def test_cuts_while_decoding(make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut, every: int) -> None:
     engine = make_engine(torch.float64)
-    stepping, cache = cut_prompt(engine, prompt, eviction)
-    tile = EvictingBatch([engine.evicting_cache(stepping, every, cache)], engine.tile, len(ANSWER))
+    evictor, cache = cut_prompt(engine, prompt, eviction)
+    tile = EvictingBatch([engine.evicting_cache(evictor, every, cache)], engine.tile, len(ANSWER))
     logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER])
     cuts = [cut if count % every == 0 else None for count in range(1, len(ANSWER) + 1)]
     blocks = [(prompt, cut), *((token.view(1), again) for token, again in zip(ANSWER, cuts, strict=True))]

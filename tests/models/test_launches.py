@@ -27,7 +27,8 @@ from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.engine import Engine, Prefilled
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.counted import RAGGED, TOKENS, UNIFORM, Count, counted, small_engine
@@ -50,8 +51,8 @@ def evicting(engine: Engine, full: KVCache, policy: Policy, score: Score, budget
     """A cache that evicts after every token of an answer."""
     eviction = Eviction(policy, score, Tokens(budget))
     decision = eviction.decide(full)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
-    return engine.evicting_cache(stepping, 1, stepping.remember(full, decision, eviction.evict(full, decision)))
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
+    return engine.evicting_cache(evictor, 1, evictor.remember(full, decision, eviction.evict(full, decision)))
 
 
 def test_a_step_in_which_all_cells_evict() -> None:
@@ -168,9 +169,9 @@ def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: 
         caches = []
         for cell in range(CELLS):
             policy, score = pairs[cell % len(pairs)]
-            stepping = IncrementalEviction(Eviction(policy, score, Tokens(30 + cell)), 30 + cell)
+            evictor = IncrementalEviction(Eviction(policy, score, Tokens(30 + cell)), 30 + cell)
             re_rotation = rotation if policy.positions == "cache" else None
-            caches.append(EvictingCache(stepping, every, re_rotation=re_rotation, kernels="triton"))
+            caches.append(EvictingCache(evictor, every, re_rotation=re_rotation, kernels="triton"))
         batch = EvictingBatch(caches, CELLS, 100)
         for new in (first, 1, 1):
             read(batch, gpu, new)

@@ -1,9 +1,10 @@
 """Cells that evict together equal cells that evict one by one, whatever their score, policy, schedule and company."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,23 +12,27 @@ from torch import Tensor
 
 from kvbench.cache.attention import Rule, explicit
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import KVCache, LayerCache, Window
+from kvbench.cache.shapes import Scores
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
-from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp, received
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.rkv import RKV
-from kvbench.eviction.scores.score import Score
+from kvbench.eviction.scores.score import RawTerm, Reduce, Score, WindowScore
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
-from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
+from kvbench.models.decode.slots import takes_part
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.looped import Alone
 
@@ -62,7 +67,7 @@ RULES = {
 }
 
 
-def steppings(pairs: Sequence[tuple[Policy, Score]]) -> list[IncrementalEviction]:
+def evictors_of(pairs: Sequence[tuple[Policy, Score]]) -> list[IncrementalEviction]:
     """Capacities of 9 to 14, which differ between heads where policy and score allow it."""
     evictions = []
     for number, (policy, score) in enumerate(pairs):
@@ -82,9 +87,9 @@ def given(cells: int, passes: Sequence[int], dtype: torch.dtype = torch.float64)
     return [[torch.randn(cells, h, new, HEAD_DIM, generator=draw, dtype=dtype) for h in heads] for new in passes]
 
 
-def cache_of(stepping: IncrementalEviction, every: int, kernels: Kernels = "torch") -> EvictingCache:
-    rotation = ROTATION if stepping.policy.positions == "cache" else None
-    return EvictingCache(stepping, every, re_rotation=rotation, kernels=kernels)
+def cache_of(evictor: IncrementalEviction, every: int, kernels: Kernels = "torch") -> EvictingCache:
+    rotation = ROTATION if evictor.policy.positions == "cache" else None
+    return EvictingCache(evictor, every, re_rotation=rotation, kernels=kernels)
 
 
 def together(
@@ -111,9 +116,9 @@ def check_alone(
 ) -> None:
     """Each cell by itself gives the same outputs, pairs, order and state."""
     outputs, caches = batched
-    for cell, stepping in enumerate(evictions):
-        alone = Alone(stepping, every, ROTATION if stepping.policy.positions == "cache" else None)
-        what = f"{stepping.policy.name} {stepping.score.name}"
+    for cell, evictor in enumerate(evictions):
+        alone = Alone(evictor, every, ROTATION if evictor.policy.positions == "cache" else None)
+        what = f"{evictor.policy.name} {evictor.score.name}"
         for output, parts in zip(outputs, arrays, strict=True):
             expected = alone.attend(rule, *(part[cell] for part in parts))
             assert (output[cell] - expected).abs().max() < near, what
@@ -130,9 +135,9 @@ def check_alone(
 @pytest.mark.parametrize(("every", "rule"), [(1, "plain"), (3, "soft cap and sinks")])
 def test_every_score_and_policy(every: int, rule: str) -> None:
     """Cells fill up at different times; then a question of several tokens, then an answer."""
-    evictions = steppings(PAIRS)
+    evictions = evictors_of(PAIRS)
     arrays = given(len(evictions), [7, *[1] * 6, 4, *[1] * 3])
-    batched = together([cache_of(stepping, every) for stepping in evictions], arrays, RULES[rule])
+    batched = together([cache_of(evictor, every) for evictor in evictions], arrays, RULES[rule])
     check_alone(evictions, every, arrays, RULES[rule], batched)
 
 
@@ -190,9 +195,9 @@ FINISHED: list[tuple[Policy, Score]] = [
 def test_kernels_evict_the_same_pairs(every: int, pairs: Sequence[tuple[Policy, Score]]) -> None:
     """Heads of different lengths, with and without a pool, running scores and protected tokens."""
     pytest.importorskip("triton")
-    evictions = steppings(pairs)
+    evictions = evictors_of(pairs)
     arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
-    batched = together([cache_of(stepping, every, "triton") for stepping in evictions], arrays, RULES["plain"])
+    batched = together([cache_of(evictor, every, "triton") for evictor in evictions], arrays, RULES["plain"])
     check_alone(evictions, every, arrays, RULES["plain"], batched, 1e-3)
 
 
@@ -206,18 +211,18 @@ def test_kernels_score_by_statistics_of_queries(group: Group, tmp_path: Path) ->
     QueryStatistics(mean, size, frequencies, False, "mine", "abc", {}).write(tmp_path / "queries")
     score = TriAttention(str(tmp_path / "queries"), furthest=16)
     policies = (replace(STREAMING, group=group), RENUMBERED, replace(APART, state="none"))
-    evictions = steppings([*((policy, score) for policy in policies), (STREAMING, Recency())])
+    evictions = evictors_of([*((policy, score) for policy in policies), (STREAMING, Recency())])
     arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
-    batched = together([cache_of(stepping, 1, "triton") for stepping in evictions], arrays, RULES["plain"])
+    batched = together([cache_of(evictor, 1, "triton") for evictor in evictions], arrays, RULES["plain"])
     check_alone(evictions, 1, arrays, RULES["plain"], batched, 1e-3)
 
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_cell_has_the_same_bits_in_any_company(every: int) -> None:
     """In the order of the cache also after a batch that ended between two evictions."""
-    evictions = steppings(PAIRS)
+    evictions = evictors_of(PAIRS)
     arrays = given(len(evictions), [10, *[1] * 4], torch.float32)
-    outputs, caches = together([cache_of(stepping, every) for stepping in evictions], arrays, RULES["plain"])
+    outputs, caches = together([cache_of(evictor, every) for evictor in evictions], arrays, RULES["plain"])
     for cell in range(0, len(evictions), 7):
         own, parts = cache_of(evictions[cell], every), [[part[cell : cell + 1] for part in each] for each in arrays]
         batches = [parts] if every == 1 else [parts[:3], parts[3:]]
@@ -237,9 +242,9 @@ MIXED: list[tuple[Policy, Score]] = [
 def test_cells_that_evict_in_place_lie_beside_others() -> None:
     """In one store of the kernels, with the same bits as alone."""
     pytest.importorskip("triton")
-    evictions = steppings(MIXED)
+    evictions = evictors_of(MIXED)
     arrays = given(len(evictions), [8, *[1] * 8], torch.float32)
-    outputs, caches = together([cache_of(stepping, 1, "triton") for stepping in evictions], arrays, RULES["plain"])
+    outputs, caches = together([cache_of(evictor, 1, "triton") for evictor in evictions], arrays, RULES["plain"])
     check_alone(evictions, 1, arrays, RULES["plain"], (outputs, caches), 1e-3)
     for cell in range(0, len(evictions), 3):
         own = cache_of(evictions[cell], 1, "triton")
@@ -248,13 +253,69 @@ def test_cells_that_evict_in_place_lie_beside_others() -> None:
         assert torch.equal(own.freeze().layers[0].keys, caches[cell].layers[0].keys)
 
 
+@dataclass(frozen=True)
+class Squares(WindowScore):
+    """A score of a plugin: squared attention of the newest token, times the pairs of the head."""
+
+    name: str = "squares"
+    row_term: ClassVar[RawTerm] = "attn_squares"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        assert rows is not None
+        return received(layer, rows.last(1), "sum", power=2) * layer.lengths[0]
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        assert sums is not None
+        return sums * heads.segments.lengths[:, None]
+
+
+@dataclass(frozen=True)
+class Halves(Squares):
+    """The same in halves, whose class declares no sum."""
+
+    name: str = "halves"
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        return super().__call__(layer, rows, reduce) / 2
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_scores_of_plugins_decode_in_a_batch(kernels: Kernels) -> None:
+    """One that declares its sum in the store of the kernels, one that does not beside it."""
+    if kernels == "triton":
+        pytest.importorskip("triton")
+    evictors = evictors_of([(H2O, Squares()), (POOLED, Squares()), (H2O, Halves()), (TOVA, Attention())])
+    assert [takes_part(evictor, 1) for evictor in evictors] == [True, True, False, True]
+    assert not takes_part(evictors[0], 3)
+    arrays = given(len(evictors), [9, *[1] * 4], torch.float32)
+    batched = together([cache_of(evictor, 1, kernels) for evictor in evictors], arrays, RULES["plain"])
+    check_alone(evictors, 1, arrays, RULES["plain"], batched, 1e-3)
+
+
+def test_a_closed_cell_leaves_the_store_at_the_next_question() -> None:
+    pytest.importorskip("triton")
+    evictors = evictors_of([(H2O, Attention()), (POOLED, OBCacheJoint()), (STREAMING, Recency())])
+    arrays = given(3, [9, 1, 1, 4, 1, 1], torch.float32)
+    cells = [cache_of(evictor, 1, "triton") for evictor in evictors]
+    batch, outputs = EvictingBatch(cells, 4, 20), []
+    for number, parts in enumerate(arrays):
+        padded = (torch.cat((part, part[:1])) for part in parts)
+        outputs.append(batch.attend(0, *padded, RULES["plain"]))
+        batch.finish(parts[0].shape[2])
+        if number == 2:
+            batch.close(0)
+    batch.settle()
+    others = [output[1:3] for output in outputs], [cache.freeze() for cache in cells[1:]]
+    check_alone(evictors[1:], 1, [[part[1:] for part in parts] for parts in arrays], RULES["plain"], others, 1e-3)
+
+
 def test_local_layers_of_several_cells() -> None:
     """Caches of different content: each cell attends to its own window, as it does alone."""
-    rule, (stepping, *_) = Rule(0.3, sliding_window=6), steppings([(TOVA, Attention())])
+    rule, (evictor, *_) = Rule(0.3, sliding_window=6), evictors_of([(TOVA, Attention())])
     arrays = given(3, [9, *[1] * 4, 3])
-    outputs, caches = together([cache_of(stepping, 1) for _ in range(3)], arrays, rule)
+    outputs, caches = together([cache_of(evictor, 1) for _ in range(3)], arrays, rule)
     for cell in range(3):
-        own = cache_of(stepping, 1)
+        own = cache_of(evictor, 1)
         alone, _ = together([own], [[part[cell : cell + 1] for part in each] for each in arrays], rule)
         assert all(torch.equal(left[0], right[cell]) for left, right in zip(alone, outputs, strict=True))
         queries, keys, values = (torch.cat([each[at][cell] for each in arrays], dim=1) for at in range(3))

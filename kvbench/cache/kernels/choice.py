@@ -44,7 +44,7 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
     if kernels == "triton":
         if name == "float64":
             raise UserError("model.kernels=triton computes in float32, not in float64: use model.kernels=torch")
-        if device.type != "cuda" and not import_module("kvbench.cache.kernels.triton").INTERPRETED:
+        if device.type != "cuda" and not import_module("kvbench.cache.kernels.programs").INTERPRETED:
             raise UserError(
                 f"model.kernels=triton runs on a GPU, not on {device.type}: use model.kernels=torch, or set "
                 "TRITON_INTERPRET=1 to run the kernels slowly in Triton's interpreter"
@@ -84,7 +84,7 @@ def check_installed(kernels: Kernels) -> None:
 
 def column_sums_of(kernels: Kernels) -> Callable[..., Any] | None:
     """The chosen implementation of `column_sums`; None: plain PyTorch, chunk by chunk."""
-    return import_module("kvbench.cache.kernels.triton").column_sums if kernels == "triton" else None
+    return import_module("kvbench.cache.kernels.column_sums_triton").column_sums if kernels == "triton" else None
 
 
 def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
@@ -92,25 +92,15 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
     if kernels == "torch":
         return None
     if kernels == "triton":
-        return import_module("kvbench.cache.kernels.triton").ragged_decode
+        return import_module("kvbench.cache.kernels.ragged_decode_triton").ragged_decode
     return getattr(import_module("kvbench.cache.kernels.ragged_decode"), kernels)
 
 
 def tail_kernels_of(kernels: Kernels) -> Any:
     """The module with `append` and `with_tail` for the tails of a decode batch; None: plain PyTorch."""
-    return import_module("kvbench.cache.kernels.triton_tail") if kernels == "triton" else None
+    return import_module("kvbench.cache.kernels.tail") if kernels == "triton" else None
 
 
-def row_sums_of(kernels: Kernels) -> Any:
-    """The module with `row_sums`, the sums of a single row over segments of several scores; None: plain PyTorch."""
-    return import_module("kvbench.cache.kernels.triton_rows") if kernels == "triton" else None
-
-
-def refining_kernels_of(kernels: Kernels) -> Any:
-    """The module with the last steps of scores over segments; None: plain PyTorch."""
-    return import_module("kvbench.cache.kernels.triton_refine") if kernels == "triton" else None
-
-
-def slot_kernels_of(kernels: Kernels) -> Any:
-    """The module that keeps slots: `append`, `evict`, `reorder` and `turned`; None: plain PyTorch."""
-    return import_module("kvbench.cache.kernels.triton_slots") if kernels == "triton" else None
+def kernel_module(operation: str) -> Any:
+    """The module of a Triton kernel, by its name in this folder."""
+    return import_module(f"kvbench.cache.kernels.{operation}")

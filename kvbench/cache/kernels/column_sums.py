@@ -19,7 +19,7 @@ A row before a column (causal mask) counts as weight 0 everywhere, also in the v
 that a row gives itself counts as 0 too. With a `softcap` Z is softcap tanh(Z / softcap).
 
 `column_sums` is the reference: it writes the formulas out, so its memory grows as rows x columns x head_dim. The Triton
-kernel in `triton.py` must agree with it.
+kernel in `column_sums_triton.py` must agree with it.
 """
 
 from collections.abc import Sequence

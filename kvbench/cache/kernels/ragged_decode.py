@@ -1,11 +1,10 @@
 """Attention of a few new tokens over segments: runs of KV pairs of different lengths, one after the other in memory.
 
 A segment is one cache head of one cell. `ragged_decode` is the reference; `flash_attn` and `varlen` call functions of
-other packages for sequences of different lengths; a kernel of our own is in `triton.py`.
+other packages for sequences of different lengths; a kernel of our own is in `ragged_decode_triton.py`.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 
 import torch
@@ -27,11 +26,6 @@ class Segments:
     starts: PerSegment
     lengths: PerSegment
     longest: int
-
-    @cached_property
-    def columns(self) -> Int[Tensor, "segments columns"]:
-        """The pair of every column; those of other heads follow the pairs of a shorter one."""
-        return self.starts[:, None] + torch.arange(self.longest, device=self.starts.device)
 
 
 def ragged_decode(

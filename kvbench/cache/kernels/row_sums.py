@@ -1,6 +1,6 @@
 """Sums over the queries of one token and the pairs of many segments, each segment with the sum of its own score.
 
-`row_sums` is the reference; the kernel in `triton_rows.py` computes the segments of all scores in one launch.
+`row_sums` is the reference; the kernel in `row_sums_triton.py` computes the segments of all scores in one launch.
 """
 
 from collections.abc import Sequence

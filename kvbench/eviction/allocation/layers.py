@@ -255,12 +255,15 @@ class TableLayers(Layers):
         if not Path(self.path).is_file():
             raise MissingFile(f"policy.layers.path={self.path}: no such file; expected {expected}")
         try:
-            table = np.load(self.path, allow_pickle=False).astype(np.float64)
-        except (ValueError, EOFError) as error:
-            raise UserError(f"policy.layers.path={self.path} is no array: {error}; expected {expected}") from error
+            table = np.load(self.path, mmap_mode="r", allow_pickle=False)  # nothing is read before its shape is known
+            if table.dtype.kind not in "biuf":
+                raise TypeError(f"its numbers are of the type {table.dtype}")
+        except Exception as error:  # numpy raises many kinds for a damaged header or another content
+            problem = " ".join(str(error).split())[:200]
+            raise UserError(f"policy.layers.path={self.path} is no array: {problem}; expected {expected}") from error
         if table.ndim != 3 or len(table) != 99 or not ((table >= 0) & (table <= 1)).all():
             raise UserError(f"policy.layers.path={self.path} has shape {list(table.shape)}; expected {expected}")
-        return table
+        return np.array(table, np.float64)
 
     def counts(self, layers: int, heads: int, terms: BudgetInfo) -> tuple[tuple[int, ...], ...]:
         """Candidates of each cache head of each layer."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group, Weight
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs, WindowScore
+from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
+from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.eviction.scores.window import Chunk, Columns, moments, over_columns
 from kvbench.support.errors import UserError
 
@@ -67,6 +68,15 @@ class Attention(WindowScore):
         if self.power not in (1, 2):
             raise UserError(f"score.power={self.power}: allowed: 1, or 2 as Algorithm 1 of OBCache prints it")
 
+    @property
+    def row_term(self) -> RawTerm:  # type: ignore[override]
+        if self.power == 2:
+            return "attn_squares" if self.diagonal else "attn_squares_of_others"
+        return "attn" if self.diagonal else "attn_of_others"
+
+    def over_rows(self, reduce: Reduce) -> Reduce | None:
+        return reduce if reduce in ("sum", "mean") or (reduce == "max" and self.power == 1) else None
+
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return received(layer, rows, reduce, self.power, self.diagonal)
@@ -83,6 +93,13 @@ class AttentionMax(WindowScore):
     name: str = "attn_max"
     diagonal: bool = True
     group: ClassVar[Group] = "max"
+
+    @property
+    def row_term(self) -> RawTerm:  # type: ignore[override]
+        return "attn" if self.diagonal else "attn_of_others"
+
+    def over_rows(self, reduce: Reduce) -> Reduce:
+        return "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -101,6 +118,7 @@ class Cake(WindowScore):
     gamma: int | float = 200.0
     name: str = "cake"
     least_rows: ClassVar[int] = 2
+    row_term: ClassVar[RawTerm] = "attn"
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
@@ -115,7 +133,7 @@ class Cake(WindowScore):
 
 
 @dataclass(frozen=True)
-class Finch(Score):
+class Finch(WindowScore):
     """mean over the observed rows i of n_i A_ij, n_i the number of tokens before row i; A_ij without `normalize`.
 
     FINCH (Corallo, Papotti 2024, https://arxiv.org/abs/2408.00167), as in `FinchPress` of kvpress; the window is the
@@ -125,13 +143,17 @@ class Finch(Score):
 
     normalize: bool = True
     name: str = "finch"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
+    row_term: ClassVar[RawTerm] = "attn"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
         if not self.normalize:
             return received(layer, rows, "mean")
         return over_columns(layer, rows, _normalized) / rows.lse.shape[1]
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        assert sums is not None
+        return sums * (heads.segments.lengths - 1)[:, None] if self.normalize else sums
 
 
 def _normalized(chunk: Chunk) -> Columns:
@@ -140,16 +162,14 @@ def _normalized(chunk: Chunk) -> Columns:
 
 
 @dataclass(frozen=True)
-class WeightedAttention(Score):
+class WeightedAttention(WindowScore):
     """Base class: attention weights A_ij merged over the observed rows, times a function of the values' norms.
 
     norm: L1 or L2. Query heads are merged by their maximum.
     """
 
     norm: Literal[1, 2] = 1
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "max"
-    head_by_head: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -170,10 +190,14 @@ class Lava(WeightedAttention):
 
     over: Literal["candidates", "all"] = "candidates"
     name: str = "lava"
+    row_term: ClassVar[RawTerm] = "attn"
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         norms = self.norms(layer, 0 if self.over == "all" else recent)
         return Weight(norms.amax(dim=1, keepdim=True)) if norms.shape[1] else None
+
+    def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:
+        return heads.weighed(pooled, heads.values, self.norm, 0 if self.over == "all" else heads.recent, out)
 
 
 @dataclass(frozen=True)
@@ -186,6 +210,15 @@ class Vatp(WeightedAttention):
 
     weight: Literal["after_pool", "before_pool"] = "after_pool"
     name: str = "vatp"
+    row_term: ClassVar[RawTerm] = "attn"
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         return Weight(self.norms(layer, recent), self.weight == "after_pool")
+
+    def weigh_segments(self, heads: RaggedHeads, raw: Slots) -> Slots:
+        if self.weight == "after_pool":
+            return raw
+        return heads.weighed(raw[None], heads.values, self.norm, None, heads.empty()[None])[0]
+
+    def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:
+        return heads.weighed(pooled, heads.values, self.norm, None, out) if self.weight == "after_pool" else pooled

@@ -53,6 +53,14 @@ class _Gated(Score):
                     f"score.gates={self.gates} holds {', '.join(sorted(layer))} for layer {index}; score {self.name} "
                     f"needs for each layer: {allowed}"
                 )
+            try:
+                heads, width = self.shape(layer)
+                fits = heads > 0 and self.gate(layer, torch.zeros(1, width)).shape == (heads, 1)
+            except (IndexError, RuntimeError, ValueError, ZeroDivisionError):  # parts of other sizes, or of none
+                fits = False
+            if not fits:
+                sizes = ", ".join(f"{name} {list(part.shape)}" for name, part in sorted(layer.items()))
+                raise UserError(f"score.gates={self.gates}: the weights of layer {index} do not fit together: {sizes}")
 
     @cached_property
     def _layers(self) -> list[Weights]:
@@ -153,6 +161,9 @@ def read_gates(path: str) -> list[Weights]:
             for name, part in load_file(path).items():
                 if match := NAMED.fullmatch(name):
                     by_layer[int(match[1])][match[2]] = part
+        weights = {
+            index: {name: _finite(name, part) for name, part in layer.items()} for index, layer in by_layer.items()
+        }
     except Exception as error:  # readers of files raise many kinds
         raise UserError(f"score.gates={path} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if sorted(by_layer) != list(range(len(by_layer))) or not by_layer:
@@ -160,4 +171,12 @@ def read_gates(path: str) -> list[Weights]:
             f"score.gates={path} has gates of layers {sorted(by_layer)}; expected names layers.0.NAME, layers.1.NAME, "
             "... in safetensors, or a .pt with a list of layers under `module`"
         )
-    return [{name: part.float() for name, part in by_layer[index].items()} for index in range(len(by_layer))]
+    return [weights[index] for index in range(len(weights))]
+
+
+def _finite(name: str, part: Tensor) -> Tensor:
+    """Weights in float32. Raises ValueError for another type, NaN and infinity."""
+    if not (isinstance(part, Tensor) and part.is_floating_point() and part.isfinite().all()):
+        kind = f"a tensor of {part.dtype} or not finite" if isinstance(part, Tensor) else f"a {type(part).__name__}"
+        raise ValueError(f"{name} is {kind}, not finite floating-point numbers")
+    return part.float()

@@ -9,6 +9,8 @@ the hash of the model and how the numbers were measured.
 
 import hashlib
 import json
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +69,7 @@ class HeadTable(Score):
     table_sha256: str = field(init=False)
     group: ClassVar[Group] = "max"
     by_head: ClassVar[bool] = True
+    _heads: ClassVar[tuple[int, ...] | None] = None
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(repr(self.table.scores).encode()).hexdigest()[:16]
@@ -90,15 +93,20 @@ class HeadTable(Score):
             )
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        (layers, heads), members = self.table.shape, layer.members or range(layer.cache_heads)
-        if layer.index >= layers or members[-1] >= heads or (layer.members is None and layer.cache_heads != heads):
+        (layers, heads), own = self.table.shape, self._heads or range(layer.cache_heads)
+        if layer.index >= layers or own[-1] >= heads or (self._heads is None and layer.cache_heads != heads):
             raise UserError(
                 f"score.path={self.path}: the table has {layers} layers and {heads} KV heads, but layer "
                 f"{layer.index} of the model has {layer.cache_heads} KV heads; write one for it with kvbench heads"
             )
-        scores = [self.table.scores[layer.index][head] for head in members]
+        scores = [self.table.scores[layer.index][head] for head in own]
         by_head = torch.tensor(scores, dtype=torch.float, device=layer.keys.device)
         return by_head[:, None].repeat(1, layer.lengths[0])
+
+    def of_heads(self, heads: Sequence[int]) -> "HeadTable":
+        own = copy(self)
+        object.__setattr__(own, "_heads", tuple(heads))
+        return own
 
 
 def read_head_file(path: str) -> HeadFile:
@@ -128,7 +136,7 @@ def _from_json(path: str, text: str) -> HeadFile:
         node = json.loads(text)
         kind, shape = node.pop("format", None), tuple(node.pop("shape"))
         table = HeadFile(_rows(np.array(node.pop("scores"), dtype=np.float64)), **node)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise UserError(f"score.path={path} is not a head table of kvbench heads: {error}") from error
     if kind != FORMAT or shape != table.shape:
         raise UserError(

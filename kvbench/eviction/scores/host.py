@@ -7,12 +7,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.cache.kernels.choice import kernel_module
+from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
+from kvbench.eviction.scores.score import RawTerm, Reduce, Score, ScoreInputs, row_term_of
 from kvbench.support.errors import UserError
 
 Values = Float[Tensor, "kv_heads tokens head_dim"]
@@ -56,10 +59,6 @@ class OverHost(Score):
     def least_rows(self) -> int:  # type: ignore[override]
         return self.host.least_rows
 
-    @property
-    def head_by_head(self) -> bool:  # type: ignore[override]
-        return self.host.head_by_head
-
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return self.host(layer, rows, reduce)
 
@@ -77,6 +76,16 @@ class Caote(OverHost):
     squared: bool = False
     name: str = "caote"
     whole: ClassVar[bool] = True
+    from_mean: ClassVar[bool] = False
+    """Whether x is the mean of the values."""
+
+    @property
+    def row_term(self) -> RawTerm | None:  # type: ignore[override]
+        return row_term_of(self.host)
+
+    @property
+    def row_merge(self) -> Merge | None:  # type: ignore[override]
+        return self.host.row_merge
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         return self.host.weigh(layer, 0)
@@ -92,6 +101,17 @@ class Caote(OverHost):
         moved = (share / left.clamp_min(RESOLVED)) * distances
         return torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
 
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        return self.host.raw_segments(heads, sums)
+
+    def weigh_segments(self, heads: RaggedHeads, raw: Slots) -> Slots:
+        return self.host.weigh_segments(heads, raw)
+
+    def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:
+        host = self.host.refine_segments(replace(heads, recent=0), pooled, out)
+        settings = heads.values, heads.segments, self.squared, self.from_mean, RESOLVED, out
+        return kernel_module("caote").caote(host, *settings)
+
     def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
         """The reference value of each head: the mean of its values, weighted by the host."""
         grouped = share.float().unflatten(0, (values.shape[0], -1))
@@ -106,6 +126,8 @@ class FastCaote(Caote):
     """
 
     name: str = "fastcaote"
+    row_term = Caote.row_term  # type: ignore[assignment]
+    from_mean: ClassVar[bool] = True
 
     def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
         return values.float().mean(dim=1).repeat_interleave(share.shape[0] // values.shape[0], dim=0)

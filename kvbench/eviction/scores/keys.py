@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.cache.kernels.choice import kernel_module
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
+from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.random import generator
-from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 from kvbench.support.errors import UserError
 
 
@@ -24,11 +26,13 @@ class KeyNorm(Score):
 
     name: str = "key_norm"
     signed: ClassVar[bool] = True
-    head_by_head: ClassVar[bool] = True
-    any_order: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "nothing"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return layer.by_column(-layer.keys.float().norm(dim=-1))
+        return -layer.keys.float().norm(dim=-1).view(layer.cache_heads, -1)
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        return heads.weighed(None, heads.keys, 2, None, heads.empty()[None])[0]
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,16 @@ class KeyDiff(Score):
 
     name: str = "key_diff"
     signed: ClassVar[bool] = True
-    head_by_head: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "nothing"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         keys, _ = layer.dense
         directions = F.normalize(keys.float(), dim=-1)
         centre = F.normalize(directions.mean(dim=1, keepdim=True), dim=-1)
         return -(directions * centre).sum(dim=-1)
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        return kernel_module("cosines").key_diff(heads.keys, heads.segments)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class LagKV(Score):
     lag: int = 128
     cross: bool = False
     name: str = "lagkv"
-    head_by_head: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "nothing"
 
     def __post_init__(self) -> None:
         if self.sink < 0:
@@ -89,6 +96,10 @@ class LagKV(Score):
                 share = share.argsort(dim=-1, stable=True).argsort(dim=-1) / self.lag
             scores[:, self.sink : stop - self.lag] = share.flatten(1)
         return scores
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        settings = self.sink, self.lag, self.cross
+        return kernel_module("lagkv").lag_scores(heads.keys, heads.values, heads.segments, *settings)
 
     def _shares(self, states: Float[Tensor, "kv_heads tokens head_dim"]) -> Float[Tensor, "kv_heads partitions lag"]:
         """s_j of every token of all partitions but the last. A channel that is constant in the reference counts 0."""
@@ -118,7 +129,7 @@ class Cur(Score):
     sketch: int | None = None
     seed: int = 0
     name: str = "cur"
-    head_by_head: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "nothing"
 
     def __post_init__(self) -> None:
         if self.sink < 0:
@@ -139,6 +150,10 @@ class Cur(Score):
         scores = scores / _positive(scores.sum(dim=1, keepdim=True))
         scores[:, : self.sink] = 1
         return scores
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        states = (self.projected(part, heads.index) for part in (heads.keys, heads.values))
+        return kernel_module("norms").cur(*states, heads.segments, self.leverage, self.span, self.sink)
 
     def _shares(self, squares: Float[Tensor, "heads slots"]) -> Float[Tensor, "heads slots"]:
         """Squared norms over the sums of their spans."""

@@ -22,7 +22,7 @@ from kvbench.cache.kernels.column_sums import RESOLVED
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, WindowScore
+from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.eviction.scores.window import Chunk, Columns, Furthest, over_columns, resolved
 
 
@@ -31,12 +31,16 @@ class OutputLoss(WindowScore):
 
     group: ClassVar[Group] = "sum"
 
+    def over_rows(self, reduce: Reduce) -> Reduce:
+        return "sum"
+
 
 @dataclass(frozen=True)
 class OBCacheValue(OutputLoss):
     """|v_j|^2 sum_i A_ij^2, the sum over the observed rows."""
 
     name: str = "obcache_value"
+    row_term: ClassVar[RawTerm] = "obcache_value"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -48,6 +52,7 @@ class OBCacheKey(OutputLoss):
     """sum_i (A_ij Z_ij)^2 |v_j - o_i|^2 with Z the scaled logits, the sum over the observed rows."""
 
     name: str = "obcache_key"
+    row_term: ClassVar[RawTerm] = "obcache_key"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -59,6 +64,7 @@ class OBCacheJoint(OutputLoss):
     """value + key + 2 sum_i A_ij^2 Z_ij v_j.(v_j - o_i) = sum_i A_ij^2 |v_j + Z_ij (v_j - o_i)|^2."""
 
     name: str = "obcache_joint"
+    row_term: ClassVar[RawTerm] = "obcache_joint"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -83,6 +89,7 @@ class ExactRemoval(OutputLoss):
     """sum_i (A_ij / (1 - A_ij))^2 |v_j - o_i|^2, the sum over the observed rows."""
 
     name: str = "exact_removal"
+    row_term: ClassVar[RawTerm] = "exact_removal"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -104,6 +111,7 @@ class ExactZeroed(OutputLoss):
     """
 
     name: str = "exact_zeroed"
+    row_term: ClassVar[RawTerm] = "exact_zeroed"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None

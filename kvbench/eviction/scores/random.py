@@ -5,13 +5,16 @@ before it or where. Two prompts of one length keep the same columns.
 """
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.eviction.scores.ragged import RaggedHeads, Slots
+from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,25 @@ class Random(Score):
 
     seed: int = 0
     name: str = "random"
+    row_term: ClassVar[RawTerm] = "nothing"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return self.drawn(layer.index, layer.cache_heads, layer.lengths[0]).to(layer.keys.device)
+        return self._drawn(layer.index, layer.cache_heads, layer.lengths[0]).to(layer.keys.device)
 
-    def drawn(self, layer: int, heads: int, tokens: int) -> Scores:
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        return heads.once(self, lambda: self._of_cells(heads))
+
+    def _of_cells(self, heads: RaggedHeads) -> Slots:
+        """Drawn for the heads of equal length of a cell."""
+        drawn = torch.zeros(len(heads.lengths), heads.segments.longest)
+        alike = defaultdict[tuple[int, int], list[int]](list)
+        for row, ((cell, _), length) in enumerate(zip(heads.owners, heads.lengths, strict=True)):
+            alike[cell, length].append(row)
+        for (_, length), rows in alike.items():
+            drawn[rows, :length] = self._drawn(heads.index, len(rows), length)
+        return drawn.to(heads.keys.device, non_blocking=True)
+
+    def _drawn(self, layer: int, heads: int, tokens: int) -> Scores:
         """The scores on the CPU, which depend on nothing else."""
         return torch.rand(heads, tokens, generator=generator(self.seed, layer, tokens))
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,7 @@ class Recency(Score):
     """The position of the pair in the token sequence."""
 
     name: str = "recency"
-    head_by_head: ClassVar[bool] = True
-    any_order: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "position"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return layer.by_column(layer.positions).float()
+        return layer.positions.view(layer.cache_heads, -1).float()

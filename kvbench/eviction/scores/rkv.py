@@ -11,9 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from kvbench.cache.attention import logits_by_chunk
+from kvbench.cache.kernels.choice import kernel_module
+from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Dense, Ranked, Scores
-from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
+from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.support.errors import UserError
 
 ROW_BLOCK = 64
@@ -21,7 +24,7 @@ ROW_BLOCK = 64
 
 
 @dataclass(frozen=True)
-class RKV(Score):
+class RKV(WindowScore):
     """importance I_j - (1 - importance) R_j, where I is pooled by the policy.
 
     I_j = mean over the observed rows i of softmax_j(max over the group of the logits Z_ij), over the tokens before the
@@ -36,9 +39,9 @@ class RKV(Score):
     threshold: int | float = 0.5
     unlike: Literal["first", "none"] = "first"
     name: str = "rkv"
-    inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     signed: ClassVar[bool] = True
-    head_by_head: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "logit"
+    row_merge: ClassVar[Merge] = "max"
 
     def __post_init__(self) -> None:
         if not 0 <= self.importance <= 1:
@@ -62,6 +65,14 @@ class RKV(Score):
         repeats = self.redundancy(layer.dense[0])[:, : shaped.shape[1]]
         repeats = repeats.repeat_interleave(shaped.shape[0] // repeats.shape[0], dim=0)
         return self.importance * shaped - (1 - self.importance) * repeats
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        assert sums is not None
+        return sums.softmax(dim=1)
+
+    def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:
+        settings = self.threshold, self.unlike == "first", self.importance
+        return kernel_module("cosines").rkv(pooled, heads.keys, heads.segments, *settings, out)
 
     def redundancy(self, keys: Dense) -> Scores:
         """R of every key, one row per KV head."""

@@ -4,22 +4,26 @@ Set `name`, override `__call__`, and what else differs from the defaults. The sh
 `scores/attn.py` is the simplest one that reads attention.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
+from kvbench.cache.kernels.row_sums import Merge, RowTerm
 from kvbench.cache.kv_cache import FutureQueries, LayerCache, Window
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
+from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.support.errors import UserError
 
 Reduce = Literal["sum", "mean", "max", "observed_attention"]
 """How attention weights are merged over the rows; `observed_attention`: the mean over those that see the column."""
+RawTerm = RowTerm | Literal["position"]
+"""A sum over the row of a new token; or the position of the pair, which needs none."""
 Projection = Literal["output", "query"]
 """Matrices of a model's attention: output [hidden, heads x head_dim], query [heads x head_dim, hidden]."""
 Span = Literal["block", "prompt"]
@@ -101,13 +105,11 @@ class Score(Protocol):
     apart: why scores of different heads cannot be compared, and what helps; None where they can.
     whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
-    head_by_head: whether the numbers of a KV head depend on no other head and not on its index: heads of several cells
-        are then scored as one layer while decoding. Otherwise a layer has the heads of one cell that hold equally many
-        pairs, which `layer.members` names if they are not all. `layer.index` is that of the model either way.
-    any_order: whether, besides, `__call__` gives a pair the same number wherever it stands, for a single row, and
-        `weigh` and `refine` are the defaults: after every token the newest pair then takes the slot of the worst one.
-        Heads of different lengths are scored at once if kernels are used: such a layer has `segments`, which
-        `LayerCache.by_column` and `window.over_columns` with a named sum support.
+    row_term: the sum that the raw score is, or is made of, for the single row of a new token (`kernels/row_sums`), or
+        `position`. Kernels then score the heads of many cells at once while answers are decoded, and the functions
+        named `..._segments` say what follows the sum. None: every cell is scored by itself. A subclass that defines
+        functions does not inherit it.
+    row_merge: how the query heads of a KV head are merged, if `__call__` does that itself.
     """
 
     name: str
@@ -118,8 +120,8 @@ class Score(Protocol):
     apart: ClassVar[str | None] = None
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
-    head_by_head: ClassVar[bool] = False
-    any_order: ClassVar[bool] = False
+    row_term: ClassVar[RawTerm | None] = None
+    row_merge: ClassVar[Merge | None] = None
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
@@ -171,10 +173,47 @@ class Score(Protocol):
         """
         return None
 
+    def of_heads(self, heads: Sequence[int]) -> "Score":
+        """The score of these cache heads of a layer alone; default: the same, whichever they are."""
+        return self
+
+    def over_rows(self, reduce: Reduce) -> Reduce | None:
+        """How `row_term` of several rows is merged to the raw score; None: the raw score is made otherwise."""
+        return None
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        """The raw score, merged over query heads, from the sums of `row_term` (None for `nothing`). Default: these."""
+        assert sums is not None
+        return sums
+
+    def weigh_segments(self, heads: RaggedHeads, raw: Slots) -> Slots:
+        """What is pooled, from the raw score, as `weigh` says. Default: the raw score."""
+        return raw
+
+    def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:
+        """The final score from the pooled one, as `weigh` and `refine` say, in `out`, which may be `pooled`. Default:
+        `pooled`.
+        """
+        return pooled
+
 
 class WindowScore(Score):
-    """Base class of scores of the observation window that treat each head alone and its pairs in any order."""
+    """Base class of scores that read the observation window."""
 
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
-    head_by_head: ClassVar[bool] = True
-    any_order: ClassVar[bool] = True
+
+
+def row_term_of(score: Score) -> RawTerm | None:
+    """The `row_term` of a score, unless it was declared for a class whose functions its own class replaces."""
+    for cls in type(score).__mro__:
+        if "row_term" in vars(cls):
+            return score.row_term
+        if any(callable(member) for name, member in vars(cls).items() if name == "__call__" or name[:2] != "__"):
+            return None
+    return None
+
+
+def is_row_sum(score: Score) -> bool:
+    """Whether the score is its `row_term` and nothing else."""
+    steps = ("raw_segments", "weigh_segments", "refine_segments")
+    return row_term_of(score) is not None and all(getattr(type(score), step) is getattr(Score, step) for step in steps)

@@ -7,6 +7,8 @@ scripts/calibrate.py does, and read from a file.
 
 import hashlib
 import json
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +18,12 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
+from kvbench.cache.kernels.choice import kernel_module
 from kvbench.cache.kv_cache import ROTATED, LayerCache, Window, readers
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
-from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.eviction.scores.ragged import RaggedHeads, Slots
+from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 from kvbench.support.errors import MissingFile, UserError
 
 FORMAT = "kvbench query statistics 1"
@@ -82,6 +86,8 @@ class TriAttention(Score):
     statistics_sha256: str = field(init=False)
     group: ClassVar[Group] = "max"
     signed: ClassVar[bool] = True
+    row_term: ClassVar[RawTerm] = "nothing"
+    _heads: ClassVar[tuple[int, ...] | None] = None
 
     def __post_init__(self) -> None:
         if self.furthest < 1:
@@ -109,7 +115,8 @@ class TriAttention(Score):
             )
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        keys, queries = layer.dense[0], self.of_heads(layer)
+        keys, group = layer.dense[0], layer.query_heads // layer.cache_heads
+        queries = self._queries_of(layer.index, self._heads or range(layer.cache_heads), group, layer.keys)
         # With positions=cache keys are rotated by their slots, and the next token comes behind them.
         later = layer.lengths[0] if ROTATED in layer.state else layer.positions.max() + 1
         turned, parts = queries.mean * queries.turn(later), []
@@ -120,20 +127,34 @@ class TriAttention(Score):
         deviation = scores.std(dim=1, keepdim=True, correction=0).clamp_min(1e-6)
         return (scores - scores.mean(dim=1, keepdim=True)) / deviation
 
-    def of_heads(self, layer: LayerCache) -> "HeadQueries":
-        """The queries of the heads of a layer, on its device. Raises UserError for another number or size of heads."""
-        device, group, read = layer.keys.device, layer.query_heads // layer.cache_heads, self._read
-        heads, head_dim = readers(layer.members or range(layer.cache_heads), group), layer.keys.shape[1]
+    def of_heads(self, heads: Sequence[int]) -> "TriAttention":
+        own = copy(self)
+        object.__setattr__(own, "_heads", tuple(heads))
+        return own
+
+    def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
+        owned = [head for _, head in heads.owners]
+        queries = heads.once(self, lambda: self._queries_of(heads.index, owned, heads.group, heads.keys))
+        parts = queries.mean, queries.spread, queries.turn(heads.newest + 1), queries.interleaved, heads.merge
+        return kernel_module("triattention").triattention(heads.keys, heads.segments, *parts)
+
+    def _queries_of(
+        self, index: int, cache_heads: Sequence[int], group: int, keys: Float[Tensor, "pairs head_dim"]
+    ) -> "HeadQueries":
+        """The queries of cache heads of a layer, on the device of its keys. Raises UserError for another number or size
+        of heads.
+        """
+        device, read, head_dim, heads = keys.device, self._read, keys.shape[1], readers(cache_heads, group)
         layers, query_heads, half = read.mean.shape
-        if layer.index >= layers or max(heads) >= query_heads or head_dim != 2 * half:
+        if index >= layers or max(heads) >= query_heads or head_dim != 2 * half:
             raise UserError(
                 f"score.statistics={self.statistics}: {layers} layers of {query_heads} query heads of size {2 * half} "
-                f"do not fit layer {layer.index}, which has {len(heads)} of size {head_dim}; {MAKE}"
+                f"do not fit layer {index}, which has {len(heads)} of size {head_dim}; {MAKE}"
             )
-        mean, size = (part[layer.index, heads].unflatten(0, (-1, group)) for part in (read.mean, read.size))
+        mean, size = (part[index, heads].unflatten(0, (-1, group)) for part in (read.mean, read.size))
         spread = size - mean.abs() if self.concentration else size
         ahead = 2.0 ** torch.arange(self.furthest.bit_length(), dtype=torch.float64)
-        frequencies = read.frequencies[layer.index].double()
+        frequencies = read.frequencies[index].double()
         arrays = mean.to(device), spread.to(device), frequencies.to(device), ahead.to(device)
         return HeadQueries(*arrays, read.interleaved)
 
@@ -175,9 +196,10 @@ def read_statistics(path: str) -> QueryStatistics:
                 raise ValueError(f"its format is {words.get('format')!r}, not {FORMAT!r}")
             mean, size, frequencies = (file.get_tensor(name) for name in ("mean", "size", "frequencies"))
         fits = mean.shape == (*size.shape, 2) and frequencies.shape == (size.shape[0], size.shape[-1])
-        if not (fits and all(part.isfinite().all() for part in (mean, size, frequencies))):
-            raise ValueError("its arrays do not fit together, or hold NaN or inf")
+        arrays = (mean, size, frequencies)
+        if not (fits and size.ndim == 3 and all(p.dtype == torch.float32 and p.isfinite().all() for p in arrays)):
+            raise ValueError("its arrays do not fit together, or are not finite float32 numbers")
         others = json.loads(words["interleaved"]), words["model"], words["model_sha256"], json.loads(words["source"])
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise UserError(f"score.statistics={path} holds no statistics of queries: {error}; {MAKE}") from error
     return QueryStatistics(torch.view_as_complex(mean), size, frequencies, *others)

@@ -195,10 +195,8 @@ def fused_sums(
     sums = column_sums_of(rows.kernels)
     if sums is None:
         return None
-    keys, values = layer.dense if layer.segments is None else (layer.keys, layer.values)
-    arrays = (rows.queries, keys, values, rows.outputs, rows.lse)
-    options = {} if layer.segments is None else {"segments": layer.segments}
-    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal, **options)
+    arrays = (rows.queries, *layer.dense, rows.outputs, rows.lse)
+    return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal)
 
 
 def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:

@@ -35,7 +35,8 @@ class DecodeBatch(ABC):
 
     cells: size of the batch, whose first `num_active` cells are used. num_tokens: tokens of the prompt, kept or
     evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. recurrent: the state of layers without keys, a
-    copy for each active cell. failures: the error message of each cell that failed.
+    copy for each active cell. failures: the error message of each cell that failed. order: the cell of each active row,
+    by its place when the batch was made.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class DecodeBatch(ABC):
         self.cells, self.num_active = cells, num_active
         self.num_tokens, self.num_new_tokens, self.max_new_tokens = num_tokens, 0, max_new_tokens
         self.failures: dict[int, str] = {}
+        self.order = list(range(num_active))
 
     def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """Append the new tokens; every row attends to the pairs of its cell and, causally, to the tokens read since.
@@ -75,6 +77,10 @@ class DecodeBatch(ABC):
 
     def close(self, cell: int) -> None:
         """A cell has stopped. By default nothing changes, since its memory is preallocated."""
+        return
+
+    def narrow(self, cells: Sequence[int]) -> None:
+        """Only these cells of `order` will read more tokens: a batch may leave out the others from now on."""
         return
 
     def check(self) -> None:
@@ -169,6 +175,23 @@ class RaggedLayer:
     def device(self) -> torch.device:
         """Where its pairs lie."""
         return self.runs[0].keys.device if self.varlen is None else self.varlen.keys.device
+
+    def narrowed(self, rows: Sequence[int], num_active: int) -> "RaggedLayer":
+        """The layer of these rows of `num_active`, without a flat store; other runs are as they were."""
+        heads, new_row = self.segments // num_active, {row: place for place, row in enumerate(rows)}
+        order = list(range(self.segments)) if self.order is None else self.order.tolist()
+        runs, left = [], list[int]()
+        for run in self.runs:
+            members = [place for place in range(run.start, run.stop) if order[place] // heads in new_row]
+            if not members:
+                continue
+            stores = run.keys, run.values
+            if len(members) < run.stop - run.start:
+                stores = (store[[place - run.start for place in members]] for store in stores)
+            runs.append(Run(len(left), len(left) + len(members), run.prefix, *stores))
+            left += [new_row[order[place] // heads] * heads + order[place] % heads for place in members]
+        permutation, inverse = _permutation(left, self.device)
+        return RaggedLayer(permutation, inverse, len(left), self.pair_bytes, tuple(runs), self.sliding_window)
 
     def sorted(self, rows: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
         """Rows by cell and cache head, in the order of the layer."""
@@ -299,6 +322,16 @@ class RaggedBatch(DecodeBatch):
         for past in self._past.values():
             past += new
 
+    def narrow(self, cells: Sequence[int]) -> None:
+        """Leave out the other cells, on a CPU in plain PyTorch. The bits of those that stay do not change."""
+        devices = {layer.device.type for layer in self._layers.values()}
+        if self.decode is not None or self.recurrent is not None or devices != {"cpu"}:
+            return
+        rows = [self.order.index(cell) for cell in cells]
+        self._layers = {index: layer.narrowed(rows, self.num_active) for index, layer in self._layers.items()}
+        self._first = [self._first[row] for row in rows] + [self.num_tokens] * (self.cells - len(rows))
+        self.order, self.num_active = list(cells), len(cells)
+
     @property
     def positions(self) -> list[int]:
         """As in `DecodeBatch`; they differ if kept pairs are renumbered."""
@@ -364,12 +397,13 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
                 row[:length] = prefix
         runs.append(Run(start, start + len(pairs[0]), length, *pairs))
         start += len(pairs[0])
-    permutation = None if order == sorted(order) else torch.tensor(order, device=like.device)
-    return RaggedLayer(
-        permutation,
-        None if permutation is None else permutation.argsort(),
-        len(segments),
-        pair_bytes,
-        tuple(runs),
-        sliding_window,
-    )
+    permutation, inverse = _permutation(order, like.device)
+    return RaggedLayer(permutation, inverse, len(segments), pair_bytes, tuple(runs), sliding_window)
+
+
+def _permutation(order: list[int], device: torch.device) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """An order as indices, and its inverse; None if it is ascending."""
+    if order == sorted(order):
+        return None, None
+    permutation = torch.tensor(order, device=device)
+    return permutation, permutation.argsort()

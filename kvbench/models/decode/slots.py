@@ -1,62 +1,82 @@
-"""Slots: the KV pairs of cells that evict while they decode; a step is a few operations over the heads of all cells.
+"""The store of the kernels: the KV pairs of cells that evict while they decode, a token at a time, by a few launches
+for all of them. `EvictingCache` is the definition of what it computes; only Triton runs it.
 
-Each cache head (segment) owns slots for as many pairs as it holds at most between two evictions. New pairs take its
-first free slots. No number of a segment is computed from those of another one, unless its policy compares heads.
+Layout. A *segment* is one cache head of one cell; a *slot* has room for one pair.
+
+    pairs    [2, slots, head_dim]          keys and values; segment s owns the slots from starts[s] to starts[s + 1]
+    numbers  [planes, segments, longest]   of each slot its position; and its running score and the position by which
+                                           its key was rotated where a cell has them, as the bits of float32
+
+Segments have room for what they hold at most between two evictions, and hold their pairs in the first slots: in the
+order of the cache, or, where scores and policy depend on no order (`in_place`), in any order but for protected first
+tokens. Segments whose cells are scored alike stand together (`Run`); nothing of a segment is computed from another one
+unless its policy compares heads.
+
+A step of `attend`, each line a few launches whatever the number of cells:
+
+    append   every segment gets the new pair in its first free slot
+    show     keys as queries attend to them: rotated by their slots with `positions=cache`
+    read     attention of the new token over the pairs of its segment, and its log-sum-exp
+    score    sums over its row, each segment the sum of its own score; what follows these sums; pools between
+    evict    the newest pair takes the slot of the worst one, or pairs move up; or all pairs move
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+import sys
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate, groupby
+from operator import gt
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, fused, log_sum_exp
-from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, row_sums_of, slot_kernels_of
-from kvbench.cache.kernels.ragged_decode import SegmentRows, Segments
-from kvbench.cache.kernels.row_sums import RowTerm
-from kvbench.cache.kv_cache import POSITION, ROTATED, DensePairs, LayerCache, Window
-from kvbench.cache.shapes import Rows
+from kvbench.cache.attention import Rule
+from kvbench.cache.kernels.choice import column_sums_of, kernel_module, ragged_decode_of
+from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
+from kvbench.cache.kernels.row_sums import Merge
+from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, Window, joined, readers
+from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
+from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
-from kvbench.eviction.scores.by_kernels import CHANGED, finishes, merge_of, row_term
+from kvbench.eviction.pooling import reduce_group
+from kvbench.eviction.ranking import best_first, mean_over_heads
+from kvbench.eviction.scores.ragged import Planes, RaggedHeads
+from kvbench.eviction.scores.score import RawTerm, Score, is_row_sum, row_term_of
 from kvbench.models.decode.batch import Heads, KVHeads, sinks_by_row
 from kvbench.models.rope import KeyReRotation
+from kvbench.support.errors import UserError
 
 FREE = torch.iinfo(POSITION).max
 """The position of an empty slot: later than any token."""
 
-Fresh = Int[Tensor, "3 1 new"]
-"""The positions of new tokens, and 0 for their state, on the device."""
+Newest = Int[Tensor, "1"]
+"""The position of the new token, on the device."""
+Columns = Float[Tensor, "segments slots"]
+OfRun = Float[Tensor, "run slots"]
+Order = Int[Tensor, "segments slots"]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the cells of a store have in common while they read `new` tokens at a time, at most `left` in total.
-
-    every: tokens between evictions; None: never. re_rotation: how keys rotate, for cells with `policy.positions=cache`;
-    None: there are none. Where PyTorch computes, all cells have it or none.
+    """What the cells of a store have in common: they evict every so many tokens (None: never), of which `pending` were
+    read, and read at most `left` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
     """
 
-    new: int
-    left: int
     every: int | None
-    kernels: Kernels
-    re_rotation: KeyReRotation | None = None
+    pending: int
+    left: int
+    re_rotation: KeyReRotation | None
 
 
 @dataclass(frozen=True)
 class Run:
-    """Segments start to stop, which are scored together, as `stepping` says. dense: whether they hold equally many
-    pairs.
-    """
+    """Segments start to stop, which are scored alike, as `evictor` says."""
 
     start: int
     stop: int
-    stepping: IncrementalEviction
-    dense: bool
+    evictor: IncrementalEviction
 
     @property
     def segments(self) -> slice:
@@ -64,354 +84,514 @@ class Run:
         return slice(self.start, self.stop)
 
 
-class SlotLayer(ABC):
-    """One layer of several cells, from their caches and evictions.
+def takes_part(evictor: IncrementalEviction, every: int | None) -> bool:
+    """Whether the kernels can evict from a cell as its definition does."""
+    policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
+    if every is None:
+        return True
+    if term is None or not (policy.pool is None or policy.order == ("group", "pool")):
+        return False
+    own = (HeadAllocation.chooses, SharedHeads.chooses, ChunkHeads.chooses)
+    if policy.layers.kind != "global" and type(policy.heads).chooses not in own:
+        return False
+    if _averages(evictor) and not isinstance(evictor.capacity, int):  # a mean over heads of one length
+        return all(len(set(heads)) == 1 for heads in evictor.capacity.values())
+    adds = is_row_sum(score) and score.over_rows(policy.reduce) is not None
+    return every == 1 or not score.inputs.window or adds
 
-    lengths: pairs that every segment holds between two passes. limits: how many it may keep. owners: the cell and cache
-    head of each segment. broken: which ones had a score that is NaN or inf when last scored. failures: why a cell could
-    not be scored. Segments are ordered by length where PyTorch computes, then by pool and score; `order` is None if
-    that is the order of cells and cache heads.
+
+def _in_place(evictor: IncrementalEviction) -> bool:
+    """Whether the order of slots says nothing to scores and policy, and heads are evicted from one by one."""
+    policy = evictor.policy
+    alone = type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.kind == "global"
+    ordered = policy.positions == "cache" or policy.slot_order == "score" or _averages(evictor)
+    return is_row_sum(evictor.score) and alone and not ordered
+
+
+def _averages(evictor: IncrementalEviction) -> bool:
+    """Whether the raw scores of a cell are a mean over all its heads."""
+    return evictor.policy.group_of(evictor.score.group) == "layer_mean"
+
+
+def _shares(evictor: IncrementalEviction) -> bool:
+    """Whether the heads of a cell have one mean score, or one for each chunk."""
+    return isinstance(evictor.policy.heads, SharedHeads | ChunkHeads) and evictor.policy.layers.kind != "global"
+
+
+def _merge(evictor: IncrementalEviction) -> Merge:
+    """How sums are merged over the query heads of a segment; a mean over heads may follow."""
+    group = evictor.policy.group_of(evictor.score.group)
+    if evictor.score.row_merge is not None and group != "none":
+        return evictor.score.row_merge
+    return "mean" if group == "layer_mean" else group
+
+
+def _term(evictor: IncrementalEviction, every: int | None) -> RawTerm:
+    """The sum over the row of a single token; `nothing` where several rows are summed, or none."""
+    return (row_term_of(evictor.score) if every == 1 else None) or "nothing"
+
+
+def _scoring(evictor: IncrementalEviction, every: int | None) -> Hashable:
+    """What cells have in common that are scored together."""
+    plain = is_row_sum(evictor.score) and _term(evictor, every) not in ("nothing", "position")
+    if every is None or (plain and not _averages(evictor) and not _shares(evictor)):
+        return evictor.accumulates
+    return evictor.policy, evictor.score
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the segments lie. owners: the cell and cache head of each. limits: the pairs that it may keep. starts: its
+    slots. in_place: whether these are in no order. order: the numbers of the segments by cell and cache head, inverse:
+    the other way round; None: they are in this order. runs: those that are scored alike.
     """
 
-    def __init__(
-        self, layers: Sequence[LayerCache], steppings: Sequence[IncrementalEviction], reading: Reading
-    ) -> None:
-        first, like = layers[0], layers[0].keys
-        self.index, self.cells = first.index, len(layers)
-        self.cache_heads, self.query_heads = first.cache_heads, first.query_heads
-        self.device, self.reading, self.steppings = like.device, reading, steppings
-        self.decode = ragged_decode_of("triton") if reading.kernels == "triton" and reading.new == 1 else None
-        self._kernels = None if self.decode is None else slot_kernels_of(reading.kernels)
-        self._row_sums = None if self.decode is None or reading.every != 1 else row_sums_of(reading.kernels)
-        scorings = [(stepping.policy.pool, self._scoring(stepping, cell)) for cell, stepping in enumerate(steppings)]
-        pools = [pool for pool, _ in scorings]
-        segments = []
-        for cell, (layer, stepping) in enumerate(zip(layers, steppings, strict=True)):
-            for head, length in enumerate(layer.lengths):
-                limit = min(capacity_of(stepping, self.index, head), length + reading.left)
-                size = (length, limit) if self._dense(stepping) else (-1, -1)
-                place = size, pools.index(pools[cell]), scorings.index(scorings[cell])
-                segments.append((place, length, limit, cell, head))
-        order = sorted(range(len(segments)), key=lambda number: segments[number][0])
-        inverse = sorted(range(len(order)), key=order.__getitem__)
-        moved = order != sorted(order)
-        self.order, self.inverse = (self._numbers(part) if moved else None for part in (order, inverse))
-        places, self.lengths, self.limits, cells, heads = (
-            list(part) for part in zip(*(segments[number] for number in order), strict=True)
-        )
-        self.owners = list(zip(cells, heads, strict=True))
-        self.rooms = [self._room(length, limit) for length, limit in zip(self.lengths, self.limits, strict=True)]
-        self.starts = [0, *accumulate(self.rooms)]
-        self._longest = max(self.rooms)
-        self.runs, self.blocks = [], []
-        for _, members in groupby(range(len(order)), key=places.__getitem__):
-            numbers = list(members)
-            stepping = steppings[cells[numbers[0]]]
-            self.runs.append(Run(numbers[0], numbers[-1] + 1, stepping, self._dense(stepping)))
-        for _, runs in groupby(self.runs, key=lambda run: (self.lengths[run.start], self.limits[run.start])):
-            alike = list(runs)
-            self.blocks.append(replace(alike[0], stop=alike[-1].stop))
-        self.pairs = like.new_zeros(2, self.starts[-1], like.shape[1])
-        accumulates = any(stepping.accumulates for stepping in steppings)
-        rotated = reading.re_rotation is not None
-        # positions, and the running scores and the rotations of keys as the bits of float32
-        self._numbers_of_slots = torch.zeros(
-            1 + accumulates + rotated, len(order), self._longest, dtype=POSITION, device=self.device
-        )
-        self._names = [ACCUMULATED] * accumulates + [ROTATED] * rotated
-        self._name_numbers()
-        self.positions.fill_(FREE)
-        for segment, (cell, head) in enumerate(self.owners):
-            layer, length = layers[cell], self.lengths[segment]
-            held, slots = slice(layer.offsets[head], layer.offsets[head + 1]), slice(self.starts[segment], None)
-            for store, pairs in zip(self.pairs, (layer.keys, layer.values), strict=True):
-                store[slots][:length] = pairs[held]
-            self.positions[segment, :length] = layer.positions[held]
-            for name, numbers in self._states_of(cell).items():
-                numbers[segment, :length] = layer.state[name][held]
-        self._bases = self._numbers(self.starts[:-1])
-        terms = [(not self._dense(stepping) and self._term(stepping)) or "nothing" for stepping in steppings]
-        if set(terms) != {"nothing"}:
-            assert self._row_sums is not None
-            merges = [
-                "none" if term == "nothing" else merge_of(stepping.policy, stepping.score)
-                for term, stepping in zip(terms, steppings, strict=True)
-            ]
-            codes = self._row_sums.CODES
-            self._terms = self._numbers([codes[terms[cell]] for cell, _ in self.owners]).int()
-            self._merges = self._numbers([codes[merges[cell]] for cell, _ in self.owners]).int()
-        else:
-            self._terms = self._merges = None
-        self._adds = None
-        summed = [own for own, term in zip(steppings, terms, strict=True) if own.accumulates and term != "nothing"]
-        if accumulates and all(map(_is_sum_of_row, summed)):  # otherwise they would take the place of running scores
-            self._adds = self._numbers([int(steppings[cell].accumulates) for cell, _ in self.owners]).int()
-        if rotated and self._kernels is not None:
-            assert reading.re_rotation is not None
-            self._rotation = reading.re_rotation.by_layer[self.index]
-            self._frequencies = self._rotation.frequencies.float().to(self.device)
-            self._turns = self._numbers([int(_renumbers(steppings[cell])) for cell, _ in self.owners]).int()
-        self.broken: Tensor | None = None
-        self.failures: dict[int, str] = {}
-        self._views: dict[int, LayerCache] = {}
-        self._see_lengths()
-
-    def _name_numbers(self) -> None:
-        self.positions, *states = self._numbers_of_slots
-        self.states = {name: numbers.view(torch.float32) for name, numbers in zip(self._names, states, strict=True)}
-
-    def _states_of(self, cell: int) -> dict[str, Float[Tensor, "segments slots"]]:
-        """The states that the pairs of a cell have, for all segments."""
-        stepping = self.steppings[cell]
-        has = {ACCUMULATED: stepping.accumulates, ROTATED: _renumbers(stepping)}
-        return {name: numbers for name, numbers in self.states.items() if has[name]}
-
-    @abstractmethod
-    def _scoring(self, stepping: IncrementalEviction, cell: int) -> Hashable:
-        """What cells must have in common for their heads to be scored together."""
-
-    @abstractmethod
-    def _dense(self, stepping: IncrementalEviction) -> bool:
-        """Whether only heads of equal length are scored together."""
-
-    @abstractmethod
-    def _room(self, length: int, limit: int) -> int:
-        """Slots of a segment of this length, which may keep `limit` pairs."""
-
-    @abstractmethod
-    def _evict(self, window: Window | None, token: int, fresh: Fresh, due: bool) -> None:
-        """Record what the new tokens saw, `window`, and evict if it is `due`."""
-
-    @abstractmethod
-    def _order_of(self, segment: int) -> Int[Tensor, "_"]:
-        """The slots of a segment in the order of its cache."""
+    owners: list[tuple[int, int]]
+    limits: list[int]
+    starts: list[int]
+    in_place: list[bool]
+    order: PerSegment | None
+    inverse: PerSegment | None
+    runs: list[Run]
 
     @property
-    @abstractmethod
-    def _observes(self) -> bool:
-        """Whether the attention of the new tokens is recorded."""
+    def longest(self) -> int:
+        """The most slots of a segment."""
+        return max(stop - start for start, stop in zip(self.starts, self.starts[1:], strict=False))
 
-    @cached_property
-    def _places(self) -> Int[Tensor, "slots"]:
-        """Where the numbers of each slot stand among those of all segments, which are padded."""
-        places = [torch.arange(room) + segment * self._longest for segment, room in enumerate(self.rooms)]
-        return torch.cat(places).to(self.device, non_blocking=True)
-
-    def _term(self, stepping: IncrementalEviction) -> RowTerm | None:
-        """The sum of a new token's row that a cell's scores are, if a kernel computes them for all cells at once."""
-        return row_term(stepping.score) if self._row_sums is not None else None
-
-    def _sums(self, window: Window | None) -> Float[Tensor, "segments slots"] | None:
-        """The sum of every slot, merged over the query heads of each segment, and added to the running scores if there
-        is `_adds`; None if no segment has a `_term`.
-        """
-        if self._terms is None:
-            return None
-        assert window is not None and self._row_sums is not None and self._merges is not None
-        segments, group = len(self.owners), self.query_heads // self.cache_heads
-        rows, outputs = (part.view(segments, group, -1) for part in (window.queries, window.outputs))
-        arrays = (rows, self._keys, self.pairs[1], outputs, window.lse.view(segments, group), self._segments)
-        codes = (self._terms, self._merges)
-        state = None if self._adds is None else (self.states[ACCUMULATED], self._adds)
-        return self._row_sums.row_sums(*arrays, *codes, window.scaling, window.softcap, state)
-
-    def _numbers(self, numbers: Sequence[int]) -> Int[Tensor, "_"]:
-        return torch.tensor(numbers).to(self.device, non_blocking=True)
-
-    def _see_lengths(self) -> None:
-        """Everything that depends on how many pairs the segments hold, which the host knows."""
-        new = self.reading.new
-        self.grown = [length + new for length in self.lengths]
-        lengths = self._numbers(self.lengths)
-        columns = lengths[:, None] if new == 1 else lengths[:, None] + torch.arange(new, device=self.device)
-        self._free_slots = (self._bases[:, None] + columns).flatten()
-        self._columns = columns.expand(len(self._numbers_of_slots), -1, -1)
-        self._held = (lengths + new).int()
-        self._segments = Segments(self._bases, self._held, self._longest)
-        self._parts: dict[int, Segments] = {}
-        self._slots_of_new = self._columns[0].float() if ROTATED in self.states else None
-        by_cell = [0] * self.cells
-        for (cell, _), length in zip(self.owners, self.lengths, strict=True):
-            by_cell[cell] += length
-        pair_bytes = 2 * self.pairs.shape[2] * self.pairs.itemsize
-        self.bytes_held = [
-            pairs * (pair_bytes + 4 * (1 + len(self._states_of(cell)))) for cell, pairs in enumerate(by_cell)
-        ]
-
-    def attend(
-        self, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, token: int, fresh: Fresh, due: bool
-    ) -> Heads:
-        """Append the pairs of new tokens to every segment, attend to all pairs, and evict if it is `due`.
-
-        token: the position of the first.
-        """
-        rows = queries.reshape(len(self.owners), -1, queries.shape[3])
-        dtype = torch.float32 if rule.sinks is None or self.decode is not None else rule.sinks.dtype
-        sinks = sinks_by_row(rule.sinks, self.cells, self.cache_heads, 1, dtype)
-        if self.order is not None:
-            rows = rows.index_select(0, self.order)
-            sinks = None if sinks is None else sinks.index_select(0, self.order)
-        self._append(keys, values, fresh)
-        self._keys, self._views = self._shown(), {}
-        outputs, window = self._observe(rows, rule, sinks)
-        self._evict(window, token, fresh, due)
-        self._keys, self._views = self.pairs[0], {}
-        outputs = outputs.view(rows.shape)
-        outputs = outputs if self.inverse is None else outputs.index_select(0, self.inverse)
-        return outputs.to(queries.dtype).view(queries.shape)
-
-    def _append(self, keys: KVHeads, values: KVHeads, fresh: Fresh) -> None:
-        """Write new pairs behind those of their segments, with their positions and states."""
-        if self._kernels is not None:
-            arrays = self.pairs, self._numbers_of_slots, keys, values, self.order, self._segments
-            self._kernels.append(*arrays, fresh, ROTATED in self.states)
-            return
-        segments, (new, head_dim) = len(self.owners), keys.shape[2:]
-        pairs = torch.stack((keys, values)).view(2, -1, new, head_dim)
-        pairs = pairs.repeat_interleave(segments // pairs.shape[1], dim=1) if pairs.shape[1] < segments else pairs
-        pairs = pairs if self.order is None else pairs.index_select(1, self.order)
-        self.pairs.index_copy_(1, self._free_slots, pairs.flatten(1, 2))
-        self._numbers_of_slots.scatter_(2, self._columns, fresh[: len(self._columns)].expand(self._columns.shape))
-        if self._slots_of_new is not None:  # the model rotated them by their slots
-            self.states[ROTATED].scatter_(1, self._columns[0], self._slots_of_new)
-
-    def _shown(self) -> Float[Tensor, "slots head_dim"]:
-        """The keys as queries attend to them."""
-        if self.reading.re_rotation is None:
-            return self.pairs[0]
-        if self._kernels is not None:
-            turning = self._turns, self._segments, self._frequencies, self._rotation.interleaved
-            return self._kernels.turned(self.pairs[0], self.states[ROTATED], *turning)
-        rotated = self.states[ROTATED].flatten().index_select(0, self._places)
-        return self.reading.re_rotation.by_layer[self.index].turn(
-            self.pairs[0], rotated, (self._places % self._longest).float()
-        )
-
-    def _pairs_of(self, run: Run) -> tuple[DensePairs, DensePairs]:
-        """Keys and values of segments of equal length and room, the new ones included, as views."""
-        shape = run.stop - run.start, self.rooms[run.start], self.pairs.shape[2]
-        slots, length = slice(self.starts[run.start], self.starts[run.stop]), self.grown[run.start]
-        keys, values = (part[slots].view(shape)[:, :length] for part in (self._keys, self.pairs[1]))
-        return keys, values
-
-    def _layer(self, run: Run) -> LayerCache:
-        """The pairs of a run, the new ones included, as a layer in the order of slots."""
-        if run.start in self._views:
-            return self._views[run.start]
-        heads, segments = run.stop - run.start, None
-        if run.dense:
-            length = self.grown[run.start]
-            keys, values = (part.flatten(0, 1) for part in self._pairs_of(run))
-            positions = self.positions[run.segments, :length].flatten()
-            offsets = range(0, heads * length + 1, length)
-            state = {name: numbers[run.segments, :length].flatten() for name, numbers in self.states.items()}
-        else:
-            keys, values, state = self._keys, self.pairs[1], {}
-            score = run.stepping.score
-            reads = score.inputs.window or finishes(score)  # by a kernel, which reads no positions
-            flat = self.positions.flatten()
-            positions = self._bases[:1].expand(len(keys)) if reads else flat.index_select(0, self._places)
-            offsets = self.starts[run.start : run.stop + 1]
-            if run.start not in self._parts:
-                part = self._bases[run.segments], self._held[run.segments]
-                self._parts[run.start] = Segments(*part, self._longest)
-            segments = self._parts[run.start]
-        query_heads = heads * (self.query_heads // self.cache_heads)
-        members = tuple(head for _, head in self.owners[run.segments])  # of several cells for a score `head_by_head`
-        layer = LayerCache(
-            self.index,
-            query_heads,
-            keys,
-            values,
-            positions,
-            tuple(offsets),
-            state=state,
-            segments=segments,
-            members=None if members == tuple(range(self.cache_heads)) else members,
-        )
-        self._views[run.start] = layer
-        return layer
-
-    def _observe(
-        self, rows: SegmentRows, rule: Rule, sinks: Float[Tensor, "segments group"] | None
-    ) -> tuple[Rows, Window | None]:
-        """The outputs of the new tokens over the pairs of their segments, by query head of each segment; and the record
-        of them, if scores read it.
-        """
-        queries = rows.view(-1, self.reading.new, rows.shape[2])
-        if self.decode is not None:
-            arrays = (rows, self._keys, self.pairs[1], self._bases, self._held)
-            outputs, lse = self.decode(*arrays, rule.scaling, softcap=rule.softcap, longest=max(self.grown), fine=True)
-            if sinks is not None:
-                total = torch.logaddexp(lse, sinks)
-                outputs, lse = outputs * (lse - total).exp()[..., None], total
-            outputs = outputs.view(queries.shape)
-            return outputs, Window(queries, outputs, lse.view(-1, 1), rule.scaling, rule.softcap, "triton")
-        group, parts, norms = len(queries) // len(self.owners), [], []
-        for block in self.blocks:
-            heads = queries[block.start * group : block.stop * group]
-            own = rule if sinks is None else replace(rule, sinks=sinks[block.segments].flatten())
-            keys, values = self._pairs_of(block)
-            parts.append(fused(heads, keys, values, own))
-            if self._observes:
-                norms.append(log_sum_exp(heads, keys, rule.scaling, rule.softcap, own.sinks))
-        outputs = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if not norms:
-            return outputs, None
-        kernels: Kernels = "triton" if self.reading.kernels == "triton" else "torch"
-        return outputs, Window(queries, outputs, torch.cat(norms), rule.scaling, rule.softcap, kernels)
-
-    def layer_of(self, cell: int) -> LayerCache:
-        """A copy of the pairs of one cell, in the order of its cache."""
-        segments = self._segments_of(cell)
-        orders = {segment: self._order_of(segment) for segment in segments}
-        slots = torch.cat([self.starts[segment] + order for segment, order in orders.items()])
-        keys, values = self.pairs.index_select(1, slots)
-        return LayerCache(
-            self.index,
-            self.query_heads,
-            keys,
-            values,
-            _in_order(self.positions, orders),
-            (0, *accumulate(map(len, orders.values()))),
-            state={name: _in_order(numbers, orders) for name, numbers in self._states_of(cell).items()},
-        )
-
-    def rows_of(self, cell: int) -> Window | None:
-        """What the tokens of a cell saw that were read since the last eviction."""
-        return None
-
-    def _segments_of(self, cell: int) -> list[int]:
+    def segments_of(self, cell: int) -> list[int]:
         """The segments of a cell, by cache head."""
         heads = sorted((head, segment) for segment, (owner, head) in enumerate(self.owners) if owner == cell)
         return [segment for _, segment in heads]
 
 
-def _in_order(numbers: Tensor, orders: Mapping[int, Tensor]) -> Tensor:
-    """Numbers of these segments, each in its order, one after another."""
-    return torch.cat([numbers[segment][order] for segment, order in orders.items()])
+def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction], reading: Reading) -> Layout:
+    """Cells in the order of their scorings."""
+    scorings = [_scoring(evictor, reading.every) for evictor in evictors]
+    cells = sorted(range(len(layers)), key=lambda cell: scorings.index(scorings[cell]))
+    heads, left, every = layers[0].cache_heads, reading.left, reading.every
+    owners, limits, rooms, in_place, runs = [], [], [], [], []
+    for _, alike in groupby(cells, key=lambda cell: scorings.index(scorings[cell])):
+        start = len(owners)
+        for cell in alike:
+            layer, evictor = layers[cell], evictors[cell]
+            owners += [(cell, head) for head in range(heads)]
+            most = [
+                min(limit, length + left) for limit, length in zip(evictor.limits(layer), layer.lengths, strict=True)
+            ]
+            limits += most
+            rooms += [
+                length + (left if every is None else min(left, max(limit - length, 0) + every))
+                for limit, length in zip(most, layer.lengths, strict=True)
+            ]
+            full = any(map(gt, layer.lengths, most))
+            in_place += [every == 1 and _in_place(evictor) and not full] * heads
+        runs.append(Run(start, len(owners), evictors[owners[start][0]]))
+    numbers = [cell * heads + head for cell, head in owners]
+    order = inverse = None
+    if numbers != sorted(numbers):
+        order = torch.tensor(numbers).to(layers[0].keys.device, non_blocking=True)
+        inverse = order.argsort()
+    return Layout(owners, limits, [0, *accumulate(rooms)], in_place, order, inverse, runs)
 
 
-def capacity_of(stepping: IncrementalEviction, layer: int, head: int) -> int:
-    """KV pairs that a cache head of a layer may hold."""
-    return stepping.capacity if isinstance(stepping.capacity, int) else stepping.capacity[layer][head]
+@dataclass(frozen=True)
+class Rules:
+    """What policies and scores say of each segment, for the kernels.
+
+    most, sinks, lasts: pairs that it may keep, and protected first and newest ones. most_by_position: any number of
+    those that lie in the order of their scores. apart: newest pairs that are not
+    pooled with others. sizes, means: its pool, and whether that is a mean. by_score: whether pairs lie in the order of
+    their scores. in_place: whether the newest pair takes the slot of the worst one. turned: whether keys rotate by
+    their slots. terms, merges: the sum over the row of a new token; summed: whether there is any. adds: whether that is
+    added to the running scores; None: the store adds them.
+    """
+
+    most: PerSegment
+    most_by_position: PerSegment
+    sinks: PerSegment
+    lasts: PerSegment
+    apart: PerSegment
+    sizes: PerSegment
+    means: PerSegment
+    by_score: PerSegment
+    in_place: PerSegment
+    turned: PerSegment
+    terms: PerSegment
+    merges: PerSegment
+    summed: bool
+    adds: PerSegment | None
+    pools: bool
+    sorts: bool
+    some_by_score: bool
+    all_by_score: bool
 
 
-def _renumbers(stepping: IncrementalEviction) -> bool:
-    """Whether kept pairs are numbered anew."""
-    return stepping.policy.positions == "cache"
+def _rules(layout: Layout, evictors: Sequence[IncrementalEviction], every: int | None, device: torch.device) -> Rules:
+    owned = [evictors[cell] for cell, _ in layout.owners]
+    policies, codes = [own.policy for own in owned], kernel_module("row_sums_triton").CODES
+    terms = [_term(own, every) for own in owned]
+    reads = [term not in ("nothing", "position") for term in terms]
+    pools = [policy.pool for policy in policies]
+    by_score = [policy.slot_order == "score" for policy in policies]
+    running = [own.accumulates for own in owned]
+    chunks = any(isinstance(policy.heads, ChunkHeads) for policy in policies)  # unpooled scores break their ties
+    sums_stay = all(
+        type(own.score).raw_segments is Score.raw_segments and not _averages(own)
+        for own, read in zip(owned, reads, strict=True)
+        if own.accumulates and read
+    )
+
+    def numbers(values: Sequence[int]) -> PerSegment:
+        return torch.tensor(list(map(int, values))).int().to(device, non_blocking=True)
+
+    return Rules(
+        most=numbers(layout.limits),
+        most_by_position=numbers(
+            [layout.longest if moves else limit for moves, limit in zip(by_score, layout.limits, strict=True)]
+        ),
+        sinks=numbers([policy.sinks for policy in policies]),
+        lasts=numbers([policy.last for policy in policies]),
+        apart=numbers([0 if own.policy.pool is None or own.score.whole else own.policy.last for own in owned]),
+        sizes=numbers([1 if pool is None else pool.size for pool in pools]),
+        means=numbers([pool is not None and pool.kind == "avg" for pool in pools]),
+        by_score=numbers(by_score),
+        in_place=numbers(layout.in_place),
+        turned=numbers([policy.positions == "cache" for policy in policies]),
+        terms=numbers([codes[term] if read else codes["nothing"] for term, read in zip(terms, reads, strict=True)]),
+        merges=numbers([codes[_merge(own)] for own in owned]),
+        summed=any(reads),
+        adds=numbers(running) if sums_stay and any(running) else None,
+        pools=any(pool is not None for pool in pools) or chunks,
+        sorts=any(pool is not None and own for pool, own in zip(pools, layout.in_place, strict=True)),
+        some_by_score=any(by_score),
+        all_by_score=all(by_score),
+    )
 
 
-def _is_sum_of_row(stepping: IncrementalEviction) -> bool:
-    """Whether raw scores are the sums of a cell, merged over the query heads of each KV head."""
-    return type(stepping.score) not in CHANGED and not averages_heads(stepping)
+class Slots:
+    """One layer of the cells of a store, from their caches, evictions, and what their tokens saw that were read since
+    the last one (`rows`).
+
+    lengths: pairs that every segment holds between two passes. broken: which segments had a score that is NaN or inf
+    when last scored. failures: why a cell could not be scored.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerCache],
+        evictors: Sequence[IncrementalEviction],
+        reading: Reading,
+        rows: Sequence[Window | None],
+    ) -> None:
+        like = layers[0]
+        self.index, self.cache_heads, self.query_heads = like.index, like.cache_heads, like.query_heads
+        self.evictors, self.reading, self.pending = evictors, reading, reading.pending
+        self.layout = _layout(layers, evictors, reading)
+        self.rules = _rules(self.layout, evictors, reading.every, like.keys.device)
+        self.bases = torch.tensor(self.layout.starts[:-1]).to(like.keys.device, non_blocking=True)
+        self.reads = any(evictor.score.inputs.window for evictor in evictors) and reading.every is not None
+        self.rows = [self._of_segments([part for part in rows if part is not None])] if rows[0] is not None else []
+        self.states = [ACCUMULATED] * any(evictor.accumulates for evictor in evictors)
+        self.states += [ROTATED] * (reading.re_rotation is not None)
+        owners, starts = self.layout.owners, self.layout.starts
+        self.lengths = [layers[cell].lengths[head] for cell, head in owners]
+        self.pairs = like.keys.new_zeros(2, starts[-1], like.keys.shape[1])
+        room = 1 + len(self.states), len(owners), self.layout.longest
+        self.numbers = torch.zeros(room, dtype=POSITION, device=like.keys.device)
+        self.numbers[0].fill_(FREE)
+        for segment, (cell, head) in enumerate(owners):
+            layer, length = layers[cell], self.lengths[segment]
+            held, slots = slice(layer.offsets[head], layer.offsets[head + 1]), slice(starts[segment], None)
+            for store, pairs in zip(self.pairs, (layer.keys, layer.values), strict=True):
+                store[slots][:length] = pairs[held]
+            self.numbers[0, segment, :length] = layer.positions[held]
+            for name in self._states_of(cell):
+                self._state(name)[segment, :length] = layer.state[name][held]
+        self.memos: list[dict[Hashable, object]] = [{} for _ in self.layout.runs]
+        self.broken: Tensor | None = None
+        self.failures: dict[int, str] = {}
+        self.ranked: tuple[Tensor, Tensor] | None = None
+        self.held = self._held()
+
+    def _state(self, name: str) -> Columns:
+        """The numbers of every slot that go by this name."""
+        return self.numbers[1 + self.states.index(name)].view(torch.float32)
+
+    def _states_of(self, cell: int) -> list[str]:
+        """The numbers that the pairs of a cell have besides their positions."""
+        evictor = self.evictors[cell]
+        has = {ACCUMULATED: evictor.accumulates, ROTATED: evictor.policy.positions == "cache"}
+        return [name for name in self.states if has[name]]
+
+    def _held(self) -> Segments:
+        """The pairs of every segment, the new one included."""
+        lengths = torch.tensor(self.lengths).to(self.bases.device, non_blocking=True)
+        return Segments(self.bases, (lengths + 1).int(), self.layout.longest)
+
+    def attend(self, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, newest: Newest) -> Heads:
+        """Append the pairs of the new token to every segment, attend to all pairs, and evict if that is due."""
+        kernel_module("slots").append(
+            self.pairs, self.numbers, keys, values, self.layout.order, self.held, newest, ROTATED in self.states
+        )
+        shown = self._shown()
+        outputs = self._read(queries, shown, rule)
+        every, grown = self.reading.every, [length + 1 for length in self.lengths]
+        due = every is not None and self.pending + 1 >= every
+        if due:
+            if self._scores_matter:
+                order = self._order()
+                self._evict(self._scores(shown, order, newest), order, newest)
+            self.rows.clear()
+            grown = list(map(min, grown, self.layout.limits))
+        self.pending = 0 if due else self.pending + 1
+        if grown != self.lengths:
+            self.lengths, self.ranked, self.memos = grown, None, [{} for _ in self.memos]
+            self.held = self._held()
+        return outputs
+
+    def _shown(self) -> FlatPairs:
+        """The keys as queries attend to them."""
+        if self.reading.re_rotation is None:
+            return self.pairs[0]
+        rotation = self.reading.re_rotation.by_layer[self.index]
+        frequencies = rotation.frequencies.float().to(self.bases.device)
+        arrays = self.pairs[0], self._state(ROTATED), self.rules.turned, self.held, frequencies
+        return kernel_module("slots").turned(*arrays, rotation.interleaved)
+
+    def _read(self, queries: Heads, shown: FlatPairs, rule: Rule) -> Heads:
+        """Outputs of the new token over the pairs of its segments, and the record of them, if scores read it."""
+        rows = queries.reshape(len(self.lengths), -1, queries.shape[3])
+        sinks = sinks_by_row(rule.sinks, len(self.evictors), self.cache_heads, 1, torch.float32)
+        if self.layout.order is not None:
+            rows = rows.index_select(0, self.layout.order)
+            sinks = None if sinks is None else sinks.index_select(0, self.layout.order)
+        decode = ragged_decode_of("triton")
+        assert decode is not None
+        arrays = rows, shown, self.pairs[1], self.bases, self.held.lengths
+        longest = max(self.lengths) + 1
+        outputs, lse = decode(*arrays, rule.scaling, softcap=rule.softcap, longest=longest, fine=True)
+        if sinks is not None:
+            total = torch.logaddexp(lse, sinks)
+            outputs, lse = outputs * (lse - total).exp()[..., None], total
+        if self.reads:
+            single = rows.view(-1, 1, rows.shape[2])
+            arrays = single, outputs.view(single.shape), lse.view(-1, 1)
+            self.rows.append(Window(*arrays, rule.scaling, rule.softcap, "triton"))
+            del self.rows[: -max(evictor.policy.rows(sys.maxsize) for evictor in self.evictors)]
+        outputs = outputs.view(rows.shape)
+        outputs = outputs if self.layout.inverse is None else outputs.index_select(0, self.layout.inverse)
+        return outputs.to(queries.dtype).view(queries.shape)
+
+    @property
+    def _scores_matter(self) -> bool:
+        """Whether a segment is full, or carries running scores or an order."""
+        full = any(map(gt, [length + 1 for length in self.lengths], self.layout.limits))
+        return full or self.rules.some_by_score or ACCUMULATED in self.states
+
+    def _scores(self, shown: FlatPairs, order: Order | None, newest: Newest) -> Planes:
+        """The final score of every slot; and the same without pooling, if any is pooled, along `order`. Any number
+        where a pair is protected or there is none.
+        """
+        rows, rules = joined(self.rows) if self.rows else None, self.rules
+        sums = self._sums(rows, shown) if rules.summed and rows is not None else None
+        heads = [self._heads(run, memo, shown, newest) for run, memo in zip(self.layout.runs, self.memos, strict=True)]
+        scored = list(zip(self.layout.runs, heads, strict=True))
+        raw = [self._raw(run, own, rows, sums) for run, own in scored]
+        plain = raw[0] if len(raw) == 1 else torch.cat(raw)
+        if rules.pools:
+            settings = self.held.lengths, rules.apart, rules.sizes, rules.means
+            planes = kernel_module("pooled").pooled(plain, order, *settings)
+        else:
+            planes = plain[None]
+        if len(scored) == 1:  # these may be its running scores, which stay
+            return self._final(*scored[0], planes, torch.empty_like(planes))
+        for run, own in scored:
+            self._final(run, own, planes[:, run.segments], planes[:, run.segments])
+        return planes
+
+    def _order(self) -> Order | None:
+        """The slots of each segment in the order that pools follow, if any pooled one is in no order."""
+        if not self.rules.sorts:
+            return None
+        order = self.numbers[0].argsort(dim=1)
+        if not self.rules.some_by_score:
+            return order
+        slots = torch.arange(self.layout.longest, device=order.device)
+        return torch.where(self.rules.by_score[:, None] != 0, slots, order)
+
+    def _sums(self, rows: Window, shown: FlatPairs) -> Columns:
+        """The sum of every slot over the row of the new token, merged over the query heads of its segment; these are
+        the running scores of all segments if `rules.adds`.
+        """
+        count, rules = len(self.lengths), self.rules
+        queries, outputs = (part.view(count, -1, part.shape[2]) for part in (rows.queries, rows.outputs))
+        arrays = queries, shown, self.pairs[1], outputs, rows.lse.view(count, -1), self.held, rules.terms, rules.merges
+        state = None if rules.adds is None else (self._state(ACCUMULATED), rules.adds)
+        return kernel_module("row_sums_triton").row_sums(*arrays, rows.scaling, rows.softcap, state)
+
+    def _heads(self, run: Run, memo: dict[Hashable, object], shown: FlatPairs, newest: Newest) -> RaggedHeads:
+        """What the score of a run reads."""
+        lengths, evictor = self.held.lengths[run.segments], run.evictor
+        return RaggedHeads(
+            index=self.index,
+            keys=shown,
+            values=self.pairs[1],
+            segments=Segments(self.bases[run.segments], lengths, self.layout.longest),
+            owners=self.layout.owners[run.segments],
+            lengths=[length + 1 for length in self.lengths[run.segments]],
+            group=self.query_heads // self.cache_heads,
+            merge=_merge(evictor),
+            recent=evictor.policy.last,
+            newest=lengths - 1 if evictor.policy.positions == "cache" else newest,
+            memo=memo,
+        )
+
+    def _raw(self, run: Run, heads: RaggedHeads, rows: Window | None, sums: Columns | None) -> OfRun:
+        """What is pooled of a run, after adding to the running scores."""
+        evictor, own = run.evictor, None if sums is None else sums[run.segments]
+        try:
+            if row_term_of(evictor.score) == "position":
+                own = self.numbers[0, run.segments].float()
+            elif rows is not None and self.reading.every != 1 and evictor.score.inputs.window:
+                own = self._over_rows(run, heads, rows)
+            own = evictor.score.raw_segments(heads, own)
+        except UserError as error:
+            self.failures |= {cell: str(error) for cell, _ in heads.owners}
+            return heads.empty().zero_()
+        if _averages(evictor):
+            by_cell = own.view(-1, self.cache_heads, self.layout.longest).mean(dim=1)
+            own = by_cell.repeat_interleave(self.cache_heads, dim=0)
+        if evictor.accumulates and (self.rules.adds is None or not self.rules.summed):
+            own = self._state(ACCUMULATED)[run.segments].add_(own)
+        return evictor.score.weigh_segments(heads, own)
+
+    def _over_rows(self, run: Run, heads: RaggedHeads, rows: Window) -> OfRun:
+        """The sum of every slot of a run over several rows."""
+        policy, score = run.evictor.policy, run.evictor.score
+        term, merge = row_term_of(score), score.over_rows(policy.reduce)
+        assert term is not None
+        named = term.removesuffix("_of_others")
+        span = run.start * heads.group, run.stop * heads.group
+        own = rows.of_span(*span).last(policy.rows(rows.queries.shape[1]))
+        column_sums, name = column_sums_of("triton"), "attn_max" if merge == "max" else named
+        assert column_sums is not None
+        arrays = own.queries, heads.keys, heads.values, own.outputs, own.lse
+        options = {"softcap": own.softcap, "diagonal": named == term, "segments": heads.segments}
+        sums = column_sums(*arrays, own.scaling, (name,), **options)[name]
+        sums = sums / own.lse.shape[1] if merge == "mean" and own.lse.shape[1] > 1 else sums
+        return reduce_group(sums, heads.merge, len(heads.owners))
+
+    def _final(self, run: Run, heads: RaggedHeads, planes: Planes, out: Planes) -> Planes:
+        """The final scores of a run from the pooled ones, in `out`, which may be these, if they are others."""
+        planes = run.evictor.score.refine_segments(heads, planes, out)
+        if not _shares(run.evictor):
+            return planes
+        chunks = run.evictor.policy.heads
+        planes = planes[:1] if isinstance(chunks, ChunkHeads) else planes
+        cells = len(planes) * len(heads.owners) // self.cache_heads
+        shared = mean_over_heads(planes.flatten(0, 1), cells).view(planes.shape)
+        if isinstance(chunks, ChunkHeads):
+            shared = torch.cat((self._by_chunk(run, heads, chunks.size, shared[0])[None], shared))
+        return out.copy_(shared)
+
+    def _by_chunk(self, run: Run, heads: RaggedHeads, size: int, shared: OfRun) -> OfRun:
+        """The mean score of the candidates of each chunk."""
+        ranked = self._ranked[0][run.segments]
+
+        def sums(numbers: Tensor) -> Tensor:
+            return F.pad(numbers, (0, -self.layout.longest % size)).unflatten(1, (-1, size)).sum(dim=2, keepdim=True)
+
+        counts = heads.once("pairs of chunks", lambda: sums(ranked.float()).clamp_min(1))
+        means = sums(torch.where(ranked, shared, 0)) / counts
+        return means.expand(-1, -1, size).flatten(1)[:, : self.layout.longest]
+
+    @property
+    def _ranked(self) -> tuple[Bool[Tensor, "segments slots"], Columns]:
+        """Which slots have a place by their score, and what stands for the scores of others: inf where a pair is
+        protected, -inf where there is none.
+        """
+        if self.ranked is None:
+            columns, held = torch.arange(self.layout.longest, device=self.bases.device), self.held.lengths[:, None]
+            fixed = (columns < self.rules.sinks[:, None]) | (columns >= held - self.rules.lasts[:, None])
+            self.ranked = ~fixed, torch.where(columns >= held, -torch.inf, torch.inf)
+        return self.ranked
+
+    def _best(self, planes: Planes) -> Order:
+        """The slots of each segment from best to worst; protected ones are the best, oldest first."""
+        scores, *unpooled = torch.where(self._ranked[0], planes, self._ranked[1])
+        return best_first(scores, unpooled[0] if unpooled else scores)
+
+    def _evict(self, planes: Planes, order: Order | None, newest: Newest) -> None:
+        """Evict from every segment what it holds beyond its limit, by the scores of its slots."""
+        slots, rules = kernel_module("slots"), self.rules
+        if max(length + 1 - limit for length, limit in zip(self.lengths, self.layout.limits, strict=True)) > 1:
+            return self._evict_several(planes)
+        if not rules.all_by_score:
+            limits = rules.most_by_position, rules.sinks, rules.lasts, rules.in_place
+            self.broken = slots.evict(self.pairs, self.numbers, planes, order, self.held, *limits, newest)
+        if rules.some_by_score:
+            limits = rules.most, rules.sinks, rules.lasts, rules.by_score
+            arrays = self.pairs, self.numbers, planes[0], self._best(planes), self.held
+            self.pairs, self.numbers, broken = slots.reorder(*arrays, *limits)
+            self.broken = broken if rules.all_by_score else self.broken
+
+    def _evict_several(self, planes: Planes) -> None:
+        """`_evict` where a segment holds several pairs too many: all pairs move."""
+        rules, longest, best = self.rules, self.layout.longest, self._best(planes)
+        places, kept = torch.arange(longest, device=best.device), rules.most.minimum(self.held.lengths)
+        in_order = best.masked_fill(places >= kept[:, None], longest - 1).sort(dim=1).values
+        order = torch.where(rules.by_score[:, None] != 0, best, in_order)
+        self.broken = (torch.where(self._ranked[0], planes[0], 0) * 0).sum(dim=1).isnan()  # 0 times NaN or inf is NaN
+        limits = rules.most, rules.sinks * rules.by_score, rules.lasts * rules.by_score, torch.ones_like(rules.by_score)
+        arrays = self.pairs, self.numbers, planes[0], order, self.held
+        self.pairs, self.numbers, _ = kernel_module("slots").reorder(*arrays, *limits)
+
+    @property
+    def bytes_held(self) -> list[int]:
+        """Bytes of the pairs of every cell, their positions and states."""
+        pair_bytes, held = 2 * self.pairs.shape[2] * self.pairs.itemsize, [0] * len(self.evictors)
+        for (cell, _), length in zip(self.layout.owners, self.lengths, strict=True):
+            held[cell] += length
+        return [pairs * (pair_bytes + 4 * (1 + len(self._states_of(cell)))) for cell, pairs in enumerate(held)]
+
+    def layer_of(self, cell: int) -> LayerCache:
+        """A copy of the pairs of one cell, in the order of its cache."""
+        orders = {}
+        for segment in self.layout.segments_of(cell):
+            positions = self.numbers[0, segment, : self.lengths[segment]]
+            in_order = torch.arange(len(positions), device=positions.device)
+            orders[segment] = positions.argsort() if self.layout.in_place[segment] else in_order
+        slots = torch.cat([self.layout.starts[segment] + order for segment, order in orders.items()])
+        keys, values = self.pairs.index_select(1, slots)
+
+        def ordered(numbers: Tensor) -> Tensor:
+            return torch.cat([numbers[segment][order] for segment, order in orders.items()])
+
+        return LayerCache(
+            self.index,
+            self.query_heads,
+            keys,
+            values,
+            ordered(self.numbers[0]),
+            (0, *accumulate(map(len, orders.values()))),
+            state={name: ordered(self._state(name)) for name in self._states_of(cell)},
+        )
+
+    def rows_of(self, cell: int) -> Window | None:
+        """What the tokens of a cell saw that were read since the last eviction."""
+        if not self.rows:
+            return None
+        group = self.query_heads // self.cache_heads
+        return _of_heads(joined(self.rows), readers(self.layout.segments_of(cell), group))
+
+    def _of_segments(self, rows: Sequence[Window]) -> Window:
+        """The rows of all cells in the order of the segments."""
+        arrays = [torch.cat([getattr(part, name) for part in rows]) for name in ("queries", "outputs", "lse")]
+        every = replace(rows[0], queries=arrays[0], outputs=arrays[1], lse=arrays[2])
+        heads = [cell * self.cache_heads + head for cell, head in self.layout.owners]
+        return _of_heads(every, readers(heads, self.query_heads // self.cache_heads))
 
 
-def averages_heads(stepping: IncrementalEviction) -> bool:
-    """Whether the raw scores of a cell are a mean over all its heads."""
-    return stepping.policy.group_of(stepping.score.group) == "layer_mean"
-
-
-def not_finite(scores: Float[Tensor, "segments columns"]) -> Bool[Tensor, "segments"]:
-    """Which rows have a number that is NaN or inf: 0 times it is NaN."""
-    return (scores * 0).sum(dim=1).isnan()
+def _of_heads(rows: Window, heads: list[int]) -> Window:
+    return replace(rows, queries=rows.queries[heads], outputs=rows.outputs[heads], lse=rows.lse[heads])

@@ -30,7 +30,7 @@ def truth(case, terms=TERMS):
 
 
 def kernel(case, terms=TERMS):
-    from kvbench.cache.kernels import triton as fast
+    from kvbench.cache.kernels import column_sums_triton as fast
 
     queries, keys, values, outputs, lse, scaling = case
     return fast.column_sums(queries, keys, values, outputs.float(), lse.float(), scaling, terms)
@@ -93,7 +93,7 @@ def test_twice_is_bit_equal():
 
 
 def test_bad_input_is_refused():
-    from kvbench.cache.kernels import triton as fast
+    from kvbench.cache.kernels import column_sums_triton as fast
 
     case = layer(1, 20)
     with pytest.raises(ValueError, match="attn_variance of 1 observed row"):
@@ -116,7 +116,7 @@ def test_a_soft_cap_is_honoured(dtype):
     inputs = (queries, keys, values, outputs, logits.logsumexp(-1))
     expected = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS, softcap=cap)
     plain = naive.column_sums(*(part.double() for part in inputs), scaling, TERMS)
-    from kvbench.cache.kernels import triton as fast
+    from kvbench.cache.kernels import column_sums_triton as fast
 
     sums = fast.column_sums(*inputs[:3], outputs.float(), inputs[4].float(), scaling, TERMS, softcap=cap)
     errors = worst(sums, expected)
@@ -129,7 +129,7 @@ def test_a_row_need_not_count_itself():
     *arrays, scaling = layer(19, 60)
     expected = naive.column_sums(*(part.double() for part in arrays), scaling, terms, diagonal=False)
     assert (expected["attn"][:, -1] == 0).all() and (expected["attn"][:, -2] > 0).all()
-    from kvbench.cache.kernels import triton as fast
+    from kvbench.cache.kernels import column_sums_triton as fast
 
     sums = fast.column_sums(*arrays[:3], *(part.float() for part in arrays[3:]), scaling, terms, diagonal=False)
     errors = worst(sums, expected)
@@ -141,7 +141,7 @@ def test_a_row_need_not_count_itself():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
     """Between the pairs of two heads lies what nothing may read; columns beyond the pairs of a head are 0."""
-    from kvbench.cache.kernels import triton as fast
+    from kvbench.cache.kernels import column_sums_triton as fast
     from kvbench.cache.kernels.ragged_decode import Segments
 
     lengths, terms = (75, 3, 130), tuple(term for term in TERMS if term != "attn_variance")

@@ -31,7 +31,7 @@ runpy.run_module("benchmarks.gpu_check", run_name="__main__")
 ROOT = Path(__file__).parents[3]
 DEPENDENCIES = [
     *("accelerate", "beartype", "hydra", "jaxtyping", "jinja2", "matplotlib", "omegaconf", "pandas"),
-    *("plotly", "pyarrow", "pydantic", "rich", "scipy", "submitit", "wonderwords"),
+    *("pyarrow", "pydantic", "rich", "scipy", "submitit", "wonderwords"),
 ]
 
 

@@ -43,12 +43,12 @@ def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) ->
     cache = random_cache(50)
     eviction = Eviction(DUO, HeadTable(path=table), Tokens(32))
     decision = eviction.decide(cache)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
-    layers = stepping.remember(cache, decision, eviction.evict(cache, decision)).evictable
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
+    layers = evictor.remember(cache, decision, eviction.evict(cache, decision)).evictable
     for position in range(50, 58):
         grown = [layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), position) for layer in layers]
         rows = [over_layer(torch.randn(6, 1, 10), layer, Rule(0.3)) for layer in grown]
-        layers = tuple(stepping.step(layer, voting).layer for layer, voting in zip(grown, rows, strict=True))
+        layers = tuple(evictor.step(layer, voting).layer for layer, voting in zip(grown, rows, strict=True))
     assert [layer.lengths for layer in layers] == [(7, 58), (58, 7), (7, 58)]
     assert layers[0].positions[:7].tolist() == [0, 1, *range(53, 58)]
 

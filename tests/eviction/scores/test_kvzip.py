@@ -78,9 +78,9 @@ def test_whole_heads_that_a_repetition_chose_go_on(score: KVzip) -> None:
     (layer,) = eviction.evict(cache, decision).evictable
     assert sorted(layer.lengths) == [7, 40]
     grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 40)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     rows = over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))
-    assert sorted(stepping.step(grown, rows).layer.lengths) == [7, 41]
+    assert sorted(evictor.step(grown, rows).layer.lengths) == [7, 41]
 
 
 def test_one_value_everywhere_is_no_number_to_divide_by() -> None:

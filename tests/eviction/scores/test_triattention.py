@@ -56,11 +56,11 @@ def test_windows_of_an_answer_leave_what_the_published_code_leaves(tmp_path: Pat
     keys = torch.from_numpy(rotated(arrays["keys"], places, frequencies.numpy(), interleaved=False)).float()
     values = torch.from_numpy(arrays["values"])
     score = TriAttention(written(tmp_path / "q", torch.from_numpy(arrays["queries"])[None], frequencies))
-    stepping = IncrementalEviction(Eviction(POLICY, score, Tokens(40)), 40, decoding=True)
+    evictor = IncrementalEviction(Eviction(POLICY, score, Tokens(40)), 40, decoding=True)
     layer: LayerCache = from_dense(0, 6, keys[:, :40], values[:, :40])
     for first, left in zip(range(40, 103, 16), GOLDEN["windows"], strict=False):
         new = slice(first, first + 16)
-        layer = stepping.step(layer.append(keys[:, new], values[:, new], first), None).layer
+        layer = evictor.step(layer.append(keys[:, new], values[:, new], first), None).layer
         assert layer.positions.view(2, 40).tolist() == left
     assert len(GOLDEN["windows"]) == 3
 
@@ -68,14 +68,13 @@ def test_windows_of_an_answer_leave_what_the_published_code_leaves(tmp_path: Pat
 def test_a_head_among_heads_of_other_lengths_has_its_own_statistics() -> None:
     """Head 1 scores in a step as it does beside a head of the same length."""
     score, layer = TriAttention(str(STATISTICS)), random_layer(50)
-    stepping = IncrementalEviction(Eviction(POLICY, score, Tokens(30)), 30, decoding=True)
+    evictor = IncrementalEviction(Eviction(POLICY, score, Tokens(30)), 30, decoding=True)
     kept = torch.arange(50).expand(2, 50) >= torch.tensor([[20], [5]])
     ragged = layer.select(kept)
     assert ragged.lengths == (30, 45)
-    alike = stepping.step(layer.select(torch.arange(50).expand(2, 50) >= 5), None).scores
-    scores = stepping.step(ragged, None).scores
+    alike = evictor.step(layer.select(torch.arange(50).expand(2, 50) >= 5), None).scores
+    scores = evictor.step(ragged, None).scores
     assert torch.allclose(scores[1], alike[1], atol=1e-5) and not torch.allclose(scores[1], alike[0], atol=0.1)
-    assert stepping.step(ragged, None).layer.members is None
 
 
 def test_keys_that_are_numbered_anew_are_scored_where_they_stand() -> None:

@@ -31,7 +31,7 @@ def append(
     values: New,
     order: PerSegment | None,
     segments: Segments,
-    newest: Int[Tensor, "_ 1 1"],
+    newest: Int[Tensor, "1"],
     rotated: bool,
 ) -> None:
     """Write the new pair of every segment to its last slot, its position `newest`, and 0 for its state.
@@ -83,7 +83,7 @@ def evict(
     sinks: PerSegment,
     recent: PerSegment,
     in_place: PerSegment,
-    newest: Int[Tensor, "_ 1 1"],
+    newest: Int[Tensor, "1"],
 ) -> Bool[Tensor, "segments"]:
     """Evict the worst pair of every segment that holds one more than its capacity; which ones have a score that is NaN
     or inf.

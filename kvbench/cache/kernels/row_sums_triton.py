@@ -13,9 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.cache.kernels.column_sums import RESOLVED
+from kvbench.cache.kernels.programs import compiled_sizes
 from kvbench.cache.kernels.ragged_decode import FlatPairs, SegmentLse, SegmentRows, Segments
 from kvbench.cache.kernels.row_sums import MERGES, ROW_TERMS
-from kvbench.cache.kernels.triton import compiled_sizes
 
 BLOCK = 32
 """Pairs that a program holds, with keys and values in float32."""

@@ -1,0 +1,152 @@
+"""The cache of one cell that is evicted from as it grows: the definition that every faster way is tested against.
+
+A layer evicts right after the attention of the newest tokens, whose output is not affected. Positions change only with
+`policy.positions=cache`: kept pairs are then numbered 0, 1, ... again and new tokens follow them.
+"""
+
+import sys
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.kernels.choice import Kernels
+from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, Window, joined
+from kvbench.cache.recurrent import RecurrentState
+from kvbench.eviction.incremental import IncrementalEviction
+from kvbench.eviction.ranking import Ranking
+from kvbench.models.decode.batch import CellPairs, CellRows
+from kvbench.models.rope import KeyReRotation
+
+
+@dataclass
+class EvictingCache:
+    """A cache that evicts as soon as `every` or more tokens were read since its last eviction; None: never.
+
+    cache: the initial cache, with the state that `evictor` added (`IncrementalEviction.remember`); None: empty.
+    max_length: of a sequence; a sliding window of a layer that is at least as long is none. re_rotation: for
+    `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. divides:
+    whether layers are only ranked as they read, and `finish` divides one budget among them. num_tokens: tokens read so
+    far. position: that of the next token. pending: tokens read since the last eviction. peak_bytes: the
+    most bytes held between two forward passes, before a division of the budget. read_bytes: bytes of the tokens read
+    here if nothing were evicted. recurrent: the state of layers without keys.
+    """
+
+    evictor: IncrementalEviction
+    every: int | None
+    cache: KVCache | None = None
+    max_length: int | None = None
+    re_rotation: KeyReRotation | None = None
+    kernels: Kernels = "torch"
+    divides: bool = False
+    num_tokens: int = 0
+    position: int = 0
+    pending: int = 0
+    peak_bytes: int = 0
+    read_bytes: int = 0
+    recurrent: RecurrentState | None = None
+    _layers: dict[int, LayerCache] = field(default_factory=dict)
+    _rows: dict[int, list[Window]] = field(default_factory=dict)
+    _rankings: dict[int, Ranking] = field(default_factory=dict)
+    _taken: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        renumbered = self.evictor.eviction.policy.positions == "cache"
+        assert renumbered == (self.re_rotation is not None), "positions=cache goes with the model's re_rotation"
+        if self.cache is not None:
+            self.num_tokens, self.position = self.cache.num_tokens, self.cache.position
+            self._layers = {layer.index: layer for layer in self.cache.layers}
+            self.recurrent = self.cache.recurrent
+            self.peak_bytes, self.cache = self.cache.bytes_allocated, None
+
+    def attend(self, index: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule) -> CellRows:
+        """Append the new tokens to a layer, attend to all of its pairs, and evict if that is due.
+
+        Raises UserError as `IncrementalEviction.step` does.
+        """
+        held = self._layers[index] if index in self._layers else self._empty(index, len(queries), keys, None)
+        grown, new = held.append(keys, values, self.num_tokens), keys.shape[1]
+        shown = grown
+        if self.re_rotation is not None:  # the model rotates new keys by their slots
+            rotated = grown.state[ROTATED].view(grown.cache_heads, -1).clone()
+            rotated[:, -new:] = torch.arange(grown.lengths[0] - new, grown.lengths[0], device=rotated.device)
+            grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
+            shown = self.re_rotation.show(grown)
+        reads = self.every is not None and (self.evictor.score.inputs.window or self.divides)
+        seen = replace(over_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
+        rows = self._rows.setdefault(index, [])
+        if reads:
+            rows.append(seen)
+            del rows[: -self.evictor.policy.rows(sys.maxsize)]
+        if self.due(new):
+            grown = self._evicted(grown, shown, joined(rows) if rows else None)
+            rows.clear()
+        self._layers[index] = grown
+        return seen.outputs
+
+    def due(self, new: int) -> bool:
+        """Whether the cache evicts after so many further tokens."""
+        return self.every is not None and self.pending + new >= self.every
+
+    def _evicted(self, grown: LayerCache, shown: LayerCache, rows: Window | None) -> LayerCache:
+        """A layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
+        if self.divides:
+            ranked, self._rankings[grown.index] = self.evictor.rank(grown, rows)
+            return ranked
+        if not self.evictor.changes(grown):
+            return grown
+        left = self.evictor.step(shown, rows).layer
+        if self.re_rotation is None:
+            return left
+        held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, left))
+        own = torch.stack([torch.isin(*heads) for heads in zip(held, kept, strict=True)])
+        return replace(left, keys=grown.select(own, left.lengths).keys)  # as they were first rotated
+
+    def finish(self, new: int, elsewhere: int = 0) -> None:
+        """Count tokens as read once all layers have seen them, and divide the budget of those that were ranked.
+
+        elsewhere: bytes of the layers that were taken.
+        """
+        due = self.due(new)
+        self.num_tokens += new
+        self.position += new
+        self.pending = 0 if due else self.pending + new
+        if due and self.re_rotation is not None:
+            self.position = min(self.position, self.evictor.least_capacity)
+        here = KVCache(tuple(self._layers.values()), self.num_tokens).bytes_allocated
+        self.peak_bytes = max(self.peak_bytes, here + elsewhere)
+        if self._rankings:
+            indices = sorted(self._rankings)
+            counts = self.evictor.divide([self._rankings[index] for index in indices], self.num_tokens)
+            for index, kept in zip(indices, counts, strict=True):
+                self._layers[index] = self.evictor.keep(self._layers[index], self._rankings.pop(index), kept).layer
+
+    def take(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+        """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
+        self._taken.add(index)
+        return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
+
+    def _empty(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+        empty = self.evictor.start(index, heads, keys.shape[0], keys)
+        if sliding_window is not None:  # what is never evicted from is cached as the model does
+            return replace(empty, offsets=(0,) * (keys.shape[0] + 1), state={}, sliding_window=sliding_window)
+        rotated = {} if self.re_rotation is None else {ROTATED: keys.new_empty(0, dtype=torch.float32)}
+        return replace(empty, state={**empty.state, **rotated})
+
+    def pending_rows(self, index: int) -> Window | None:
+        """What the tokens of a layer saw that were read since the last eviction, to be held elsewhere."""
+        rows = self._rows.pop(index, [])
+        return joined(rows) if rows else None
+
+    def give(self, layer: LayerCache, rows: Window | None = None) -> None:
+        """Put a layer back, and what its newest tokens saw."""
+        self._layers[layer.index] = layer
+        self._taken.discard(layer.index)
+        if rows is not None:
+            self._rows[layer.index] = [rows]
+
+    def freeze(self) -> KVCache:
+        """The current cache, once a batch that read it is settled."""
+        assert not self._taken, "layers of this cache are held by a batch: settle it first"
+        layers = tuple(self._layers[index] for index in sorted(self._layers))
+        return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)
