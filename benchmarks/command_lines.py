@@ -269,6 +269,7 @@ def _write(folder: Path, policy: str, right: int) -> None:
         "layout": "kv_heads",
         "schedule": "prompt",
         "seed": 1,
+        "code": "c0de00000000",
     }
     description = {"policy": {"name": policy, "window": 16}, "score": {"name": "attn"}}
     cell = content_hash(description)[:16]

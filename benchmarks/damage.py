@@ -7,7 +7,8 @@ damage x command: refused (exit code 2 or 3, and a line), warned (a line names w
 is that of the whole folder), or WRONG. A second table is of a folder with curves, timings and numbers of probes.
 Then every file beside the rows becomes what no reader expects (a FIFO, another type, ...), and every command must end
 within a minute without an internal error. Last, single bits of the rows file are flipped, and those that no reader
-tells of are counted. Ends with 1 if anything is WRONG or silent. Nothing is random but by a fixed seed.
+tells of are counted; then those of `sweeps/` and `processes/`, and the commands that say nothing of a rows file that
+is gone. Ends with 1 if anything is WRONG or silent. Nothing is random but by a fixed seed.
 """
 
 import argparse
@@ -42,11 +43,13 @@ from kvbench.records import (
 )
 from kvbench.records.environment import content_hash
 from kvbench.records.probed import probed, write_probed
+from kvbench.records.row import with_checksum
 from kvbench.report.rows import load_table
 from kvbench.run.launch import Job
 from kvbench.support.errors import MissingFile, UserError
 
 SAMPLES = 12
+CODE = "c0de00000000"
 Commands = dict[str, tuple[str, ...]]
 COMMANDS: Commands = {
     "table": ("report", "table", "--results", "{0}"),
@@ -85,7 +88,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         wrong = table(Path(place), list(DAMAGES)) + side_table(Path(place), list(SIDE_DAMAGES))
         wrong += attacked(Path(place), list(SIDE_FILES))
-        silent = flipped(Path(place) / "flips", options.flips)
+        silent = flipped(Path(place) / "flips", options.flips) + flipped_beside(Path(place) / "beside", options.flips)
+        silent += lost_file(Path(place) / "lost")
     sys.exit(1 if wrong or silent else 0)
 
 
@@ -221,6 +225,48 @@ def flipped(folder: Path, flips: int) -> int:
     return silent
 
 
+def flipped_beside(folder: Path, flips: int) -> int:
+    """Flip single bits of the files of `sweeps/` and `processes/`; returns how many nobody told of."""
+    write(folder)
+    heartbeat = Heartbeat(ResultsFolder(folder), 60.0, 180.0)
+    heartbeat.start()
+    heartbeat.end("finished")
+    draw, silent = random.Random(39), Counter[str]()
+    for name in ("sweeps", "processes"):
+        (path,) = (folder / name).glob("*.json")
+        whole = path.read_bytes()
+        for _ in range(flips):
+            bit = draw.randrange(8 * len(whole))
+            place, mask = bit // 8, 1 << bit % 8
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ mask]) + whole[place + 1 :])
+            code, _, err = output(COMMANDS["status"], folder, folder)
+            silent[name] += code not in (2, 3) and "warning: " not in err
+        path.write_bytes(whole)
+    print(
+        f"{flips} single-bit flips of each: {silent['sweeps']} silent in sweeps/, {silent['processes']} in processes/"
+    )
+    return silent.total()
+
+
+def lost_file(place: Path) -> int:
+    """Print what each command says of a folder whose second rows file is gone; returns how many say nothing."""
+    folder = write(place / "two")
+    more = [replace(row, sample=row.sample + SAMPLES) for row in read_rows(folder)]
+    with Recorder(folder) as recorder:
+        recorder.append(more)
+    ResultsFolder(folder).write_sweep(["task.samples=24"], dict.fromkeys((row.cell for row in more), 2 * SAMPLES))
+    whole, files = Path(shutil.copytree(folder, place / "whole")), sorted((folder / "rows").iterdir())
+    files[-1].unlink()
+    told = {}
+    for name, command in COMMANDS.items():
+        if name != "plot kept":  # shows kept sets, which are all there
+            code, out, err = output(command, folder, whole)
+            told[name] = code in (2, 3) or "rows are missing" in err or "48 of 96 rows done" in out
+    silent = [name for name, is_told in told.items() if not is_told]
+    print(f"a rows file that is gone: {len(told)} commands, {len(silent)} silent {silent}")
+    return len(silent)
+
+
 def write_sides(folder: Path) -> Path:
     """A results folder of two cells, one with curves, one with timings, and numbers of a probe of both."""
     results, draw = ResultsFolder(folder), random.Random(2)
@@ -235,7 +281,14 @@ def write_sides(folder: Path) -> Path:
             results.write_cell(cell, description)
             columns: dict[str, Any] = {"cell": cell, "model": "reference", "task": task, "task_version": "1"}
             columns |= {"context_length": 512, "policy": "h2o", "score": "attn", "budget": "0.1", "variant": None}
-            columns |= {"layout": None, "schedule": "prompt", "seed": 42, "metric": metric, "prompt_sha256": "ab"}
+            columns |= {
+                "code": CODE,
+                "layout": None,
+                "schedule": "prompt",
+                "seed": 42,
+                "metric": metric,
+                "prompt_sha256": "ab",
+            }
             for sample in range(4):
                 sides: dict[str, list[str]] = {"prompts": [PromptRecord.of("ab", "the end", ("right",)).to_json()]}
                 if task == "pg19":
@@ -270,8 +323,10 @@ def write_others(folder: Path) -> None:
     heartbeat.start()
     heartbeat.end("finished")  # `kvbench cancel` would end this process
     (process,) = (folder / "processes").glob("*.json")
+    fields = json.loads(process.read_text())
+    del fields["checksum"]
     others = {
-        "processes/p.json": process.read_text().replace(process.stem, "p"),
+        "processes/p.json": with_checksum(json.dumps(fields | {"name": "p"})) + "\n",
         "processes/p.cancel": "",
         "processes/p.lock": "",
         "jobs/7.json": json.dumps(asdict(Job("7", 1, "2026-01-01T00:00:00+00:00", ("run",)))),
@@ -314,7 +369,12 @@ def write(folder: Path) -> Path:
                 columns |= {"context_length": 512, "budget": "0.1", "variant": "paper", "layout": "kv_heads"}
                 columns |= {"schedule": "prompt", "prompt_tokens": 500, "kept_tokens": float(lengths[0][0])}
                 columns |= {"cache_bytes": 4096, "full_cache_bytes": 40960, "kept_fraction": 0.1, "new_tokens": 5}
-                columns |= {"store": "flat", "prediction": "the number is 8090293", "metric": "string_match_all"}
+                columns |= {
+                    "code": CODE,
+                    "store": "flat",
+                    "prediction": "the number is 8090293",
+                    "metric": "string_match_all",
+                }
                 columns |= {"value": float(draw.random() < right), "kept_sha256": kept[-1].sha256}
                 rows.append(Row(**columns, prompt_sha256=hashlib.sha256(str(sample).encode()).hexdigest()))
             recorder.append(rows, {"kept": [line.to_json() for line in kept]})
@@ -431,8 +491,8 @@ DAMAGES: dict[str, Damage] = {
     "another budget": replaced('"budget": "0.1"', '"budget": "0.2"'),
     "another sample": replaced('"sample": 2,', '"sample": 77,'),
     "another prompt hash": replaced('"prompt_sha256": "', '"prompt_sha256": "0'),
-    "a later schema": replaced('"schema": 5', '"schema": 7'),
-    "an earlier schema": replaced('"schema": 5', '"schema": 4'),
+    "a later schema": replaced('"schema": 6', '"schema": 7'),
+    "an earlier schema": replaced('"schema": 6', '"schema": 4'),
     "another checksum": replaced('"checksum": "', '"checksum": "0'),
     "a misspelt checksum": replaced('"checksum"', '"chdcksum"'),
     "a spliced row": lines(spliced),

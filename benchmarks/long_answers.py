@@ -87,14 +87,14 @@ def measured(engine: Engine, prompt: KVCache, method: str, options: argparse.Nam
         nonlocal cache
         if method == "full":
             return RaggedBatch([begun], engine.tile, room)
-        cache = engine.evicting_cache(stepping, options.every, begun)
+        cache = engine.evicting_cache(evictor, options.every, begun)
         return EvictingBatch([cache], engine.tile, room)
 
     if method != "full":
         eviction = rkv(options.budget) if method == "rkv" else triattention(engine, prompt, options.budget)
         decision = eviction.decide(prompt)
-        stepping = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
-        begun = stepping.remember(prompt, decision, eviction.evict(prompt, decision))
+        evictor = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
+        begun = evictor.remember(prompt, decision, eviction.evict(prompt, decision))
     batch, pair = batch_of(begun, options.tokens), prompt.bytes_allocated / prompt.num_tokens
     long = cache
     for count, part in enumerate(tokens(options.tokens).split(SPAN), 1):

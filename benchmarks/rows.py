@@ -133,6 +133,7 @@ def generated(cells: range, samples: int) -> Iterator[bytes]:
             },
             **{"prediction": " the special magic number is 8090293", "prompt_sha256": name, "output_sha256": name},
             **{"kept_sha256": name, "top2_margin": 6.799571990966797, "environment": "71cea5a54fda"},
+            code="c0de00000000",
         )
         line = json.loads(row.to_json())
         del line["checksum"]

@@ -6,8 +6,10 @@
 (a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell; (c) the full cache against
 `generate`; (d) scoring over prefill; (e) rows a second of the recorder. The model is a random Llama of 30 million
 parameters, or a folder's. Sides are processes that take turns. Ratios are of the seconds of the process: those of the
-wall on a machine with other work count that work too; both are written down. Exits 1 where the answers of (c) differ,
-or more than a tenth of those of (a) for policies whose kept sets both sides define alike.
+wall on a machine with other work count that work too; both are written down. Where answers differ, a line names the
+sides, and for (c) the first token that differs with transformers' logits of both. Exits 1 where those of (c) are not
+nearly tied, or more than a tenth of the answers of (a) differ for policies whose kept sets both sides define alike;
+with `--least`, also where (c), or `generate` once per cell over all cells, is a smaller ratio of processor time.
 
 kvpress needs an environment of its own (transformers below 5.3): made in build/kvpress the first time, about a
 gigabyte. `--kvpress` names a folder of its packages, e.g. of the wheels of `make gpu-bundle`, for this interpreter.
@@ -21,7 +23,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +37,16 @@ BUILD = ROOT / "build"
 SIDES = Path(__file__).parent / "ratios"
 PINS = ("kvpress==0.5.5", "transformers<5.3", "torch==2.13.0")
 QUESTION = 16
+NAMES = {
+    "sweep": "24 cells, kvpress",
+    "one": "one cell, kvpress",
+    "full": "full cache, generate",
+    "generate": "all cells, generate once per cell",
+    "shared": "24 cells, store=shared",
+}
+"""What the ratios of the table compare."""
+TIED = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
+"""Two logits whose distance is a smaller part of the largest one are nearly tied: the sides sum in other orders."""
 EXACT = ("snapkv", "tova", "key_norm", "key_diff", "streaming_llm")
 """Policies of (a) that keep the same pairs on both sides; kvpress answers the sixth over stand-in keys."""
 
@@ -53,6 +65,7 @@ def main() -> None:
     parser.add_argument("--folder")
     parser.add_argument("--no-kvpress", action="store_true")
     parser.add_argument("--kvpress", type=Path, help="a folder with its packages, in place of an environment")
+    parser.add_argument("--least", type=float, nargs=2, metavar=("FULL", "CELLS"), default=(0, 0))
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     folder = options.folder or str(random_llama())
@@ -66,7 +79,7 @@ def main() -> None:
             (options.write / "sweep_ratios.json").write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
             (options.write / "sweep_ratios.md").write_text(table(measured) + "\n", "utf-8")
 
-    same = True
+    faults: list[str] = []
     for tokens in options.tokens:
         request = Request(
             folder, options.dtype, options.device, options.threads, ids(tokens, vocabulary, 1),
@@ -74,16 +87,30 @@ def main() -> None:
         )  # fmt: skip
         parts = measured["lengths"][str(tokens)] = {}
         repeat = max(1, options.repeat * 1024 // max(1024, tokens))
-        for agreed in length(request, repeat, options.turns, theirs, parts):
-            same = same and agreed
+        for fault in length(request, repeat, options.turns, theirs, parts):
+            if fault:
+                faults.append(f"{tokens} tokens: {fault}")
             save()
     print(table(measured))
-    if not same:
-        sys.exit("answers differ where they must not: no result")
+    slow = too_slow(measured, options.least)
+    if slow:
+        sys.exit("\n".join(slow))
+    if faults:
+        sys.exit("\n".join(["answers differ where they must not: no result", *faults]))
 
 
-def length(request: Request, repeat: int, turns: int, theirs: Path | None, measured: dict[str, Any]) -> Iterator[bool]:
-    """Add all ratios at one length, one after the other; whether the answers of each agree where they must.
+def too_slow(measured: dict[str, Any], least: Sequence[float]) -> list[str]:
+    """The ratios of processor time of `--least` that are smaller."""
+    return [
+        f"{tokens} tokens, {NAMES[name]}: {parts[name]['cpu']['ratio']:.2f} times as fast, less than {bound:g}"
+        for tokens, parts in measured["lengths"].items()
+        for name, bound in zip(("full", "generate"), least, strict=True)
+        if parts[name]["cpu"]["ratio"] < bound
+    ]
+
+
+def length(request: Request, repeat: int, turns: int, theirs: Path | None, measured: dict[str, Any]) -> Iterator[str]:
+    """Add all ratios at one length, one after the other; where the answers of each differ though they must not.
 
     Sides alternate, with `turns` processes each but for kvpress' sweep, `repeat` times in a process, after one that
     warms up.
@@ -102,26 +129,53 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
         mine.append(ours(full, "--prompt"))
         plain.append(side(sys.executable, SIDES / "generate_side.py", full, *again))
     measured["full"] = compare(joined(mine), joined(plain))
-    yield mine[0]["answers"] == plain[0]["answers"]
+    answer = mine[0]["answers"][0]
+    if answer == plain[0]["answers"][0]:
+        yield ""
+    else:
+        rival = side(sys.executable, SIDES / "generate_side.py", full, "--rival", json.dumps(answer))
+        words, measured["tie"] = parted(rival["parting"], request.dtype)
+        print(f"{len(request.context)} tokens: {words}", file=sys.stderr)
+        yield "" if measured["tie"] else words
     if theirs is not None:
         mine, their = [], []
         for _ in range(turns):
             mine.append(ours(single))
             their.append(side(str(theirs), SIDES / "kvpress_side.py", single, *again))
         measured["one"] = compare(joined(mine), joined(their))
-        yield True
+        yield ""
     first, masked = ours(many), ours(many, "--store", "shared")
     measured["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
     measured["shared"] = compare(first, masked)
-    yield first["kept"] == masked["kept"]
+    measured["generate"] = compare(first, times(joined(plain), len(request.cells)))
+    cells = zip(request.cells, first["kept"], masked["kept"], strict=True)
+    others = [f"{policy} {pairs}: {flat} and {shared}" for (policy, pairs), flat, shared in cells if flat != shared]
+    yield f"kept pairs of store=flat and store=shared differ: {'; '.join(others)}" if others else ""
     if theirs is not None:
         other = side(str(theirs), SIDES / "kvpress_side.py", many)
         pairs = zip(request.cells, first["answers"], other["answers"], strict=True)
         alike = {f"{policy} {kept}": mine == their for (policy, kept), mine, their in pairs}
         mine = joined([first, *(ours(many) for _ in range(turns - 1))])
         measured["sweep"] = compare(mine, other) | {"same_answers": alike}
-        exact = [same for cell, same in alike.items() if cell.split()[0] in EXACT]
-        yield sum(exact) >= 0.9 * len(exact)  # float32: a near tie may end otherwise
+        exact = {cell: same for cell, same in alike.items() if cell.split()[0] in EXACT}
+        others = [cell for cell, same in exact.items() if not same]
+        words = f"answers of kvbench and kvpress differ in {len(others)} of {len(exact)} cells: {', '.join(others)}"
+        yield words if len(others) > 0.1 * len(exact) else ""  # float32: a near tie may end otherwise
+
+
+def parted(parting: dict[str, Any] | None, dtype: str) -> tuple[str, bool]:
+    """What to say of two answers over the full cache that differ, and whether it is a near tie."""
+    if parting is None:
+        return "full cache: kvbench and transformers' generate differ, but not when generate runs again", False
+    (theirs, ours), (their_logit, our_logit) = parting["tokens"], parting["logits"]
+    distance = abs(their_logit - our_logit) / parting["size"]
+    tied = distance < TIED[dtype]
+    return (
+        f"full cache, new token {parting['place']}: kvbench chooses {ours}, transformers' generate {theirs}; its "
+        f"logits are {our_logit:.7g} and {their_logit:.7g}, apart by {distance:.1e} of the largest: "
+        + ("a near tie" if tied else "no tie, a fault of one side"),
+        tied,
+    )
 
 
 def recorder() -> dict[str, Any]:
@@ -152,6 +206,11 @@ def joined(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: [second for run in runs for second in run[name]] for name in ("wall", "cpu")}
 
 
+def times(side: dict[str, Any], cells: int) -> dict[str, Any]:
+    """The seconds of a side for so many cells, one after the other."""
+    return {name: [cells * second for second in seconds] for name, seconds in side.items()}
+
+
 def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """Seconds of both sides, and how many times ours the medians of theirs are."""
     ratios = {name: statistics.median(theirs[name]) / statistics.median(ours[name]) for name in ("wall", "cpu")}
@@ -162,14 +221,8 @@ def table(measured: dict[str, Any]) -> str:
     """The result in Markdown."""
     lines = [", ".join(f"{name} {value}" for name, value in measured["machine"].items()), ""]
     lines += ["| tokens | what | kvbench | other | ratio | ratio by the wall |", "|---|---|---|---|---|---|"]
-    names = {
-        "sweep": "24 cells, kvpress",
-        "one": "one cell, kvpress",
-        "full": "full cache, generate",
-        "shared": "24 cells, store=shared",
-    }
     for tokens, parts in measured["lengths"].items():
-        for name, words in names.items():
+        for name, words in NAMES.items():
             if name in parts:
                 cpu, wall = parts[name]["cpu"], parts[name]["wall"]
                 mine, their = statistics.median(cpu["ours"]), statistics.median(cpu["theirs"])

@@ -10,7 +10,7 @@ readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
 memory    25 and 35 GB of the device for an 8B shape at 32K, which forces smaller batches and blocks
 devices   layers on two devices: caches beside their weights, logits as on one
 kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
-blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/triton.py
+blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/programs.py
 
 Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl, written as it comes.
 A part that runs for nine minutes is stopped, and what it had stays. FOLDER holds results alone, few and small; rows,
@@ -182,11 +182,11 @@ def readers(hour: Hour) -> bool:
     """Every way to read a cache."""
     shape = "shape/tiny-llama" if hour.small else "shape/llama3.1-8b"
     size = ("task.samples=1", f"task.context_length={256 if hour.small else 1024}", "task.max_new_tokens=4")
-    few = "policy=snapkv" if hour.small else "policy=snapkv,ada_snapkv"
+    few = ("policy=snapkv" if hour.small else "policy=snapkv,ada_snapkv", "reference=none")
     runs = {
         "policies": (f"model={shape}", "policy=full,snapkv" if hour.small else f"policy={POLICIES}"),
-        "stores": (f"model={shape}", few, "store=shared,int4,kivi2"),
-        "decode_every": (f"model={shape}", few, "schedule.decode_every=1"),
+        "stores": (f"model={shape}", *few, "store=shared,int4,kivi2"),
+        "decode_every": (f"model={shape}", *few, "schedule.decode_every=1"),
         "gemma": ("model=shape/tiny-gemma2", "policy=full,snapkv"),
         "gpt_oss": ("model=shape/tiny-gpt-oss", "policy=full,snapkv"),
     }
@@ -236,7 +236,7 @@ def blocks(hour: Hour) -> bool:
     interpreted = {"TRITON_INTERPRET": "1"} if hour.small else {}
     command = ("-m", "benchmarks.first_hour.blocks", *(["--small"] if hour.small else []))
     code, text = hour.run(*command, figures="blocks", **interpreted)
-    shutil.copy(ROOT / "kvbench" / "cache" / "kernels" / "triton.py", hour.out)  # with the table of the fastest
+    shutil.copy(ROOT / "kvbench" / "cache" / "kernels" / "programs.py", hour.out)  # with the table of the fastest
     if code:
         hour.figure("blocks", code=code, says=text.splitlines()[-5:])
     return code == 0

@@ -3,7 +3,7 @@
     python -m benchmarks.first_hour.blocks [--small]
 
 Prints a JSON line for each combination and for each winner, whose line is written into MEASURED of
-kvbench/cache/kernels/triton.py. A combination that the GPU refuses, or whose results differ, is no candidate. --small
+kvbench/cache/kernels/programs.py. A combination that the GPU refuses, or whose results differ, is no candidate. --small
 runs in Triton's interpreter (TRITON_INTERPRET=1) and writes nothing.
 """
 
@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpu_check.arrays import layer, segments
 from benchmarks.gpu_check.clock import times
-from kvbench.cache.kernels import triton as kernels
+from kvbench.cache.kernels import column_sums_triton, programs, ragged_decode_triton
 
 TABLE = "MEASURED: dict[tuple[str, tuple[int, int], int], dict[str, int]] = {"
 
@@ -37,16 +37,16 @@ def main() -> None:
             sums = layer(32, 32768, 32, 8, 128, dtype, device)
             pairs = segments([4096] * 64, 4, 128, dtype, device)
         work = {
-            "column_sums": lambda of=sums: kernels.column_sums(*of.arrays(), of.scaling, ("obcache_joint",))[
+            "column_sums": lambda of=sums: column_sums_triton.column_sums(*of.arrays(), of.scaling, ("obcache_joint",))[
                 "obcache_joint"
             ],
-            "ragged_decode": lambda of=pairs: kernels.ragged_decode(*of.arrays, 0.1, longest=4096)[0],
+            "ragged_decode": lambda of=pairs: ragged_decode_triton.ragged_decode(*of.arrays, 0.1, longest=4096)[0],
         }
         for kernel, launch in work.items():
             key, expected, timed = (kernel, capability, dtype.itemsize), launch(), []
             for block, warps, stages in combinations:
                 sizes = {"BLOCK": block, "num_warps": warps, "num_stages": stages}
-                kernels.MEASURED[key] = sizes
+                programs.MEASURED[key] = sizes
                 figure: dict[str, Any] = {"kernel": kernel, "dtype": str(dtype), **sizes}
                 try:
                     error = ((launch() - expected).abs().max() / expected.abs().max()).item()
@@ -56,7 +56,7 @@ def main() -> None:
                 print(json.dumps(figure), flush=True)
                 if "ms" in figure and figure["error"] < 1e-2:
                     timed.append((figure["ms"], sizes))
-            del kernels.MEASURED[key]
+            del programs.MEASURED[key]
             if timed:
                 fastest = min(timed, key=lambda pair: pair[0])
                 print(json.dumps({"kernel": kernel, "dtype": str(dtype), "fastest": fastest[1], "ms": fastest[0]}))
@@ -66,7 +66,7 @@ def main() -> None:
 
 def write(key: tuple[str, tuple[int, int], int], sizes: dict[str, int]) -> None:
     """Put the line of a winner into the table, in place of an earlier one."""
-    path = Path(kernels.__file__)
+    path = Path(programs.__file__)
     lines = [
         line for line in path.read_text("utf-8").splitlines() if not line.startswith(f"    {key!r}:".replace("'", '"'))
     ]

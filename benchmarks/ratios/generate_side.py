@@ -1,6 +1,9 @@
 """transformers' side of a comparison: `generate` over the full cache, prompt after prompt, in our own environment.
 
-python benchmarks/ratios/generate_side.py ASKED.json [--repeat N]
+    python benchmarks/ratios/generate_side.py REQUEST.json [--repeat N] [--rival TOKENS]
+
+With `--rival`, a JSON list of another side's answer, it answers once and prints where the two part: the place, both
+tokens with their logits there, and the largest logit in magnitude.
 """
 
 import argparse
@@ -22,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("request")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--rival", type=json.loads)
     options = parser.parse_args()
     request = read(options.request)
     torch.set_num_threads(request.threads)
@@ -30,7 +34,7 @@ def main() -> None:
     model = model.to(request.device).eval()
     ids = torch.tensor([request.context + request.question], device=request.device)
     measured: dict[str, Any] = {"wall": [], "cpu": []}
-    for repeat in range(options.repeat + 1):  # the first one warms up
+    for repeat in range(1 if options.rival else options.repeat + 1):  # the first one warms up
         wall, cpu = time.perf_counter(), time.process_time()
         with torch.inference_mode():
             whole = model.generate(
@@ -41,7 +45,20 @@ def main() -> None:
         if repeat:
             measured["wall"].append(time.perf_counter() - wall)
             measured["cpu"].append(time.process_time() - cpu)
+    if options.rival:
+        measured["parting"] = parting(model, ids[0].tolist(), measured["answers"][0], options.rival)
     print(json.dumps(measured))
+
+
+def parting(model: Any, prompt: list[int], mine: list[int], rival: list[int]) -> dict[str, Any] | None:
+    """Where two answers part: the place, both tokens with their logits, and the size of the logits; None: nowhere."""
+    place = next((place for place, pair in enumerate(zip(mine, rival, strict=True)) if len(set(pair)) > 1), None)
+    if place is None:
+        return None
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + mine[:place]], device=model.device), logits_to_keep=1).logits[0, -1]
+    tokens = [mine[place], rival[place]]
+    return {"place": place, "tokens": tokens, "logits": logits[tokens].tolist(), "size": float(logits.abs().max())}
 
 
 if __name__ == "__main__":

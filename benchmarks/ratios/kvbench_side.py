@@ -29,9 +29,10 @@ from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
-from kvbench.models.batch_invariance import use_onednn
 from kvbench.models.engine import Engine
+from kvbench.models.linear_layers import use_products
 from kvbench.models.loading.load import LoadedModel, make_deterministic, suit_cpu, widen
+from kvbench.models.loading.products import chosen_products
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
@@ -166,7 +167,8 @@ def loaded(request: Request) -> LoadedModel:
     model: Any = AutoModelForCausalLM.from_pretrained(request.folder, dtype=getattr(torch, request.dtype))
     model = model.to(request.device).eval()
     widen(model)
-    use_onednn(model)
+    if (products := chosen_products(model, "auto")) is not None:
+        use_products(model, products)
     bridge.attach(model)
     cuda = request.device.startswith("cuda")
     length = model.config.max_position_embeddings

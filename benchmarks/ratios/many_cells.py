@@ -37,6 +37,7 @@ SETTINGS = (
     "task.context_length=512",
     "task.max_new_tokens=16",
     "model.threads=1",
+    "reference=none",
 )
 
 

@@ -2,7 +2,7 @@
 
 Two things can change the last bits of a row on a CPU:
 
-- A matrix product may sum in another order when it has another number of rows. Products of `OneDnnLinear` do not.
+- A matrix product may sum in another order when it has another number of rows. Those of `linear_layers` need not.
   Models with others are read in passes of the whole batch, or of fewer rows that gave the same bits in a trial.
 - Functions such as SiLU run over vectors of numbers. What is left over at the end of a tensor, or of a thread's share
   of it, is computed by a scalar routine with other last bits: rows are added, in a whole batch too, until nothing is.
@@ -15,12 +15,11 @@ from math import ceil
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kvbench.models import bridge
+from kvbench.models.linear_layers import PaddedLinear, linear_layers_agree
 from kvbench.models.loading.architecture import stateful_layers
 
 DRAWS = 2
@@ -40,67 +39,6 @@ VECTOR_BYTES = 128
 """Most bytes per step of a vector loop: two AVX-512 registers. AVX2 uses half of that."""
 GRAIN = 2**15
 """Numbers from which on torch splits a tensor over threads."""
-LINEAR_ROWS = (1, 2, 3, 5, 8, 13, 16, 24, 33, 64, 100)
-"""Numbers of rows that must give the bits of `TOGETHER` rows in a linear layer."""
-TOGETHER = 128
-LEAST_ROWS = 4
-"""Fewest rows of a linear layer: fewer are not faster, and a single row is summed in another order."""
-
-
-class OneDnnLinear(nn.Module):
-    """A linear layer in float32 on a CPU that gives a row the same bits in any number of rows.
-
-    torch multiplies a single row by another routine than several rows. oneDNN, with a weight in its own layout, sums
-    every row alike and is faster, but does not promise it: `linear_layers_agree` tries every shape of a model.
-    """
-
-    def __init__(self, plain: nn.Linear) -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.bias = plain.in_features, plain.out_features, plain.bias
-        self._laid_out = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach().contiguous(), None)
-
-    @property
-    def weight(self) -> Float[Tensor, "out_features in_features"]:
-        """The matrix in the usual layout, converted at each call."""
-        return self._laid_out.to_dense()
-
-    def forward(self, inputs: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        """Multiply; fewer rows than `LEAST_ROWS` are padded."""
-        rows = inputs.reshape(-1, self.in_features)
-        num_rows = rows.shape[0]
-        if num_rows == 1:
-            rows = rows.expand(LEAST_ROWS, -1)
-        elif num_rows < LEAST_ROWS:
-            rows = F.pad(rows, (0, 0, 0, LEAST_ROWS - num_rows))
-        outputs = torch.ops.mkldnn._linear_pointwise(rows, self._laid_out, self.bias, "none", [], "")
-        return outputs[:num_rows].view(*inputs.shape[:-1], self.out_features)
-
-
-def use_onednn(model: Any) -> None:
-    """Replace the linear layers of a float32 model on a CPU if torch has oneDNN; otherwise do nothing."""
-    weights = model.get_input_embeddings().weight
-    if weights.device.type != "cpu" or weights.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
-        return
-    for module in list(model.modules()):
-        for name, part in list(module.named_children()):
-            if type(part) is nn.Linear and part.weight.dtype == torch.float32:
-                setattr(module, name, OneDnnLinear(part))
-
-
-@torch.inference_mode()
-def linear_layers_agree(model: Any) -> bool:
-    """Whether all linear layers are `OneDnnLinear` and a row has the same bits in any batch, tried for each shape."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear | OneDnnLinear)]
-    by_shape = {(layer.out_features, layer.in_features): layer for layer in layers if isinstance(layer, OneDnnLinear)}
-    if not by_shape or any(isinstance(layer, nn.Linear) for layer in layers):
-        return False
-    generator = torch.Generator().manual_seed(0)
-    for layer in by_shape.values():
-        inputs = torch.randn(TOGETHER, layer.in_features, generator=generator)
-        outputs = layer(inputs)
-        if not all(torch.equal(layer(inputs[:rows]), outputs[:rows]) for rows in LINEAR_ROWS):
-            return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -183,17 +121,21 @@ def same_bits(
 
 
 class _CallRecorder(TorchDispatchMode):
-    """The products and inexact functions that torch runs in a pass over one token."""
+    """The products outside of padded linear layers, and the inexact functions, that torch runs in a pass over a token.
+
+    in_layer: such a layer is running.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.in_layer = False
         self.widths: set[int] = set()
         self.products: set[str] = set()
         self.itemsize = 4
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__.removesuffix("_")
-        if name in PRODUCTS:
+        if name in PRODUCTS and not self.in_layer:
             self.products.add(name)
         if name in INEXACT:
             self.widths.add(result.numel())
@@ -206,8 +148,16 @@ def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
     recorder, reader, ids = _CallRecorder(), bridge.TrialReader(), torch.zeros(1, 1, dtype=torch.long)
     if stateful_layers(model.config):  # answers begin with the state of a prompt
         bridge.logits(model, ids, FIRST - 1, reader, 1)
+    hooks = [
+        register(lambda *_, entered=entered: setattr(recorder, "in_layer", entered))
+        for layer in model.modules()
+        if isinstance(layer, PaddedLinear)
+        for register, entered in ((layer.register_forward_pre_hook, True), (layer.register_forward_hook, False))
+    ]
     with recorder:
         bridge.logits(model, ids, FIRST, reader, 1)
+    for hook in hooks:
+        hook.remove()
     vector = VECTOR_BYTES // recorder.itemsize
     return BatchInvariance(widths=tuple(sorted(recorder.widths)), vector=vector), recorder.products
 

@@ -97,6 +97,11 @@ _layer: ContextVar[int | None] = ContextVar("kvbench_layer", default=None)
 _traits: WeakKeyDictionary[Any, "Traits"] = WeakKeyDictionary()
 
 
+def reads_alone() -> bool:
+    """Whether the pass that is running reads a prompt by itself, so that no other row can meet its rows later."""
+    return getattr(_reader.get(), "alone", False)
+
+
 class Traits(NamedTuple):
     """How a model class differs in a pass from Llama's.
 

@@ -27,15 +27,19 @@ from kvbench.eviction.scores.score import AttentionCall, Projection, Repeat, Sco
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
-from kvbench.models.decode.evicting_batch import EvictingBatch, EvictingCache
+from kvbench.models.decode.evicting_batch import EvictingBatch
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
 from kvbench.models.decode.next_token import Choose, greedy
-from kvbench.models.prefill import Attend, BlockReader, Prefill
+from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, repeated
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
 from kvbench.support.errors import UserError
 
 CudaGraph = Literal["auto", "never"]
+NARROWED = 0.75
+"""The part of the cells of a batch still running at which it is narrowed to them: copying their pairs takes less time
+than a few steps of the others."""
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: the logits of every cell over its cache are in memory at once."""
 
@@ -178,9 +182,7 @@ class Engine:
         cache = reader.freeze()
         return self._prefilled(cache, logits, cache.bytes_held)
 
-    def _read_prompt(
-        self, ids: Int[Tensor, "tokens"], block: int, reader: Prefill | BlockReader
-    ) -> Float[Tensor, "vocabulary"]:
+    def _read_prompt(self, ids: Int[Tensor, "tokens"], block: int, reader: Prefill) -> Float[Tensor, "vocabulary"]:
         """Logits of the last token of a prompt that is read block by block."""
         logits = torch.empty(0)
         for part in ids.to(self.device).split(block):
@@ -189,18 +191,14 @@ class Engine:
         return logits
 
     @torch.inference_mode()
-    def prefill_evicting(self, ids: Int[Tensor, "tokens"], stepping: IncrementalEviction, block: int) -> Prefilled:
+    def prefill_evicting(self, ids: Int[Tensor, "tokens"], evictor: IncrementalEviction, block: int) -> Prefilled:
         """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks attend to what is kept.
 
         Raises UserError for a model whose rotation depends on the length of a pass, as the next methods do.
         """
         self._check_block(block)
         self._check_prompt(ids)
-        if stepping.divides:
-            reader = BlockReader(stepping, self.max_length, self.kernels)
-            logits = self._read_prompt(ids, block, reader)
-            return self._prefilled(reader.freeze(), logits, reader.read_bytes)
-        cache, logits = self.evicting_cache(stepping, 1), torch.empty(0)
+        cache, logits = replace(self.evicting_cache(evictor, 1), divides=evictor.divides), torch.empty(0)
         batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
         for part in ids.to(self.device).split(block):
             logits = bridge.forward(self.model, part[None], batch.positions, batch)[0]
@@ -241,8 +239,8 @@ class Engine:
         """Answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
 
         Without a `question`, the first token comes from the logits of the prefill; with one, each cell reads it first.
-        No `stop` token is chosen among the first `at_least` tokens. Stopped and failed cells stay in the batch, so that
-        the matrix shapes of the others do not change.
+        No `stop` token is chosen among the first `at_least` tokens. Where tokens are not drawn, a batch that can narrow
+        does so when a quarter of its cells have stopped.
         """
         clock = time.perf_counter()
         logits, answers = prefilled.logits.expand(batch.cells, -1), [Generation() for _ in range(batch.num_active)]
@@ -253,14 +251,17 @@ class Engine:
             for cell in batch.failures:
                 answers[cell].running = False
             for chosen in block:
-                running = [cell for cell, answer in enumerate(answers) if answer.running]
-                for cell in running:
-                    token, gap = chosen[cell]
+                running = [(row, cell) for row, cell in enumerate(batch.order) if answers[cell].running]
+                for row, cell in running:
+                    token, gap = chosen[row]
                     answers[cell].add(int(token), gap, seconds / len(running), stop)
                     if not answers[cell].running:
                         batch.close(cell)
-            if not any(answer.running for answer in answers):
+            left = [cell for cell in batch.order if answers[cell].running]
+            if not left:
                 break
+            if choose is greedy and len(left) <= NARROWED * len(batch.order):
+                batch.narrow(left)
         return answers
 
     def _blocks(
@@ -292,7 +293,10 @@ class Engine:
             if step < at_least:
                 logits = logits.index_fill(-1, forbidden, -math.inf)
             tokens, gaps = choose(logits, step)
+            order = batch.order
             yield [torch.stack((tokens.double(), gaps), dim=1).tolist()]  # one wait for the device
+            if batch.order != order:
+                tokens = tokens[[order.index(cell) for cell in batch.order]]
             if step + 1 < steps:
                 logits = self.read(batch, tokens[:, None])
 
@@ -370,11 +374,11 @@ class Engine:
         return logits[:, num_logits - last :]
 
     def evicting_cache(
-        self, stepping: IncrementalEviction, every: int | None, cache: KVCache | None = None
+        self, evictor: IncrementalEviction, every: int | None, cache: KVCache | None = None
     ) -> EvictingCache:
         """A cache of this model that evicts as it grows."""
-        re_rotation = self.re_rotation if stepping.eviction.policy.positions == "cache" else None
-        return EvictingCache(stepping, every, cache, self.max_length, re_rotation, self.kernels)
+        re_rotation = self.re_rotation if evictor.eviction.policy.positions == "cache" else None
+        return EvictingCache(evictor, every, cache, self.max_length, re_rotation, self.kernels)
 
     @cached_property
     def re_rotation(self) -> KeyReRotation:

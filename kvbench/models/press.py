@@ -5,6 +5,7 @@ the rotary tables. kvpress is imported only when a press is built, and nothing o
 """
 
 import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from kvbench.eviction.budget import Budget, parse_budget
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.models.loading.architecture import refused
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.plugins import plugin_packages
 from kvbench.support.text import closest
 
 INSTALL = "pip install 'kvbench[kvpress]' and then pip install --no-deps kvpress==0.5.5"
@@ -47,10 +49,10 @@ _loaded: WeakKeyDictionary[Any, dict["Press", Any]] = WeakKeyDictionary()
 class Press(Score):
     """The scores of a press, one row per KV head, built and seeded anew for every layer.
 
-    press: a class of kvpress with a method `score`, or package.module.Class. args: its arguments; a press in them is
-    its name, or {press: NAME, args: {...}}. reads: `cache`, keys and values alone, which are read after the prefill;
-    `prompt`, hidden states and the module too, layer by layer in one pass over the prompt; null: `cache` where a
-    press of kvpress reads no more. seed: of the random numbers that a press draws. budget: of the cell, if scores
+    press: a class of kvpress with a method `score`, or package.module.Class of a plugin. args: its arguments; a press
+    in them is its name, or {press: NAME, args: {...}}. reads: `cache`, keys and values alone, which are read after the
+    prefill; `prompt`, hidden states and the module too, layer by layer in one pass over the prompt; null: `cache` where
+    a press of kvpress reads no more. seed: of the random numbers that a press draws. budget: of the cell, if scores
     depend on it.
 
     Raises UserError for an unknown press, one that is no score, and arguments that it refuses; MissingFile if kvpress
@@ -177,6 +179,13 @@ def _class_of(setting: str, name: str) -> Any:
     if name in REFUSED:
         raise UserError(f"{setting}={name} is no score: {REFUSED[name]}")
     package, _, attribute = name.rpartition(".")
+    allowed, outer = ["kvpress", *plugin_packages()], package.partition(".")[0]
+    if "." in name and outer not in allowed and package not in sys.modules:
+        raise UserError(
+            f"{setting}={name}: {outer or 'no package'} is not installed as a plugin, and kvbench imports no other "
+            f"modules by name: allowed: a class of {', '.join(allowed)} (docs/plugins.md), or of a module that your "
+            "own program has imported"
+        )
     try:
         module = imported(package or "kvpress")
     except ImportError as error:

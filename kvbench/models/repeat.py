@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -51,6 +51,8 @@ def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPas
 
 class FrozenCacheReader:
     """A reader of tokens that follow a cache and attend to it and, causally, to each other; none of them is cached."""
+
+    alone: ClassVar[bool] = True
 
     def __init__(self, cache: KVCache, max_length: int | None, attend: Attend, record: Record) -> None:
         self._layers = {layer.index: layer for layer in cache.layers}

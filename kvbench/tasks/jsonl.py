@@ -25,7 +25,7 @@ class Line:
     def read(self) -> Row:
         """The JSON object. Raises UserError for anything else."""
         try:
-            row = json.loads(self.content.decode("utf-8"))
+            row = json.loads(self.content.decode("utf-8"), object_pairs_hook=_unrepeated)
         except UnicodeDecodeError as error:
             raise UserError(f"not UTF-8: {error.reason} at byte {error.start}") from None
         except RecursionError:
@@ -35,6 +35,15 @@ class Line:
         if not isinstance(row, dict):
             raise UserError(f"not a JSON object but {type(row).__name__}")
         return row
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for a key that it has twice: only one of the values would count."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise ValueError(f"the key {twice[:80]!r} stands in one object twice: leave one of them out")
+    return content
 
 
 def rows(root: str | None, name: str, indices: Collection[int] | None = None) -> Iterator[Line]:

@@ -88,6 +88,8 @@ class OwnFile(jsonl.RowTask):
         def read(index: int, row: jsonl.Row) -> Sample:
             (context, messages), question = _parts(row)
             text, answers = context or "".join(content + GAP for _, content in messages), jsonl.texts(row, "answers")
+            if blank := [answer for answer in answers if not answer.strip()]:
+                raise UserError(f"its answers have {blank[0]!r}, which every prediction would match: write the answer")
             return Sample(index, self.name, text, question, "", answers, self.max_new_tokens, messages=messages)
 
         return read

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from kvbench.eviction.allocation.heads import SafeguardHeads
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
@@ -18,24 +19,25 @@ from kvbench.models.batch_invariance import (
     functions_of,
     invariance_of,
     same_bits,
-    use_onednn,
 )
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
+from kvbench.models.linear_layers import LAYERS, Products, linear_layers_agree, use_products
 from tests.models.conftest import tiny_llama
 
 
-@pytest.mark.parametrize("onednn", [False, True], ids=["torch", "oneDNN"])
-def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor, onednn: bool) -> None:
+@pytest.mark.parametrize("products", [None, *LAYERS])
+def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor, products: Products | None) -> None:
     model = tiny_llama()
-    if onednn:
-        use_onednn(model)
+    if products is not None:
+        use_products(model, products)
     bridge.attach(model)
     generated = []
     question = torch.arange(11)
     few = invariance_of(model, 16)
-    assert few.any_rows == onednn
-    assert [few.rows(16, cells, 11) for cells in (1, 3, 7)] == ([4, 4, 8] if onednn else [16] * 3)
+    assert few.any_rows == (products is not None and linear_layers_agree(model))
+    assert products in (None, "torch") or few.any_rows, "torch's products depend on the processor"
+    assert [few.rows(16, cells, 11) for cells in (1, 3, 7)] == ([4, 4, 8] if few.any_rows else [16] * 3)
     for narrow in (BatchInvariance(), few):
         engine = Engine(model, tile=16, batch_invariance=narrow)
         prefilled = engine.prefill(prompt, {16})
@@ -48,6 +50,35 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
             answers = engine.generate(prefilled, RaggedBatch(caches, engine.tile, 20), (), question=question)
             generated.append([(answer.ids, answer.top2_margin) for answer in answers])
     assert generated[:3] == generated[3:]
+
+
+@pytest.mark.parametrize("products", [None, *LAYERS])
+def test_stopped_cells_leave_the_batch_and_change_no_bit(
+    prompt: torch.Tensor, products: Products | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells that stop at different steps; the policies keep heads of equal and of different lengths."""
+    model = tiny_llama()
+    if products is not None:
+        use_products(model, products)
+    bridge.attach(model)
+    engine = Engine(model, tile=8, batch_invariance=invariance_of(model, 8))
+    prefilled = engine.prefill(prompt, {16})
+    policies = (Policy("snapkv", recent=8), Policy("ada_snapkv", recent=8, heads=SafeguardHeads(alpha=0.2)))
+    shares = [(policy, f"0.{share}") for share in (2, 4, 6, 8) for policy in policies]
+    caches = [Eviction(policy, Attention(), parse_budget(share))(prefilled.cache) for policy, share in shares]
+
+    def answers(narrows: bool, stop: tuple[int, ...]) -> tuple[list[tuple[Any, float]], list[int], list[int]]:
+        batch = RaggedBatch(caches, engine.tile, 30)
+        if not narrows:
+            monkeypatch.setattr(batch, "narrow", lambda cells: None)
+        generated = engine.generate(prefilled, batch, stop, question=torch.arange(5))
+        return [(answer.ids, answer.top2_margin) for answer in generated], batch.order, batch.peak_bytes
+
+    whole = answers(False, ())[0]
+    stop = tuple({ids[step] for (ids, _), step in zip(whole, (3, 5, 9, 9, 14, 14, 20, 20), strict=True)})
+    kept, narrowed = answers(False, stop), answers(True, stop)
+    assert narrowed[0] == kept[0] and narrowed[2] == kept[2]
+    assert len({len(ids) for ids, _ in kept[0]}) > 1 and kept[1] == list(range(8)) != narrowed[1]
 
 
 def test_passes_end_where_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +134,7 @@ def test_equal_cells_have_equal_bits_wherever_they_stand(dtype: torch.dtype, cel
 def test_models_that_multiply_otherwise_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A product of all rows that is no linear layer: the numbers of rows that agree are all that is known."""
     model = tiny_llama()
-    use_onednn(model)
+    use_products(model, "onednn")
     bridge.attach(model)
     norm = type(model.model.norm).forward
     monkeypatch.setattr(type(model.model.norm), "forward", lambda self, x: norm(self, x) + 0 * (x @ torch.ones(48, 48)))

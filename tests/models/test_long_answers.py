@@ -29,9 +29,9 @@ def test_bytes_repeat_buffer_by_buffer(eviction: Eviction) -> None:
     engine = Engine(model, tile=1, max_length=512)
     prompt = engine.prefill(torch.arange(3, 13), {8}).cache
     decision = eviction.decide(prompt)
-    stepping = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
-    evicted = stepping.remember(prompt, decision, eviction.evict(prompt, decision))
-    cache = engine.evicting_cache(stepping, EVERY, evicted)
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
+    evicted = evictor.remember(prompt, decision, eviction.evict(prompt, decision))
+    cache = engine.evicting_cache(evictor, EVERY, evicted)
     batch, most = EvictingBatch([cache], 1, ANSWER), []
     for step in range(1, ANSWER + 1):
         engine.read(batch, torch.tensor([[3 + step % 90]]))

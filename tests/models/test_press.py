@@ -31,6 +31,13 @@ from tests.models.families import tiny
 
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 PLAIN = Policy("plain")
+
+
+@pytest.fixture(autouse=True)
+def _tests_are_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvbench.models.press.plugin_packages", lambda: ["tests"])
+
+
 kvpress_only = pytest.mark.skipif(find_spec("kvpress") is None, reason="kvpress is not installed (docs/presses.md)")
 
 

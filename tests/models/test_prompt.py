@@ -64,6 +64,19 @@ def test_a_chat_template_is_used_when_there_is_one(tokenizer: Any) -> None:
     assert decoded(tokenizer, system) == ("<|system|>Be brief.<|user|>Hi.<|bot|> So", "")
 
 
+@pytest.mark.parametrize("template", [TURNS, None])
+def test_the_tail_is_what_follows_the_users_text_in_a_template(tokenizer: Any, template: str | None) -> None:
+    """The end of the template and the answer prefix; nothing of a raw prompt, or where the question comes later."""
+    tokenizer.chat_template = template
+    prompt = build(tokenizer, sample("The magic number is 7.", " What is it?", " It is"), ALL, 100)
+    end = tokenizer.decode(prompt.context[len(prompt.context) - prompt.tail :])
+    assert end == ("<|bot|> It is" if template else "")
+    before = build(
+        tokenizer, sample("The magic number is 7.", " What is it?", " It is"), ALL, 100, evict_after="context"
+    )
+    assert before.tail == 0
+
+
 @pytest.mark.parametrize("era", ["2024", "2026"])
 @pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_2", "vt", "cwe", "fwe"])
 def test_a_prompt_of_ruler_fits_its_length_with_a_template(tokenizer: Any, name: str, era: str) -> None:

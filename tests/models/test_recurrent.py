@@ -134,10 +134,10 @@ def test_growing_caches_carry_their_state_on(family: str) -> None:
     with torch.inference_mode():
         expected = model(ids[None], use_cache=False).logits[0]
     bridge.attach(model)
-    engine, stepping = Engine(model, tile=3, max_length=512), IncrementalEviction(TOVA, 1000)
-    prefilled = engine.prefill_evicting(PROMPT, stepping, 13)
+    engine, evictor = Engine(model, tile=3, max_length=512), IncrementalEviction(TOVA, 1000)
+    prefilled = engine.prefill_evicting(PROMPT, evictor, 13)
     assert difference(prefilled.logits, expected[len(PROMPT) - 1]) < limit(family)
-    caches = [engine.evicting_cache(stepping, 1, prefilled.cache) for _ in range(2)]
+    caches = [engine.evicting_cache(evictor, 1, prefilled.cache) for _ in range(2)]
     for part in ANSWER.split(3):  # every batch goes on from the caches of the last one
         batch = EvictingBatch(caches, engine.tile, len(part))
         for token in part:
@@ -145,4 +145,4 @@ def test_growing_caches_carry_their_state_on(family: str) -> None:
         batch.settle()
     assert difference(logits[:2], expected[-1].expand(2, -1)) < limit(family)
     losses = torch.nn.functional.cross_entropy(expected[:-1], ids[1:], reduction="none")
-    assert difference(engine.nll(ids, [engine.evicting_cache(stepping, None)], 7)[0], losses) < limit(family)
+    assert difference(engine.nll(ids, [engine.evicting_cache(evictor, None)], 7)[0], losses) < limit(family)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kvbench.models.loading.spec import read_json
+from kvbench.models.loading.spec import quantization_settings, read_json
 from kvbench.support.errors import MissingFile, UserError
 
 LAYER_TYPES = ("full_attention", "sliding_attention", "hybrid", "hybrid_sliding")
@@ -24,6 +24,8 @@ SIZES = (
     *("num_attention_heads", "num_key_value_heads", "num_experts", "num_local_experts", "moe_intermediate_size"),
 )
 """Sizes in `config.json` that the shapes, or for layers the number, of tensors bound."""
+PLAIN_DTYPES = ("F64", "F32", "F16", "BF16")
+"""Types of weights in safetensors files that are numbers and not codes of a quantisation."""
 WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 """Model types whose dimensions `config.json` gives, and the setting without which all layers see all tokens."""
 
@@ -91,18 +93,29 @@ def check_code(folder: Path, path: str | None) -> None:
 def check_sizes(folder: Path, where: str) -> None:
     """Raise MissingFile for a size in `config.json` that no tensor of the weights has, before anything is made of it.
 
+    Raises UserError for quantised weights without the settings of their quantisation, which would be read as numbers.
+
     A billion layers would fill memory before they could be compared with the tensors.
     """
     from safetensors import SafetensorError, safe_open
 
     config, tensors, most = read_json(folder / "config.json"), 0, 0
+    integers: dict[str, str] = {}
     try:
         for file in folder.glob("*.safetensors"):
             with safe_open(file, "pt") as content:
-                shapes = [content.get_slice(name).get_shape() for name in content.keys()]  # noqa: SIM118
+                slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
+            shapes = [part.get_shape() for part in slices.values()]
+            integers |= {name: part.get_dtype() for name, part in slices.items() if _is_coded(name, part)}
             tensors, most = tensors + len(shapes), max([most, *(size for shape in shapes for size in shape)])
     except (OSError, ValueError, SafetensorError):  # reported when the model is loaded
         return
+    if integers and not quantization_settings(config):
+        name, kind = next(iter(integers.items()))
+        raise UserError(
+            f"{where}: {len(integers)} weights are stored as codes, such as {name} as {kind}, but config.json has no "
+            "quantization_config that says what they stand for: save the model again with it, or in a plain dtype"
+        )
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     for name, size in ((name, part[name]) for part in parts for name in SIZES if name in part):
         allowed = tensors if name == "num_hidden_layers" else max(tensors, most)
@@ -111,6 +124,11 @@ def check_sizes(folder: Path, where: str) -> None:
                 f"{where}: config.json says {name}={size}, but the weights hold {tensors} tensors of sizes up to {most}"
                 ": fetch or save the model again, weights and config.json together"
             )
+
+
+def _is_coded(name: str, part: Any) -> bool:
+    """Whether a tensor of a safetensors file is a matrix of weights in a type that plain weights do not have."""
+    return name.endswith("weight") and len(part.get_shape()) > 1 and part.get_dtype() not in PLAIN_DTYPES
 
 
 def check_architecture(config: Any, where: str) -> None:

@@ -18,8 +18,10 @@ from kvbench.cache.attention import Rule, explicit, fused
 from kvbench.cache.kernels.choice import INSTALL, check_installed, chosen_kernels
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
-from kvbench.models.batch_invariance import BatchInvariance, invariance_of, use_onednn
+from kvbench.models.batch_invariance import BatchInvariance, invariance_of
 from kvbench.models.engine import Engine
+from kvbench.models.linear_layers import Products, use_products
+from kvbench.models.loading import gguf
 from kvbench.models.loading.architecture import (
     cache_heads,
     check_architecture,
@@ -29,6 +31,7 @@ from kvbench.models.loading.architecture import (
     text_config,
 )
 from kvbench.models.loading.check import check_model, eager_logits
+from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape
 from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import check_chat, check_ends, uses_template
@@ -71,7 +74,7 @@ class ModelInfo:
 @dataclass(frozen=True)
 class LoadedModel:
     """An engine with its tokenizer; `stop`: the tokens that end an answer. `device`: the hardware and numerics on which
-    the last bits of an answer may depend.
+    the last bits of an answer may depend. notes: choices of this machine that a user should know of.
     """
 
     engine: Engine
@@ -79,6 +82,7 @@ class LoadedModel:
     stop: frozenset[int]
     max_length: int
     device: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def model_info(spec: ModelSpec) -> ModelInfo:
@@ -86,8 +90,6 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 
     Raises MissingFile for missing or broken files, UserError for models, devices and packages that cannot be used.
     """
-    from transformers import AutoConfig
-
     device = choose_device(spec)
     prompt_attention(spec.attention)
     check_installed(spec.kernels or "torch")
@@ -96,7 +98,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     where = f"model={spec.name}" if spec.path is None else f"model.path={spec.path}"
     if spec.shape is None:
         check_sizes(folder, where)
-        config = _from(spec, lambda: AutoConfig.from_pretrained(folder, **LOCAL))
+        config = _from(spec, lambda: read_config(folder))
     else:
         config = shape_config(spec.shape)
     check_architecture(config, where)
@@ -108,17 +110,24 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
         least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
         raise UserError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
-    if spec.path is not None and uses_template(tokenizer, spec.chat):
+    if spec.is_real and uses_template(tokenizer, spec.chat):
         check_ends(tokenizer, spec.system, where)
     check_chat(tokenizer, spec.chat, spec.system)
     return ModelInfo(spec, folder, config, tokenizer, device)
 
 
+def read_config(folder: Path) -> Any:
+    """The configuration in a folder or GGUF file."""
+    from transformers import AutoConfig
+
+    return gguf.read_config(folder) if folder.is_file() else AutoConfig.from_pretrained(folder, **LOCAL)
+
+
 def _tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder, which has read a text: some faults appear only then."""
+    """The tokenizer of a folder or GGUF file, which has read a text: some faults appear only then."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
+    tokenizer = gguf.read_tokenizer(folder) if folder.is_file() else AutoTokenizer.from_pretrained(folder, **LOCAL)
     tokenizer("One text, 2 numbers.\n")
     return tokenizer
 
@@ -127,20 +136,21 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
     """Call a reader of the model's files; any exception is an error in the files, not a bug."""
     try:
         return read()
-    except MissingFile:
+    except (MissingFile, UserError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         reason = str(error).strip().split("\n")[0]
-        where = spec.path or "null, the embedded model"
-        raise MissingFile(f"model.path={where}: cannot be loaded: {type(error).__name__}: {reason}") from error
+        where = f"model={spec.name}" if spec.pulled else f"model.path={spec.path or 'null, the embedded model'}"
+        raise MissingFile(f"{where}: cannot be loaded: {type(error).__name__}: {reason}") from error
 
 
-def load(info: ModelInfo) -> LoadedModel:
+def load(info: ModelInfo, begun: Products | None = None) -> LoadedModel:
     """Load or make the weights, attach kvbench's attention, and check the result on a few tokens.
 
-    Raises MissingFile for missing or broken weights, UserError if the logits are not those of transformers.
+    begun: the products of earlier rows, which `model.products=auto` takes again. Raises MissingFile for missing or
+    broken weights, UserError if the logits are not those of transformers.
     """
     from transformers.utils import logging
 
@@ -154,6 +164,7 @@ def load(info: ModelInfo) -> LoadedModel:
     else:
         model = random(info.config, spec.shape.seed, dtype, device)
     model.eval()
+    notes = to_faster_dtype(model, spec, device)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError(f"model.device_map={spec.device_map}: the GPUs cannot hold all layers: use more or larger ones")
     check_attention(spec.attention, device, model.dtype)
@@ -170,7 +181,8 @@ def load(info: ModelInfo) -> LoadedModel:
     try:
         expected = eager_logits(model)
         wide = widen(model)
-        use_onednn(model)
+        if (products := chosen_products(model, spec.products, begun)) is not None:
+            use_products(model, products)
         bridge.attach(model)
         check_model(engine, expected)
     except ValueError as error:
@@ -197,9 +209,27 @@ def load(info: ModelInfo) -> LoadedModel:
             "block": engine.block,
             "tile": engine.tile,
             "narrow": "any" if invariance.any_rows else list(invariance.steps),
+            **({} if products is None else {"products": products}),
             "float32_logits": wide or model.dtype.itemsize > 2,
             **switches,
         },
+        notes=notes,
+    )
+
+
+def to_faster_dtype(model: Any, spec: ModelSpec, device: torch.device) -> tuple[str, ...]:
+    """Widen a model in half precision to float32 if `model.dtype=auto` and this CPU is slower in half precision.
+
+    Returns what to tell the user.
+    """
+    stored, quantised = model.dtype, getattr(model, "hf_quantizer", None) is not None
+    if spec.dtype != "auto" or device.type != "cpu" or quantised or stored.itemsize > 2 or not half_is_slower(stored):
+        return ()
+    model.float()
+    name = str(stored).removeprefix("torch.")
+    return (
+        f"{spec.label}: the weights are stored in {name}, but this processor multiplies faster in float32, which is "
+        f"used (model.dtype=auto; model.dtype={name} keeps the stored type)",
     )
 
 
@@ -246,8 +276,11 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
     draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
     """
     options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
+    if folder.is_file():
+        options |= {"gguf_file": folder.name, "quantization_config": gguf.dequantising()}
+        dtype = gguf.float_dtype(dtype)
     loaded: Any = model_class(config).from_pretrained(
-        folder,
+        folder.parent if folder.is_file() else folder,
         config=config,  # without it, `_attn_implementation` of config.json wins over the argument
         dtype=dtype,
         attn_implementation="eager",
@@ -271,6 +304,8 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
             f"model.path={spec.path}: the weights are not those of a {type(model).__name__} as config.json describes "
             f"it: {listed}; fetch or save the model again, weights and config.json together"
         )
+    if folder.is_file():
+        gguf.check_tensors(folder, model)
     return model if spec.device_map is not None else model.to(device)
 
 

@@ -4,21 +4,28 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from kvbench.cache.kernels.choice import Kernels
+from kvbench.support import gguf_metadata
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
+from kvbench.tasks import files
+from kvbench.tasks.data.lock import read_lock
 
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
-"""Type of weights and cache; `auto` is the one that the weights are stored in."""
+"""Type of weights and cache; `auto` is the one that the weights are stored in, but for half precision on a CPU where a
+product in float32 is faster."""
 Backend = Literal["sdpa", "eager", "flash"]
 """Attention of the prefill, see `load.prompt_attention`."""
+CpuProducts = Literal["auto", "onednn", "torch", "mixed"]
+"""Products of a float32 model on a CPU, see `kvbench.models.linear_layers`; `auto`: the fastest, by timing."""
 Chat = Literal["auto", "never", "required"]
 """Whether prompts use the tokenizer's chat template: if there is one, never, or always."""
 
@@ -35,6 +42,7 @@ LARGE = 2**24
 MOST_THREADS, MOST_CELLS, MOST_LAYERS = 1024, 4096, 10_000
 """More threads than a machine can start end the process; a decode batch is padded to all of its cells; each layer of a
 shape takes time and memory before anything is read."""
+GGUF = ".gguf"
 WEIGHTS = re.compile(r"\.safetensors(\.index\.json)?$")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 """Weights as pickles: reading one runs the code in it."""
@@ -62,14 +70,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model; with
-    neither it is the embedded reference model. `kernels`: None for Triton on a GPU where it can run, else PyTorch; in
+    """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model, `pulled`
+    a source of `kvbench data pull` that is a model, in its folder under `root` (the setting `data.root`); with none of
+    them it is the embedded reference model. `kernels`: None for Triton on a GPU where it can run, else PyTorch; in
     names of cells it counts as `torch`. `dtype=auto` is that of the weights; the embedded ones, stored in bfloat16, are
     computed with in float32. `system` is the text of a system turn before the user's, in chat templates.
 
     These fields are not part of a cell's identity: `threads` limits the CPU threads of torch (None: torch's choice),
     `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
-    CPU), `device_map=auto` spreads the layers over all GPUs, `cuda_graph=never` launches all of a decode step anew.
+    CPU), `device_map=auto` spreads the layers over all GPUs, `cuda_graph=never` launches all of a decode step anew,
+    `products` are those of a float32 model on a CPU.
 
     Raises UserError for values outside the allowed set.
     """
@@ -88,10 +98,13 @@ class ModelSpec:
     device: str | None = None
     device_map: Literal["auto"] | None = None
     cuda_graph: Literal["auto", "never"] = "auto"
+    products: CpuProducts = "auto"
     shape: Shape | None = None
+    pulled: str | None = None
+    root: str | None = None
 
     def __post_init__(self) -> None:
-        embedded = "reference" if self.shape is None else self.name
+        embedded = "reference" if self.shape is None and self.pulled is None else self.name
         if self.path is not None and self.name == embedded:
             raise UserError(
                 f"model.path={self.path}: model={embedded} has its own weights; use model=hf model.path={self.path}"
@@ -118,8 +131,23 @@ class ModelSpec:
             )
         if self.device is not None and self.device_map is not None:
             raise UserError(f"model.device={self.device} and model.device_map={self.device_map}: give only one of them")
-        if self.path is None and self.shape is None and self.dtype == "auto":
+        if self.is_embedded and self.dtype == "auto":
             object.__setattr__(self, "dtype", "float32")
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is neither the embedded model nor a random one."""
+        return self.path is not None or self.pulled is not None
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the path is that of a GGUF file."""
+        return self.path is not None and self.path.endswith(GGUF)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether its weights are part of kvbench."""
+        return not self.is_real and self.shape is None
 
     @property
     def label(self) -> str:
@@ -128,16 +156,24 @@ class ModelSpec:
 
     def sha256(self) -> str:
         """A hash of the files that answers depend on (of a shape: its tokenizer's). Raises as `folder` does."""
+        if self.is_gguf:
+            return file_hash(self.folder())
         return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
 
     def folder(self) -> Path:
-        """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id.
+        """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id, or a GGUF file.
 
         Of a shape, that of the embedded model, whose tokenizer it has. Raises MissingFile if anything is missing.
         """
+        if self.pulled is not None:
+            return _pulled(self.name, self.pulled, self.root)
         if self.path is None:
             return _checked(assets() / "reference", "null, the embedded model")
         local = Path(self.path).expanduser()
+        if self.is_gguf:
+            if not local.is_file():
+                raise MissingFile(f"model.path={self.path}: no such file; give a GGUF file, a model folder or a hub id")
+            return local
         if local.is_dir():
             return _checked(local, self.path)
         if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
@@ -145,10 +181,50 @@ class ModelSpec:
         return _checked(_fetch(self.path, self.revision), self.path)
 
 
+def _pulled(name: str, source: str, root: str | None) -> Path:
+    """The folder that `kvbench data pull` wrote. Raises MissingFile, with the command, if a file of it is missing."""
+    under = files.folder(root)
+    if missing := files.absent(root, read_lock()[source]):
+        raise MissingFile(
+            f"model={name}: no {shortened(missing, 2)} under {under}: {files.command(root, source)} fetches the model, "
+            "or name another folder with data.root=FOLDER"
+        )
+    return under / source
+
+
 def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer of a model folder has a chat template."""
+    """Whether the tokenizer of a model folder, or of a GGUF file, has a chat template."""
+    if folder.is_file():
+        return bool(gguf_metadata.metadata(folder).get("tokenizer.chat_template"))
     inside = read_json(folder / "tokenizer_config.json").get("chat_template")
     return bool(inside) or any(folder.glob("chat_template*.jinja"))
+
+
+@lru_cache
+def quantization(spec: ModelSpec) -> str | None:
+    """How a checkpoint stores the weights, if quantised: `Q4_1`, `fp8`, `nf4`, `mxfp4`; None for plain numbers."""
+    if spec.shape is not None:
+        return None
+    folder = spec.folder()
+    if folder.is_file():
+        return gguf_metadata.quantization(gguf_metadata.metadata(folder))
+    config = read_json(folder / "config.json")
+    settings = quantization_settings(config)
+    if not settings:
+        return config.get("stored_as")  # by `kvbench data pull`, which writes plain numbers
+    if settings.get("load_in_4bit"):
+        return settings.get("bnb_4bit_quant_type", "fp4")
+    if settings.get("load_in_8bit"):
+        return "int8"
+    method, bits = settings.get("quant_method", "quantized"), settings.get("bits")
+    return f"{method} {bits} bits" if bits else method
+
+
+def quantization_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What `config.json` says of quantised weights, for the model or for its text part; empty for plain numbers."""
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    settings = [part["quantization_config"] for part in parts if part.get("quantization_config")]
+    return settings[0] if settings and isinstance(settings[0], dict) else {}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -182,13 +258,13 @@ def _checked(folder: Path, path: str) -> Path:
             f"{where} holds {ADAPTER}: kvbench does not load adapters; merge it into its model (merge_and_unload of "
             "peft) and save the result"
         )
-    for source, files in _named_weights(folder, where).items():
-        if outside := [file for file in files if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)]:
+    for source, named in _named_weights(folder, where).items():
+        if outside := [file for file in named if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)]:
             raise MissingFile(
                 f"{where} holds {source}, which names {shortened(outside, 3)}; allowed: safetensors files in the "
                 "same folder; put the weights there (save_pretrained of transformers does)"
             )
-        if absent := [file for file in files if not (folder / file).is_file()]:
+        if absent := [file for file in named if not (folder / file).is_file()]:
             raise MissingFile(
                 f"{where} holds {source}, but not {shortened(absent, 3)}, which it names: download the model again"
             )

@@ -20,6 +20,8 @@ TODAY = date(2024, 7, 26)
 
 MOST_SECONDS, MOST_BYTES = 10, 2**31
 """Processor time and memory that a template may take for a short conversation and a long one."""
+HANGS = 120
+"""Seconds after which the process that tries a template is taken to wait for a lock, and is ended without a verdict."""
 Turns = Sequence[tuple[str, str]]
 """Earlier turns of a conversation: role and text."""
 LONG: Turns = (("user", "A few words. "), ("assistant", "Others. ")) * 50
@@ -66,7 +68,7 @@ def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
             resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
             for number in (signal.SIGXCPU, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
-            signal.alarm(12 * MOST_SECONDS)  # ends a child that hangs at a lock that another thread held
+            signal.alarm(HANGS)  # at a lock that another thread held when this process was forked
             for words, before in ((200, ()), (10_000, LONG)):
                 try:
                     render(tokenizer, system, "A few words. " * words, before)

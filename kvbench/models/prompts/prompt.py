@@ -22,7 +22,9 @@ class Prompt:
     system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
     between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
     divided; None if `context` and `question` are its tokens. question_tokens: how many tokens of `context` the question
-    and all that follows it take, tokenised alone; 0 if `context` has none. turns: if answers of the model's own lie
+    and all that follows it take, tokenised alone; 0 if `context` has none. tail: how many of its newest tokens follow
+    the user's text, tokenised alone: the end of a chat template and the answer prefix; 0 if nothing of a template
+    follows it. turns: if answers of the model's own lie
     between the tokens of `question`, those before each answer; they are tokenised alone.
     """
 
@@ -33,6 +35,7 @@ class Prompt:
     turn: tuple[int, ...] = ()
     border_tokens: int | None = None
     question_tokens: int = 0
+    tail: int = 0
     turns: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -223,6 +226,7 @@ def _build(
         plain(tokenizer, turn),
         border_tokens,
         len(_continued(tokenizer, asks)),
+        len(_continued(tokenizer, turn + first.answer_prefix)) if turn and evict_after == "prompt" else 0,
         separate,
     )
 

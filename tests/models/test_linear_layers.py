@@ -1,4 +1,4 @@
-"""Packed linear layers: the products of torch, and the same bits for a row in any company."""
+"""Linear layers whose rows have the same bits in any company, by each kind of product."""
 
 from typing import Any
 
@@ -6,16 +6,27 @@ import pytest
 import torch
 from torch import nn
 
-from kvbench.models import batch_invariance
-from kvbench.models.batch_invariance import OneDnnLinear, linear_layers_agree, use_onednn
+from kvbench.models import bridge, linear_layers
+from kvbench.models.linear_layers import (
+    LAYERS,
+    MixedLinear,
+    OneDnnLinear,
+    PaddedLinear,
+    Products,
+    has_products,
+    linear_layers_agree,
+    use_products,
+)
+from kvbench.models.prefill import Prefill
 from tests.models.conftest import tiny_llama
 
 
+@pytest.mark.parametrize("products", LAYERS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("inside", "out"), [(24, 31), (96, 200), (1500, 40)])
-def test_products_are_those_of_torch(inside: int, out: int, bias: bool) -> None:
+def test_products_are_those_of_torch(inside: int, out: int, bias: bool, products: Products) -> None:
     plain = nn.Linear(inside, out, bias=bias)
-    layer = OneDnnLinear(plain)
+    layer = LAYERS[products](plain)
     assert torch.equal(layer.weight, plain.weight)
     with torch.inference_mode():
         for shape in ((1,), (3, 1), (2, 5), (0,), (7, 1, 9)):
@@ -34,19 +45,32 @@ def test_a_row_has_the_same_bits_in_any_company(inside: int) -> None:
             assert torch.equal(layer(inputs[start : start + rows]), whole[start : start + rows])
 
 
+def test_mixed_products_are_torchs_in_prompts_and_onednns_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, multiplied = tiny_llama(), []
+    use_products(model, "mixed")
+    bridge.attach(model)
+    by_onednn = OneDnnLinear.multiply
+    monkeypatch.setattr(OneDnnLinear, "multiply", lambda *args: multiplied.append(args) or by_onednn(*args))
+    bridge.forward(model, torch.arange(9)[None], 0, Prefill(9, ()))
+    assert not multiplied and isinstance(model.lm_head, MixedLinear)
+    bridge.forward(model, torch.arange(9)[None], 0, bridge.TrialReader())
+    assert len(multiplied) == sum(isinstance(module, PaddedLinear) for module in model.modules())
+
+
+def test_only_float32_on_a_cpu_has_products() -> None:
+    assert has_products(tiny_llama()) and not has_products(tiny_llama(torch.float64))
+
+
 def test_what_torch_multiplies_itself_is_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model as it was loaded, one in another type, or whose one layer goes by the number of rows."""
+    """A model as it was loaded, or whose one layer goes by the number of rows."""
     model = tiny_llama()
     assert not linear_layers_agree(model)
-    use_onednn(model)
+    use_products(model, "onednn")
     assert linear_layers_agree(model) and isinstance(model.lm_head, OneDnnLinear)
-    wide = tiny_llama(torch.float64)
-    use_onednn(wide)
-    assert isinstance(wide.lm_head, nn.Linear) and not linear_layers_agree(wide)
     forward = OneDnnLinear.forward
 
     def by_rows(layer: OneDnnLinear, inputs: torch.Tensor) -> Any:
         return forward(layer, inputs) * (1 + 2**-20 * (len(inputs) == 13 and layer is model.lm_head))
 
     monkeypatch.setattr(OneDnnLinear, "forward", by_rows)
-    assert 13 in batch_invariance.LINEAR_ROWS and not linear_layers_agree(model)
+    assert 13 in linear_layers.LINEAR_ROWS and not linear_layers_agree(model)

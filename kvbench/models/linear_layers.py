@@ -1,0 +1,132 @@
+"""Linear layers of a float32 model on a CPU, in which a row should have the same bits in any number of rows.
+
+torch's own product and oneDNN's, with weights in its own layout, sum in different orders. Which one is faster depends
+on the processor and on the number of rows: `kvbench.models.loading.products` times both.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kvbench.models import bridge
+
+Products = Literal["onednn", "torch", "mixed"]
+"""oneDNN's products, torch's, or torch's for prompts and oneDNN's for decode batches."""
+
+LEAST_ROWS = 4
+"""Fewest rows of a product: fewer are not faster, and a single row is summed in another order."""
+LINEAR_ROWS = (1, 2, 3, 5, 8, 13, 16, 24, 33, 64, 100)
+"""Numbers of rows that must give the bits of `TOGETHER` rows in a linear layer."""
+TOGETHER = 128
+
+
+class PaddedLinear(nn.Module, ABC):
+    """A linear layer that multiplies at least `LEAST_ROWS` rows."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bias = plain.in_features, plain.out_features, plain.bias
+
+    def forward(self, inputs: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
+        """Multiply; fewer rows than `LEAST_ROWS` are padded."""
+        rows = inputs.reshape(-1, self.in_features)
+        num_rows = rows.shape[0]
+        if num_rows == 1:
+            rows = rows.expand(LEAST_ROWS, -1)
+        elif num_rows < LEAST_ROWS:
+            rows = F.pad(rows, (0, 0, 0, LEAST_ROWS - num_rows))
+        return self.multiply(rows)[:num_rows].view(*inputs.shape[:-1], self.out_features)
+
+    @abstractmethod
+    def multiply(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+        """The product, with the bias if there is one."""
+
+
+class TorchLinear(PaddedLinear):
+    """torch's own product."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__(plain)
+        self.weight = plain.weight
+
+    def multiply(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+        return F.linear(rows, self.weight, self.bias)
+
+
+class OneDnnLinear(PaddedLinear):
+    """oneDNN's product, with a weight in its own layout."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__(plain)
+        self._laid_out = torch.ops.mkldnn._reorder_linear_weight(plain.weight.detach().contiguous(), None)
+
+    @property
+    def weight(self) -> Float[Tensor, "out_features in_features"]:
+        """The matrix in the usual layout, converted at each call."""
+        return self._laid_out.to_dense()
+
+    def multiply(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+        return torch.ops.mkldnn._linear_pointwise(rows, self._laid_out, self.bias, "none", [], "")
+
+
+class MixedLinear(OneDnnLinear):
+    """torch's product in passes over a prompt alone, oneDNN's over decode batches; the weight is stored twice."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__(plain)
+        self._plain = plain.weight
+
+    @property
+    def weight(self) -> Float[Tensor, "out_features in_features"]:
+        """The matrix in the usual layout."""
+        return self._plain
+
+    def multiply(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
+        return F.linear(rows, self._plain, self.bias) if bridge.reads_alone() else super().multiply(rows)
+
+
+LAYERS: dict[Products, type[PaddedLinear]] = {"onednn": OneDnnLinear, "torch": TorchLinear, "mixed": MixedLinear}
+
+
+def has_products(model: Any) -> bool:
+    """Whether the products of a model can be chosen: float32 on a CPU, and a torch with oneDNN."""
+    weights = model.get_input_embeddings().weight
+    return weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def plain_layers(model: Any) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """The float32 linear layers of torch in a model: the module that owns each, its name there, the layer."""
+    return [
+        (module, name, part)
+        for module in model.modules()
+        for name, part in module.named_children()
+        if type(part) is nn.Linear and part.weight.dtype == torch.float32
+    ]
+
+
+def use_products(model: Any, products: Products) -> None:
+    """Replace the linear layers of a model that `has_products`."""
+    for module, name, layer in plain_layers(model):
+        setattr(module, name, LAYERS[products](layer))
+
+
+@torch.inference_mode()
+def linear_layers_agree(model: Any) -> bool:
+    """Whether all linear layers are padded ones and a row has the same bits in any batch, tried for each shape."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | PaddedLinear)]
+    by_shape = {(layer.out_features, layer.in_features): layer for layer in layers if isinstance(layer, PaddedLinear)}
+    if not by_shape or any(isinstance(layer, nn.Linear) for layer in layers):
+        return False
+    return all(map(rows_agree, by_shape.values()))
+
+
+def rows_agree(layer: PaddedLinear) -> bool:
+    """Whether a row has the same bits in a product of few and of many rows, tried on random numbers."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(TOGETHER, layer.in_features, generator=generator)
+    outputs = layer(inputs)
+    return all(torch.equal(layer(inputs[:rows]), outputs[:rows]) for rows in LINEAR_ROWS)

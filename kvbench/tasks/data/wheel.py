@@ -1,0 +1,69 @@
+"""Wheels of a package index, downloaded by pip: its settings name the index, mirror, proxy and certificates.
+
+Nothing is installed, and no package that the wheel depends on is downloaded.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+
+from kvbench.tasks.data.download import Unobtained, Watcher
+from kvbench.tasks.data.lock import Download
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def fetch_wheel(download: Download, partial: Path, watcher: Watcher) -> None:
+    """Write the wheel to `partial`. pip compares it with the locked SHA-256 before it is moved there.
+
+    Raises Unobtained without pip, and with the reason of pip if it cannot download the wheel or it has another SHA-256.
+    """
+    if find_spec("pip") is None:
+        raise Unobtained(f"{download.origin} is downloaded by pip: {sys.executable} -m ensurepip installs it")
+    for stale in partial.parent.glob(f"{partial.stem}.pip*"):  # of a process that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    folder = Path(mkdtemp(prefix=f"{partial.stem}.pip", dir=partial.parent))
+    try:
+        pinned = folder / "requirements.txt"
+        pinned.write_text(f"{download.package}=={download.revision} --hash=sha256:{download.sha256}\n")
+        watcher.begin(download.name, download.bytes, 0)
+        _run_pip(["--requirement", str(pinned), "--dest", str(folder)], folder, watcher, download)
+        (folder / download.name).replace(partial)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Download) -> None:
+    """Download what the options name, and tell the watcher how the largest file of pip grows."""
+    flags = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--progress-bar=off", "--no-input", "--quiet"]
+    command = [sys.executable, "-m", "pip", "download", *flags, *options]
+    with (folder / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
+        environment = os.environ | {"TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        process = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment)
+        try:
+            seen = 0
+            while process.poll() is None:
+                try:
+                    process.wait(SECONDS_BETWEEN_LOOKS)
+                except subprocess.TimeoutExpired:
+                    size = max((path.stat().st_size for path in _files(folder)), default=0)
+                    watcher.advance(max(0, size - seen))
+                    seen = max(seen, size)
+        finally:
+            process.kill()
+            process.wait()
+        errors.seek(0)
+        lines = [line.strip() for line in errors if line.strip()]
+    if process.returncode or not (folder / download.name).is_file():
+        reasons = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines[-1:]
+        reason = "; ".join(reasons) or f"it ended with {process.returncode}"
+        raise Unobtained(f"pip could not download {download.package}=={download.revision}: {reason}")
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files in a folder that another process writes."""
+    return [path for path in folder.rglob("*") if path.is_file()]

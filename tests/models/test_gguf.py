@@ -1,0 +1,135 @@
+"""Models in GGUF files, directly and as the folder that a pull makes of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kvbench.models.loading.load import load, model_info
+from kvbench.models.loading.spec import ModelSpec, has_chat_template, quantization
+from kvbench.tasks.data.gguf_folder import FILES, write_folder
+from tests.gguf_files import write_gguf
+from tests.models.conftest import tiny_llama
+
+pytest.importorskip("accelerate", reason="transformers reads GGUF files with accelerate")
+TEXTS = ["the 1212 thes", "  on\n\n\tthe's 12 ٣ ½ ", "<|im_start|>user\nhé 世界 12<|im_end|>", "\u00a0 x1y2", ""]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "tiny.gguf")
+
+
+def test_a_gguf_file_and_the_folder_of_a_pull_are_one_model(file: Path, tmp_path: Path) -> None:
+    """Two readers: transformers' dequantisation and ours; the same bits of weights and logits, and the same tokens."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    write_folder(file, folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    direct, made = ModelSpec("hf", str(file)), ModelSpec("hf", str(folder))
+    first, second = load(model_info(direct)), load(model_info(made))
+    ours, theirs = second.engine.model.state_dict(), first.engine.model.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert first.engine.model.dtype == torch.float32 and first.stop == second.stop == {2}
+    assert first.max_length == second.max_length == 512
+    for text in TEXTS:
+        assert first.tokenizer(text).input_ids == second.tokenizer(text).input_ids
+    chat = [{"role": "user", "content": "the 12"}]
+    assert first.tokenizer.apply_chat_template(chat, tokenize=False) == second.tokenizer.apply_chat_template(
+        chat, tokenize=False
+    )
+    assert has_chat_template(file) and has_chat_template(folder)
+    assert quantization(direct) == quantization(made) == "Q4_1"
+
+
+def test_a_moved_gguf_file_is_the_same_model(file: Path, tmp_path: Path) -> None:
+    before = ModelSpec("hf", str(file)).sha256()
+    moved = file.rename(tmp_path / "other.gguf")
+    assert ModelSpec("hf", str(moved)).sha256() == before
+    moved.write_bytes(moved.read_bytes()[:-1] + b"\x01")
+    assert ModelSpec("hf", str(moved)).sha256() != before
+
+
+def test_digits_stand_alone_and_merges_stay_within_parts(file: Path) -> None:
+    """With `smollm`, `12` is two tokens, though the vocabulary has it as one; as GPT-2 splits, it is one."""
+    tokens = model_info(ModelSpec("hf", str(file))).tokenizer.tokenize("the 12")
+    assert tokens == ["t", "he", "Ġ", "1", "2"]
+    as_gpt2 = write_gguf(file.with_name("gpt2.gguf"), pre="gpt-2")
+    assert model_info(ModelSpec("hf", str(as_gpt2))).tokenizer.tokenize("the 12") == ["t", "he", "Ġ", "12"]
+
+
+def test_a_rule_that_adds_the_first_token_does(file: Path) -> None:
+    llama = write_gguf(file.with_name("llama3.gguf"), pre="llama-bpe")
+    tokenizer = model_info(ModelSpec("hf", str(llama))).tokenizer
+    assert tokenizer("the").input_ids[0] == 1 and tokenizer("the", add_special_tokens=False).input_ids[0] != 1
+
+
+@pytest.mark.parametrize("pre", ["default", "tekken"])
+def test_a_rule_that_is_not_known_is_refused_by_its_name(tmp_path: Path, pre: str) -> None:
+    file = write_gguf(tmp_path / "odd.gguf", pre=pre)
+    with pytest.raises(ValueError, match=rf"tokenizer\.ggml\.pre is '{pre}'; allowed: gpt-2, llama-bpe"):
+        model_info(ModelSpec("hf", str(file)))
+
+
+def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer\.ggml\.model is 'llama'; allowed: 'gpt2'"):
+        model_info(ModelSpec("hf", str(write_gguf(tmp_path / "spm.gguf", kind="llama"))))
+
+
+def test_tensors_that_transformers_leaves_out_are_refused(tmp_path: Path) -> None:
+    """The scaled frequencies of Llama 3.1: without them the same file would give other answers."""
+    file = write_gguf(tmp_path / "scaled.gguf", extra={"rope_freqs.weight": np.ones(8, np.float32)})
+    with pytest.raises(ValueError, match=r"with rope_freqs\.weight, but transformers makes a model of"):
+        load(model_info(ModelSpec("hf", str(file))))
+
+
+def test_a_gguf_file_that_is_none_or_missing_is_missing_data(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no such file; give a GGUF file"):
+        ModelSpec("hf", str(tmp_path / "no.gguf")).folder()
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF, but no more")
+    with pytest.raises(FileNotFoundError, match=r"broken\.gguf"):
+        model_info(ModelSpec("hf", str(tmp_path / "broken.gguf")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "nf4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq 4 bits"),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("part", ["", "text_config"])
+def test_a_checkpoint_names_how_its_weights_are_stored(
+    tmp_path: Path, settings: dict[str, object] | None, name: str | None, part: str
+) -> None:
+    folder = tmp_path / "model"
+    tiny_llama().save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    config = json.loads((folder / "config.json").read_text())
+    (config.setdefault(part, {}) if part else config)["quantization_config"] = settings
+    (folder / "config.json").write_text(json.dumps(config))
+    assert quantization(ModelSpec("hf", str(folder))) == name
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_weights_that_are_codes_without_their_meaning_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    """They would be cast and run, and answer nonsense."""
+    model = tiny_llama()
+    model.save_pretrained(tmp_path)
+    golden = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
+    for source in golden.iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    name = "model.layers.0.self_attn.q_proj.weight"
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    save_file(weights | {name: weights[name].to(dtype)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match=rf"1 weights are stored as codes, such as {name} as \w+, but config\.json has no"
+    ):
+        model_info(ModelSpec("hf", str(tmp_path)))
