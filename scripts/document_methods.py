@@ -27,6 +27,7 @@ from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.support import paths
+from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
@@ -92,7 +93,7 @@ def composed(*words: str) -> dict[str, Any]:
     }
     score = score | {key: str(file) for key, file in files.items() if score.get(key) == MISSING}
     if score["name"] == "kvpress":  # any press: the page says nothing of it
-        score["press"] = "tests.presses.Norms"
+        score["press"] = f"{presses.__name__}.Norms"
     policy = tree["policy"]
     if policy["name"] == "lukv":
         policy = policy | {"layers": policy["layers"] | {"path": str(BUDGETS)}}

@@ -258,7 +258,7 @@ def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]],
         for part in ids.split(block):
             engine.give(part, [growing], block)
             note(growing.freeze())
-        incremental, compressed = growing.stepping, growing.freeze()
+        incremental, compressed = growing.evictor, growing.freeze()
     else:
         full = engine.prefill(ids, {cell.policy.rows(len(ids))}).cache
         eviction = eviction_of(cell, prompt)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
-from kvbench.cli.terminal import tell, warn
+from kvbench.cli.terminal import tell, warner
 from kvbench.support.errors import UserError
 
 
@@ -30,6 +30,7 @@ difference of rates that matters (0.1: 10 points).
     usage = "[DIR_A DIR_B] [SELECTION [SELECTION]] [alpha=0.05] [relevant=0.1]"
     parser.words = Words(usage, settings=("alpha=", "relevant="), selects_rows=True)
     parser.add_argument("--results", metavar="DIR", help="the folder of both selections")
+    parser.add_partial()
     parser.add_argument("--format", metavar="text|markdown|csv|json", default="text")
     parser.add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
@@ -44,7 +45,7 @@ def main(flags: argparse.Namespace) -> int:
 
     check_format(flags.format, FORMATS)
     settings, words = shares(flags.words, {"alpha": ALPHA, "relevant": RELEVANT})
-    both = sides(words, flags.results, warn)
+    both = sides(words, flags.results, warner(flags.partial))
     if flags.pass_at is not None:
         both = [replace(side, rows=pass_at(side.rows, flags.pass_at, side.describe)) for side in both]
     comparison = compare(*both, alpha=settings["alpha"], relevant=settings["relevant"])

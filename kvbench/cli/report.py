@@ -8,8 +8,9 @@ from pathlib import Path
 from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words
-from kvbench.cli.terminal import warn
+from kvbench.cli.terminal import tell, warner
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import shortened
 
 FORMATS = {
     "table": ("text", "markdown", "latex", "csv", "json", "parquet"),
@@ -77,6 +78,7 @@ def declare(parser: Parser) -> None:
     for name, (description, words) in reports.items():
         verb = parser.add_verb(name, description, words._replace(selects_rows=True))
         verb.add_results(ROWS)
+        verb.add_partial()
         if name in FORMATS:
             verb.add_argument("--format", metavar="|".join(FORMATS[name]))
         file = "write to a file instead of the screen; its suffix chooses the format" if name in FORMATS else None
@@ -85,25 +87,34 @@ def declare(parser: Parser) -> None:
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
     parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     runs = (
-        "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last run that "
-        "passed"
+        "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last run that did "
+        "not fail and against the anchor; exit code 5 if the newest run fails"
     )
     history = parser.add_verb("history", runs, Words("DIR|FILE.parquet ..."))
+    history.add_partial()
     history.add_argument("--out", metavar="FILE", type=Path, required=True)
     history.add_argument(
         "--json", metavar="FILE", type=Path, help="status of every run, and since which run it has failed"
     )
-    history.add_argument("--junit", metavar="FILE", type=Path, help="one test case per run")
+    history.add_argument("--junit", metavar="FILE", type=Path, help="one test case per cell of the newest run")
+    history.add_argument("--anchor", metavar="RUN", help="the number or name of the fixed run (1, the oldest)")
+    history.add_argument("--no-fail", action="store_true", help="exit code 0 also if the newest run fails")
 
 
 def main(flags: argparse.Namespace) -> int:
     """Print or draw a report. Raises UserError for bad arguments and MissingFile where there are no rows."""
+    warn = warner(flags.partial)
     if flags.verb == "history":
+        from kvbench.report.compare.gate import CANNOT_TELL, FAILED
         from kvbench.report.html.history import write_history
 
         if not flags.words:
             raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
-        write_history(flags.words, flags.out, warn, flags.json, flags.junit)
+        newest = write_history(flags.words, flags.out, warn, flags.json, flags.junit, flags.anchor)
+        if newest.status in (FAILED, CANNOT_TELL):
+            reasons = [*(newest.findings or ()), *(f"cannot tell: {text}" for text in newest.open)]
+            tell(f"{newest.label}: {newest.status}: {shortened(reasons, 1)}")
+        return Exit.GATE if newest.status == FAILED and not flags.no_fail else Exit.OK
     elif flags.verb == "plot":
         from kvbench.report.plots.plot import plot
 
@@ -132,7 +143,7 @@ def _print(flags: argparse.Namespace) -> None:
     out = flags.out or sys.stdout
     keys = TABLE if flags.verb == "table" else ()
     view = {key.rstrip("="): settings.pop(key.rstrip("="), None) for key in keys}
-    where = where_of(settings)
+    where, warn = where_of(settings), warner(flags.partial)
     if flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 

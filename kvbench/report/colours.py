@@ -1,8 +1,8 @@
 """One colour and marker per method, the same in all figures, pages and themes.
 
-The colours have a contrast of at least 3:1 on the white and on the dark page (WCAG 2.2, 1.4.11), and are as far apart
-as 12 such colours can be for readers with and without deuteranopia (CIEDE2000 at least 20 and 12). Neighbours differ
-in lightness. Grey print and methods of the same colour are told apart by markers.
+The colours have a contrast of at least 3:1 on white (WCAG 2.2, 1.4.11), and are as far apart as 12 such colours can be
+for readers with and without deuteranopia (CIEDE2000 at least 20 and 12). Neighbours differ in lightness. Grey print and
+methods of the same colour are told apart by markers.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,11 @@ COLOURS = (
     *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#1856dd", "#06a884"),
     *("#b13412", "#8676a7", "#126d75", "#f4666b", "#b61e6c", "#827d53"),
 )
+DARK = (
+    *("#4ca8f3", "#a97b08", "#92d680", "#fd8df4", "#3d72fe", "#5fd8c7"),
+    *("#f78730", "#8f70ac", "#1a9087", "#eb6a64", "#ea3589", "#7a814f"),
+)
+"""``COLOURS`` on a dark page: of nearly the same hues, with a contrast of at least 4.5:1."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">")
 SYMBOLS = (
     *("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star", "pentagon", "hexagon"),
@@ -35,11 +40,15 @@ LATER = ("rkv", "finch", "triattention", "compactor", "compactor_vllm", "leverag
 
 
 class Look(NamedTuple):
-    """A colour, and a marker as matplotlib and as plotly name it."""
+    """A colour, and a marker as matplotlib and as plotly name it; ``turn``: how often the colours were used up before.
+
+    Markers of a later turn are hollow.
+    """
 
     colour: str
     marker: str
     symbol: str
+    turn: int = 0
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -62,4 +71,4 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 def _look(place: int) -> Look:
     turn, colour = divmod(place, len(COLOURS))
     marker = (colour + turn) % len(MARKERS)
-    return Look(COLOURS[colour], MARKERS[marker], SYMBOLS[marker])
+    return Look(COLOURS[colour], MARKERS[marker], SYMBOLS[marker] + "-open" * (turn > 0), turn)

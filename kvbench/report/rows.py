@@ -31,6 +31,8 @@ from kvbench.records.lines import Warn, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import RATE
 from kvbench.records.rows_files import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
+from kvbench.report.codes import ReadCode, tell_codes
+from kvbench.report.missing import tell_missing
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -65,9 +67,10 @@ def load_table(
 ) -> pa.Table:
     """The rows of a results folder or of a Parquet file as columns, each (cell, sample) once, files by name.
 
-    The table has ``columns``, the columns of ``where``, ``cell sample error``, and ``file`` and ``line``, the place of
-    a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are left out,
-    unknown columns and dropped duplicates go to ``warn``.
+    The table has ``columns``, the columns of ``where``, ``cell sample error code``, and ``file`` and ``line``, the
+    place of a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are left
+    out, unknown columns, dropped duplicates, rows that are missing and rows of several versions of the code go to
+    ``warn``.
 
     Raises FileNotFoundError if there are no rows, NothingSelected if none is selected, ValueError naming file and line
     for a row of a later kvbench and for two rows of one sample that contradict each other.
@@ -75,7 +78,7 @@ def load_table(
     where = where or {}
     check_where(where)
     path = Path(source)
-    needed = {"cell", "sample", "error", *columns, *where}
+    needed = {"cell", "sample", "error", "code", *columns, *where}
     read = [name for name in COLUMNS if name in needed.union(WORDS, JUDGED)]
     ordered = [name for name in COLUMNS if name in needed]
     damage = Damage()
@@ -92,7 +95,17 @@ def load_table(
     damage.tell(warn)
     if not rows.num_rows:
         raise MissingFile(_no_rows(path))
-    return _once(select(rows, where, describe, warn), warn)
+    rows = _once(select(rows, where, describe, warn), warn)
+    tell_codes(os.fspath(source), rows, code_reader(path), warn)
+    if not _is_parquet(path):
+        tell_missing(ResultsFolder(path), rows, bool(where), warn)
+    return rows
+
+
+def code_reader(source: str | os.PathLike[str]) -> ReadCode:
+    """A function from the `code` of a row to the hashes of its parts, or None where they were not kept."""
+    path = Path(source)
+    return (lambda code: None) if _is_parquet(path) else cache(ResultsFolder(path).read_code)
 
 
 def describer(source: str | os.PathLike[str]) -> Describe:
@@ -279,23 +292,27 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
 
 
 def _once(rows: pa.Table, warn: Warn) -> pa.Table:
-    """Each (cell, sample) once, by the rule of `kvbench.records.row.which_counts`; what is dropped goes to ``warn``.
+    """Each (cell, sample) once, by the rule of `which_counts`; what is dropped goes to ``warn``.
 
-    Raises ValueError naming both places if two rows of one sample that did not fail have different outcomes, that is,
-    differ in more than seconds and environment.
+    Raises ValueError naming both places if two rows of one sample and code that did not fail have different outcomes,
+    that is, differ in more than seconds and environment.
     """
     drop: list[int] = []
-    identical = retried = 0
-    for records in _recorded_again(rows):
+    identical = retried = superseded = 0
+    for all_records in _recorded_again(rows):
+        records = [record for record in all_records if record["code"] == all_records[-1]["code"]]
+        superseded += len(all_records) - len(records)
         good = [record for record in records if record["error"] is None]
         if len(good) > 1:
             _check_identical(good)
         identical += max(len(good) - 1, 0)
         retried += len(records) - max(len(good), 1)
-        counts = records[which_counts([record["error"] is not None for record in records])]
-        drop += [record["place"] for record in records if record is not counts]
+        counts = records[which_counts([(record["error"] is not None, record["code"]) for record in records])]
+        drop += [record["place"] for record in all_records if record is not counts]
     if identical:
         warn(f"{plural(identical, 'row')} recorded twice with the same outcome; each sample counts once")
+    if superseded:
+        warn(f"{plural(superseded, 'row')} of other code were replaced by later rows; each sample counts once")
     if retried:
         warn(f"{plural(retried, 'row')} with an error were replaced by a later run; each sample counts once")
     return rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), drop))) if drop else rows
@@ -308,7 +325,7 @@ def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
     order = np.lexsort((samples, cells))
     same_as_next = np.append((np.diff(cells[order]) == 0) & (np.diff(samples[order]) == 0), False)
     places = np.sort(order[same_as_next | np.roll(same_as_next, 1)])
-    records = rows.select(["cell", "sample", "file", "line", "error"]).take(places)
+    records = rows.select(["cell", "sample", "file", "line", "error", "code"]).take(places)
     placed = (record | {"place": place} for place, record in zip(places.tolist(), records.to_pylist(), strict=True))
     return list(grouped(placed, lambda record: (record["cell"], record["sample"])).values())
 

@@ -19,7 +19,7 @@ from kvbench.cli.main import main as kvbench
 from kvbench.records import KeptSets, read_kept, read_rows
 
 POLICIES = ("streaming_llm", "h2o", "snapkv", "ada_snapkv")
-RUN = f"run policy={','.join(POLICIES)} score=attn budget=0.1 task.samples=1 task.max_new_tokens=12"
+RUN = f"run policy={','.join(POLICIES)} score=attn budget=0.1 task.samples=1 task.max_new_tokens=12 reference=none"
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -8,12 +8,22 @@ A table stands between marks, and the mark says what is compared:
     | ... | n | A | B | B - A | p | verdict |
     <!-- end -->
 
+    <!-- digits TASK,TASK FILE
+    label | FILE SELECTION
+    -->
+    how many digits of a needle's number are right, of tasks whose full cache is in FILE
+    <!-- end -->
+
+    <!-- card FILE -->
+    what the full cache answers, by task and length, with the number of prompts
+    <!-- end -->
+
     <!-- table FILE key=value key=value -->
     what `kvbench report table` prints
     <!-- end -->
 
-A FILE is the name of one in results/reference, a SELECTION as of `kvbench compare`. Every line is that command's line
-for all paired rows; p is corrected by Holm over all lines of a page.
+A FILE is the name of one in results/reference, or `smollm2/main` for one of results/smollm2, a SELECTION as of `kvbench
+compare`. Every line is that command's line for all paired rows; p is corrected by Holm over all lines of a page.
 """
 
 import re
@@ -23,6 +33,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from statistics import mean
 
 import pyarrow as pa
 
@@ -33,10 +44,17 @@ from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import Describe, conditions, select
 from kvbench.report.stats.paired_tests import holm
 from kvbench.report.tables.table import View, print_table
-from reference_results.sweeps import REFERENCE, TOP
+from reference_results.digits import HEAD as DIGITS_HEAD
+from reference_results.digits import digits_line, right_numbers
+from reference_results.sweeps import REFERENCE, RESULTS, TOP
 
-PAGES = (TOP / "docs" / "claims.md", TOP / "docs" / "sensitivity.md")
+PAGES = (
+    *(TOP / "docs" / f"{name}.md" for name in ("claims", "sensitivity", "smollm2-findings", "smollm2-claims")),
+    RESULTS / "smollm2" / "README.md",
+)
 BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = "| | n | A | B | B - A [95 %] | p Holm | verdict |\n| :-- | --: | --: | --: | --: | --: | :-- |\n"
 RELEVANT, FLOOR = 0.05, 0.15
@@ -53,7 +71,7 @@ class Comparison:
 
 def lines_of(page: str) -> list[Comparison]:
     """All comparisons of a page, in order."""
-    return [comparison for block in BLOCK.finditer(page) for comparison in _comparisons(block[2])]
+    return [comparison for block in BLOCK.finditer(page) for comparison in comparisons_of(block[2])]
 
 
 def difference(comparison: Comparison) -> Difference:
@@ -72,8 +90,10 @@ def rewritten(page: str) -> str:
     corrected = holm([line.p if line.p is not None else 1.0 for line in lines])
     texts = {key: _line(key, line, p) for key, line, p in zip(comparisons, lines, corrected, strict=True)}
     page = BLOCK.sub(
-        lambda block: f"{block[1]}{HEAD}{''.join(texts[key] for key in _comparisons(block[2]))}{block[4]}", page
+        lambda block: f"{block[1]}{HEAD}{''.join(texts[key] for key in comparisons_of(block[2]))}{block[4]}", page
     )
+    page = DIGITS.sub(lambda block: f"{block[1]}{_digits(*block.group(2, 3, 4))}{block[6]}", page)
+    page = CARD.sub(lambda block: f"{block[1]}{_card(block[2])}{block[4]}", page)
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
@@ -102,7 +122,8 @@ def write_pages(only_check: bool, pages: Iterable[Path] = PAGES) -> int:
     return code
 
 
-def _comparisons(block: str) -> list[Comparison]:
+def comparisons_of(block: str) -> list[Comparison]:
+    """The comparisons that the mark of one table names."""
     comparisons = []
     for line in filter(str.strip, block.splitlines()):
         label, a, b = (part.strip() for part in line.split(" | "))
@@ -116,9 +137,13 @@ def _rows(file: Path) -> tuple[pa.Table, Describe, dict[int, Row]]:
     return load_table(file, warn=lambda words: None), describer(file), {}
 
 
+def _file(name: str) -> Path:
+    return (RESULTS if "/" in name else REFERENCE) / f"{name}.parquet"
+
+
 def _side(text: str) -> Side:
     name, _, selection = text.partition(" ")
-    table, describe, rows = _rows(REFERENCE / f"{name}.parquet")
+    table, describe, rows = _rows(_file(name))
     selected = select(table, conditions(selection), describe, lambda words: None)
     lines = selected["line"].to_pylist()
     new = pa.array([line not in rows for line in lines])
@@ -127,12 +152,33 @@ def _side(text: str) -> Side:
 
 
 def _table(name: str, words: list[str]) -> str:
-    file, out = REFERENCE / f"{name}.parquet", StringIO()
+    file, out = _file(name), StringIO()
     settings = dict(word.split("=", 1) for word in words)
     view = View(settings.pop("rows", None), settings.pop("cols", None))
     where = {key: value.split(",") for key, value in settings.items()}
     print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, view, where=where)
     return out.getvalue()
+
+
+def _digits(tasks: str, full: str, block: str) -> str:
+    numbers = right_numbers(_side(f"{full} policy=full,task={tasks}").rows)
+    labelled = [line.split(" | ") for line in block.splitlines() if line.strip()]
+    lines = (digits_line(label, _side(f"{text},task={tasks}").rows, numbers) for label, text in labelled)
+    return f"{DIGITS_HEAD}{''.join(lines)}"
+
+
+def _card(name: str) -> str:
+    values: dict[str, dict[int, list[float]]] = {}
+    for row in _side(f"{name} policy=full").rows:
+        if row.value is not None and row.context_length is not None:
+            values.setdefault(row.task, {}).setdefault(row.context_length, []).append(100 * row.value)
+    lengths = sorted({length for of_task in values.values() for length in of_task})
+    head = f"| full cache, in % (n) | {' | '.join(map(str, lengths))} |\n| :-- |{' --: |' * len(lengths)}\n"
+    lines = (
+        " | ".join(f"{mean(found):.0f} ({len(found)})" if (found := of_task.get(length)) else "" for length in lengths)
+        for of_task in values.values()
+    )
+    return head + "".join(f"| {task} | {line} |\n" for task, line in zip(values, lines, strict=True))
 
 
 def _line(comparison: Comparison, line: Difference, p: float) -> str:

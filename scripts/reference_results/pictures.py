@@ -1,6 +1,6 @@
 """The figures of README and docs that show measured means: each is drawn from committed rows alone.
 
-At least 20 samples stand behind every mean.
+At least 20 samples stand behind every mean; a figure of comparisons says n in every line.
 """
 
 from collections.abc import Mapping
@@ -8,12 +8,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from reference_results.pack import BUDGETS
-from reference_results.sweeps import REFERENCE, TOP
+from reference_results.forest import draw_forest
+from reference_results.sweeps import REFERENCE, TOP, row_set
 
 IMAGES = TOP / "docs" / "images"
 LARGEST = 150_000
 """Bytes; larger pictures get 256 colours, a third of the bytes."""
+BUDGETS = row_set("reference").tables["table"]["budget"]
 FIVE = {"policy": "full,streaming_llm,h2o,snapkv,tova", "score": "null,attn,obcache_joint"}
 PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
     "reference-tradeoff.png": (
@@ -42,6 +43,21 @@ PROBED: Mapping[str, tuple[Path, tuple[str, ...]]] = {
 """The numbers of each picture of a probe, and the columns that it keeps apart."""
 
 
+FORESTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
+    "smollm2-claims.png": (
+        TOP / "docs" / "smollm2-claims.md",
+        (
+            "OBCache: the joint score against attention",
+            "CAOTE and FastCAOTE over their hosts",
+            "LAVa: dynamic heads, dynamic layers; other allocations",
+            "KVzip: query-aware and query-agnostic",
+            "Settings that decide",
+        ),
+    ),
+}
+"""The page of each picture of comparisons, and its headings that the picture shows."""
+
+
 def draw_all(folder: Path) -> None:
     """Draw every picture into a folder."""
     import pyarrow.parquet as parquet
@@ -53,7 +69,9 @@ def draw_all(folder: Path) -> None:
         plot(kind, rows, folder / name, settings, print)
     for name, (numbers, by) in PROBED.items():
         draw_probed(parquet.read_table(numbers), by, folder / name)
-    for file in (folder / name for name in PICTURES):
+    for name, (page, sections) in FORESTS.items():
+        draw_forest(page, folder / name, sections)
+    for file in (folder / name for name in (*PICTURES, *FORESTS)):
         if file.stat().st_size > LARGEST:
             with Image.open(file) as image:
                 image.convert("RGB").quantize(256).save(file, optimize=True)

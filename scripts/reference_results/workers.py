@@ -1,22 +1,26 @@
 """Make the rows of parts of the reference sweeps in one folder; what is there already is not made again.
 
 All parts are one plan, so that a prompt is read once for every cell of every part. Processes share it prompt by prompt,
-as `kvbench run` does when it is started several times; texts, which are long, come first.
+as `kvbench run` does when it is started several times. Every task of every part gets its first prompts before any gets
+many, so that a run that is stopped early is balanced; texts of the embedded model, which are long, come first.
 """
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reference_results.sweeps import REFERENCE, TOP, Part, data_root
+from kvbench.support.grouped import grouped
+from reference_results.sweeps import NAMES, REFERENCE, TOP, Part, RowSet, data_root
 
 if TYPE_CHECKING:
     from kvbench.records import KeptDetail
-    from kvbench.run.plan import Cell
+    from kvbench.run.plan import Cell, Plan, PrefillGroup
+    from kvbench.run.stale import Stale
 
 FILE = "parts.json"
 """Which cells are those of which part, beside their rows."""
@@ -24,22 +28,45 @@ STATISTICS = REFERENCE / "queries.safetensors"
 """What the queries of the embedded model are like, on other prompts than those of the sweeps."""
 
 
-def make_all(parts: Sequence[Part], results: Path, samples: int | None, processes: int) -> int:
+def make_all(
+    known: RowSet,
+    parts: Sequence[Part],
+    results: Path,
+    samples: int | None,
+    processes: int,
+    chosen: "Callable[[Cell], Iterable[int]] | None" = None,
+    stale: "Stale" = "stop",
+) -> int:
     """Run parts into a folder. Returns 4 where rows have failed, and what a process that failed returned.
 
-    A part that reads a book is left out, with a word, where the book is not there: its committed rows stay.
+    ``chosen``: the samples of a cell that are made; by default all. stale: what is done about rows of other code.
+
+    A part that reads a book is left out, with a word, where the book is not there: its committed rows stay. So is
+    everything where the model is not there.
     """
+    if known.pulled is not None and not (data_root() / known.pulled).is_dir():
+        print(
+            f"{known.name}: left out: no {data_root() / known.pulled}; `kvbench data pull {known.pulled}`",
+            file=sys.stderr,
+        )
+        return 0
     there = [part for part in parts if _readable(part)]
     if not there:
         return 0
     os.chdir(TOP)  # sweeps name files of this repository
-    measure_queries()
+    if known.name == NAMES[0]:
+        measure_queries()
     cells_of = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
     write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
     spawn = get_context("spawn")
     for kept in dict.fromkeys(part.kept for part in there):
         cells = [cell for part in there if part.kept == kept for cell in cells_of[part.name]]
-        work = [(cells, results, kept, number == 0) for number in range(processes)]
+        left_out = {
+            (cell.id, sample)
+            for cell in (cells if chosen else ())
+            for sample in set(range(cell.task.num_answers)) - set(chosen(cell) if chosen else ())
+        }
+        work = [(cells, results, kept, left_out, number == 0, stale) for number in range(processes)]
         workers = [spawn.Process(target=_work, args=each) for each in work]
         for worker in workers:
             worker.start()
@@ -89,24 +116,42 @@ def _cells(part: Part, results: Path, samples: int | None) -> "list[Cell]":
     return cells
 
 
-def _work(cells: "list[Cell]", results: Path, kept: "KeptDetail", verbose: bool) -> None:
+def _work(
+    cells: "list[Cell]",
+    results: Path,
+    kept: "KeptDetail",
+    left_out: set[tuple[str, int]],
+    verbose: bool,
+    stale: "Stale",
+) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
     from kvbench.cli.progress import progress
-    from kvbench.records import ResultsFolder, done, read_rows
+    from kvbench.records import ResultsFolder, read_rows
     from kvbench.run.claims import Sharing
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
+    from kvbench.run.stale import settled
 
     folder = ResultsFolder(results)
-    planned = plan(cells, done(read_rows(folder)))
+    planned = plan(cells, settled(read_rows(folder), cells, folder, False, stale, print) | left_out)
     with progress(planned) as shown:
-        sys.exit(4 if run(planned, folder, shown, kept, Sharing()).errors else 0)
+        sys.exit(4 if run(in_rounds(planned), folder, shown, kept, Sharing()).errors else 0)
+
+
+def in_rounds(planned: "Plan") -> "Plan":
+    """The same jobs in another order: one prompt of every group, then a second, two more, four, eight, and so on."""
+    rounds: dict[int, list[PrefillGroup]] = {}
+    for group in planned.groups:
+        for turn, jobs in grouped(group.jobs, lambda job: job.key.bit_length()).items():
+            rounds.setdefault(turn, []).append(replace(group, jobs=tuple(jobs)))
+    return replace(planned, groups=tuple(group for turn in sorted(rounds) for group in rounds[turn]))
 
 
 def _readable(part: Part) -> bool:
-    if part.book is None or (data_root() / part.book).is_file():
+    if part.needs is None or (data_root() / part.needs).is_file():
         return True
-    print(f"reference: {part.name} left out: no {data_root() / part.book}; `kvbench data pull pg19`", file=sys.stderr)
+    source = part.needs.partition("/")[0]
+    print(f"{part.name}: left out: no {data_root() / part.needs}; `kvbench data pull {source}`", file=sys.stderr)
     return False
 
 

@@ -24,6 +24,7 @@ def cell() -> Callable[..., list[Row]]:
             "schedule": "prompt",
             "seed": 0,
             "metric": "string_match_all",
+            "code": "c0de00000000",
         } | columns
         requested = "|".join(f"{columns[name]}" for name in REQUESTED if name in columns)
         columns = {"cell": hashlib.sha256(f"{policy}|{requested}".encode()).hexdigest()[:16]} | columns

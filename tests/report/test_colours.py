@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvbench.report.colours import COLOURS, LATER, MARKERS, POLICIES, SCORES, SYMBOLS, looks
+from kvbench.report.colours import COLOURS, DARK, LATER, MARKERS, POLICIES, SCORES, SYMBOLS, looks
 
 ROOT = Path(__file__).resolve().parents[2]
 DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
@@ -57,12 +57,18 @@ def test_the_formula_gives_the_published_differences(first, second, difference) 
     assert ciede2000(np.array(first, float), np.array(second, float)) == pytest.approx(difference, abs=1e-4)
 
 
-def test_colours_differ_with_and_without_deuteranopia() -> None:
-    assert len(COLOURS) == len(set(COLOURS)) == 12
-    for first, second in combinations(map(linear, COLOURS), 2):
-        assert ciede2000(lab(first), lab(second)) > 20
+@pytest.mark.parametrize(("colours", "apart", "apart_without_green"), [(COLOURS, 20, 12), (DARK, 17.5, 10)])
+def test_colours_differ_with_and_without_deuteranopia(colours, apart, apart_without_green) -> None:
+    assert len(colours) == len(set(colours)) == 12
+    for first, second in combinations(map(linear, colours), 2):
+        assert ciede2000(lab(first), lab(second)) > apart
         seen = (np.clip(np.array(DEUTERANOPIA) @ colour, 0, 1) for colour in (first, second))
-        assert ciede2000(*map(lab, seen)) > 12
+        assert ciede2000(*map(lab, seen)) > apart_without_green
+
+
+def test_a_colour_keeps_its_hue_on_a_dark_page() -> None:
+    hues = [[np.arctan2(*lab(linear(colour))[:0:-1]) for colour in colours] for colours in (COLOURS, DARK)]
+    assert np.cos(np.subtract(*hues)).min() > np.cos(np.radians(25))
 
 
 def test_what_is_alike_in_grey_has_another_marker() -> None:
@@ -76,14 +82,14 @@ def test_what_is_alike_in_grey_has_another_marker() -> None:
         assert all(a.marker != b.marker for a, b in alike)
 
 
-@pytest.mark.parametrize("page", ["#ffffff", "#0d1117"])
-def test_colours_stand_out_on_both_pages(page: str) -> None:
+@pytest.mark.parametrize(("page", "colours", "contrast"), [("#ffffff", COLOURS, 3), ("#0d1117", DARK, 4.5)])
+def test_colours_stand_out_on_both_pages(page: str, colours: tuple[str, ...], contrast: float) -> None:
     """WCAG 2.2, 1.4.11: graphical objects have a contrast of 3:1."""
     back = np.array(XYZ)[1] @ linear(page)
     assert page in (ROOT / "kvbench/report/html/page.css").read_text()
-    for colour in COLOURS:
+    for colour in colours:
         low, high = sorted((back, np.array(XYZ)[1] @ linear(colour)))
-        assert (high + 0.05) / (low + 0.05) >= 3
+        assert (high + 0.05) / (low + 0.05) >= contrast
 
 
 def test_every_method_of_conf_has_its_own_look() -> None:

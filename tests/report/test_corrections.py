@@ -87,17 +87,17 @@ def together(cells: list[Paired]) -> Paired:
     return Paired(a, b, np.arange(len(a)), rate=False)
 
 
-def test_half_of_alpha_each() -> None:
-    cells = [losses(9), losses(0, gains=9)]  # 2^-9 x 2 cells = 0.0039, and the pool is level
+def test_four_fifths_of_alpha_for_the_cells() -> None:
+    cells = [losses(8), losses(0, gains=8)]  # 2^-8 x 2 cells = 0.0078, and the pool is level
     verdict = regressions(cells, together(cells), 0.01)
-    assert verdict.worse == (True, False) and verdict.threshold == 0.005
+    assert verdict.worse == (True, False) and verdict.threshold == 0.008
     assert (verdict.pooled_worse, verdict.pooled > 0.4) == (False, True)
-    cells = [losses(8), losses(0, gains=8)]  # 0.0078: not at half of alpha
+    cells = [losses(7), losses(0, gains=7)]  # 0.0156: more than all of it
     assert regressions(cells, together(cells), 0.01).worse == (False, False)
 
 
-def test_a_refused_pool_passes_its_half_on() -> None:
-    cells = [losses(8), losses(0)]
+def test_a_refused_pool_passes_its_part_on() -> None:
+    cells = [losses(9), losses(0)]
     verdict = regressions(cells, together(cells), 0.01)
     assert verdict.pooled_worse and verdict.threshold == 0.01
     assert verdict.worse == (True, False)

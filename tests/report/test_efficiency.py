@@ -51,7 +51,7 @@ def _row(cell: str, sample: int, tokens: int, policy: str, budget: str, failed: 
         cell=cell, sample=sample, model="tiny", task="efficiency", task_version=None, context_length=tokens,
         policy=policy, score=None if policy == "full" else "attn", budget=budget, variant=None, layout="kv_heads",
         schedule="prompt", seed=0, prompt_tokens=tokens, metric="seconds_per_token", context_sha256="0f",
-        **({"error": "out of memory: none"} if failed else measured),
+        code="c0de00000000", **({"error": "out of memory: none"} if failed else measured),
     )  # fmt: skip
 
 
@@ -95,6 +95,19 @@ def test_a_cell_that_failed_says_why_and_comes_with_the_others(timed: Path, caps
     assert "full: out of memory: none" in text
     (line,) = [line for line in text.splitlines() if line.startswith("full") and "MiB" not in line and "75 %" in line]
     assert "5 [3.75, 6.25] s" in line and "100 KiB" in line and "25 % bytes" in line
+
+
+def test_nothing_is_wider_than_the_terminal(timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that do not fit stand in blocks below, each beside the labels of the cells."""
+    texts = []
+    for columns in (None, "80"):
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        print_efficiency(timed, "text", out := io.StringIO(), print, {"policy": ["snapkv"], "context_length": ["100"]})
+        texts.append(out.getvalue())
+    wide, narrow = texts
+    assert max(map(len, wide.splitlines())) > 120 and max(map(len, narrow.splitlines())) <= 80
+    assert sorted({*wide.split()}) == sorted({*narrow.split()}) and narrow.count("snapkv") > wide.count("snapkv") == 1
 
 
 def test_lines_for_programs_have_every_quantity(timed: Path) -> None:

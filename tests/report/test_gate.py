@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare import gate as gates
+from kvbench.report.compare import gate_formats as gates
 from kvbench.report.compare.gate import CHECKS, Gate, check
+from kvbench.report.compare.losses import Effects
 from kvbench.report.compare.paired_rows import Side
 
 Change = Callable[[Row], Row | None]
@@ -15,10 +16,10 @@ Change = Callable[[Row], Row | None]
 
 @pytest.fixture
 def rows(cell) -> list[Row]:
-    """Three cells of 40 samples with everything that a gate looks at; one sample of the baseline failed."""
+    """Three cells of 160 samples with everything that a gate looks at; one sample of the baseline failed."""
     baseline = []
     for policy, share in (("full", 1.0), ("snapkv", 0.1), ("h2o", 0.1)):
-        values = ["too long" if sample == 39 else float(sample % 4 != 0) for sample in range(40)]
+        values = ["too long" if sample == 39 else float(sample % 4 != 0) for sample in range(160)]
         for row in cell(values, policy):
             tokens = 300 + row.sample
             measured = {
@@ -38,7 +39,7 @@ def gate(rows: list[Row], change: Change, extra: tuple[Row, ...] = (), **setting
     return check(Side("before", rows, "one"), Side("after", [*current, *extra], "two"), **settings)
 
 
-def only(policy: str, samples: range = range(40), **columns: object) -> Change:
+def only(policy: str, samples: range = range(160), **columns: object) -> Change:
     return lambda row: replace(row, **columns) if row.policy == policy and row.sample in samples else row
 
 
@@ -50,15 +51,15 @@ def findings(gate: Gate) -> list[tuple[str, str, int]]:
 
 def test_the_same_rows_pass(rows: list[Row]) -> None:
     same = gate(rows, lambda row: row)
-    assert same.passed and same.findings == ()
-    assert len(same.cells) == 3 and len(same.tests) == 3 and same.pooled.n == 117
+    assert same.verdict == "passed" and same.findings == same.undecided == ()
+    assert len(same.cells) == 3 and len(same.tests) == 3 and same.pooled.n == 477
     assert any("failed in the baseline" in note for note in same.notes)
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (only("h2o", prompt_sha256="f" * 64), ("prompts", "h2o", 39)),
+        (only("h2o", prompt_sha256="f" * 64), ("prompts", "h2o", 159)),
         (only("h2o", range(3), prompt_tokens=7), ("tokens", "h2o", 3)),
         (only("snapkv", range(8, 9), kept_sha256="0" * 64), ("kept sets", "snapkv", 1)),
         (only("snapkv", range(8, 9), kept_sha256=None), ("kept sets", "snapkv", 1)),
@@ -67,7 +68,7 @@ def test_the_same_rows_pass(rows: list[Row]) -> None:
         (only("h2o", range(5), kept_fraction=0.05), ("bytes", "h2o", 5)),
         (only("snapkv", range(2), value=None, error="out of memory"), ("present", "snapkv", 2)),
         (only("snapkv", range(2), value=None), ("present", "snapkv", 2)),
-        (lambda row: None if row.policy == "h2o" else row, ("present", "h2o", 39)),
+        (lambda row: None if row.policy == "h2o" else row, ("present", "h2o", 159)),
         (lambda row: None if row.policy == "h2o" and row.sample == 11 else row, ("present", "h2o", 1)),
         (only("snapkv", range(30), value=0.0), ("regression", "snapkv", 22)),
     ],
@@ -84,23 +85,68 @@ def test_bytes_may_shrink_with_what_is_kept_and_never_grow(rows: list[Row]) -> N
             return row
         return replace(row, kept_fraction=factor * row.kept_fraction, cache_bytes=int(factor * row.cache_bytes))
 
-    assert gate(rows, lambda row: scaled(row, 0.5)).passed
-    assert not gate(rows, lambda row: scaled(row, 2)).passed
+    assert gate(rows, lambda row: scaled(row, 0.5)).verdict == "passed"
+    assert gate(rows, lambda row: scaled(row, 2)).verdict == "failed"
 
 
 def test_kept_sets_can_be_a_note(rows: list[Row]) -> None:
     noted = gate(rows, only("snapkv", kept_sha256="0" * 64), kept="note")
     assert "in order: present, prompts, tokens, bytes, regression" in gates.text(noted)
-    assert noted.passed and any("kept sets of 39 of 40 rows changed" in note for note in noted.notes)
+    assert noted.verdict == "passed" and any("kept sets of 159 of 160 rows changed" in note for note in noted.notes)
     with pytest.raises(ValueError, match="kept=maybe: allowed: kept=fail, kept=note"):
         gate(rows, lambda row: row, kept="maybe")
 
 
-def test_new_cells_and_mended_samples_are_noted(rows: list[Row], cell) -> None:
+def test_mended_samples_are_noted_and_rows_without_a_baseline_are_undecided(rows: list[Row], cell) -> None:
     mended = only("full", range(39, 40), value=1.0, error=None)
-    noted = gate(rows, mended, tuple(cell([1.0] * 4, "tova")))
-    assert noted.passed
-    assert any(note.startswith("new: ruler/niah_single_1 512 tova") for note in noted.notes)
+    noted = gate(rows, mended)
+    assert noted.verdict == "passed" and any(note.startswith("failed in the baseline: ") for note in noted.notes)
+    more = gate(rows, mended, tuple(cell([1.0] * 4, "tova")))
+    assert (more.verdict, more.without_baseline) == ("cannot tell", 4)
+    assert "4 rows without a baseline" in gates.headline(more)
+    missing = check(Side("half", [row for row in rows if row.sample >= 60], "one"), Side("all", rows, "two"))
+    assert (missing.verdict, missing.without_baseline, missing.is_accepted) == ("cannot tell", 180, False)
+    assert replace(missing, allows=True).is_accepted
+
+
+def test_a_verdict_needs_prompts_and_not_rows(cell) -> None:
+    """Sixty questions about four contexts are four prompts; so are 64 cells on four prompts."""
+    questions = [replace(row, context_sha256=f"{row.sample % 4:064x}") for row in cell([1.0] * 60)]
+    cells = [row for i in range(64) for row in cell([1.0] * 4, budget=f"{i + 1}")]
+    for rows in (questions, cells):
+        blind = check(Side("before", rows, "one"), Side("after", rows, "two"))
+        assert blind.verdict == "cannot tell" and {test.prompts for test in blind.all_tests} == {4}
+        assert {test.smallest for test in blind.all_tests} == {None}
+    apart = check(Side("before", cell([1.0] * 60), "one"), Side("after", cell([1.0] * 60), "two"))
+    assert apart.verdict == "passed" and 0.15 < apart.tests[0].smallest < 0.2
+
+
+def test_cells_of_one_method_can_be_one_test(cell) -> None:
+    """Ten cells on six prompts each, no prompt twice, tell together what none tells alone."""
+    before = [
+        replace(row, sample=6 * i + row.sample, prompt_sha256=f"{6 * i + row.sample:064x}")
+        for i in range(10)
+        for row in cell([1.0] * 6, budget=f"{i + 1}")
+    ]
+    sides = Side("before", before, "one"), Side("after", before, "two")
+    assert check(*sides).verdict == "cannot tell"
+    together = check(*sides, by=("policy",), min_effect=Effects(0.05, 0.2))
+    assert together.verdict == "passed" and [test.where for test in together.tests] == ["snapkv"]
+    lost = [replace(row, value=0.0) if row.sample % 6 == 0 else row for row in before]
+    failed = check(sides[0], Side("after", lost, "two"), by=("policy",))
+    assert [finding.where for finding in failed.findings] == ["snapkv"]
+    assert {failed.verdict_of(where) for where in failed.cells} == {"failed"}
+    with pytest.raises(ValueError, match="cells have no column 'polcy'; allowed: model, task"):
+        check(*sides, by=("polcy",))
+
+
+def test_a_large_loss_is_an_alarm_whatever_its_p(cell) -> None:
+    before = cell([1.0] * 5)
+    for lost, verdict in ((2, "cannot tell"), (3, "failed")):
+        after = [replace(row, value=float(row.sample >= lost)) for row in before]
+        judged = check(Side("before", before, "one"), Side("after", after, "two"))
+        assert judged.verdict == verdict and not judged.tests[0].is_worse
+    assert "more than 50 points: an alarm whatever p is" in judged.findings[0].text
 
 
 def test_another_policy_is_no_partner(cell) -> None:
@@ -111,15 +157,15 @@ def test_another_policy_is_no_partner(cell) -> None:
 
 
 def test_a_better_run_passes(rows: list[Row]) -> None:
-    assert gate(rows, lambda row: row if row.error else replace(row, value=1.0)).passed
+    assert gate(rows, lambda row: row if row.error else replace(row, value=1.0)).verdict == "passed"
 
 
 def test_lower_is_better_for_nll(cell) -> None:
     nats = np.random.default_rng(0).normal(2, 0.1, 30)
     before = cell(nats.tolist(), metric="nll")
-    for shift, passed in ((-0.05, True), (0.05, False)):
+    for shift, verdict in ((-0.05, "passed"), (0.05, "failed")):
         after = cell((nats + shift).tolist(), metric="nll")
-        assert check(Side("before", before, "one"), Side("after", after, "two")).passed is passed
+        assert check(Side("before", before, "one"), Side("after", after, "two")).verdict == verdict
 
 
 def test_a_loss_too_thin_for_a_cell_is_seen_in_all_of_them(cell) -> None:
@@ -133,7 +179,7 @@ def test_a_loss_too_thin_for_a_cell_is_seen_in_all_of_them(cell) -> None:
 def test_what_was_not_recorded_is_not_said_to_be_in_order(rows: list[Row]) -> None:
     bare = [replace(row, kept_sha256=None) for row in rows]
     passed = gate(bare, lambda row: row)
-    assert "not checked: 117 rows of the baseline have no kept_sha256" in passed.notes
+    assert "not checked: 477 rows of the baseline have no kept_sha256" in passed.notes
     assert "in order: present, prompts, tokens, bytes, regression" in gates.text(passed)
     suites = {suite.get("name"): suite for suite in ET.fromstring(gates.junit(passed))}
     assert {name: suite.get("skipped") for name, suite in suites.items() if suite.get("skipped") != "0"} == {
@@ -182,5 +228,5 @@ def test_text_and_markdown_say_what_and_where(rows: list[Row]) -> None:
         assert "gate FAILED (regression)" in report and "ruler/niah_single_1 512 snapkv attn 0.1" in report
         assert "samples 1, 2, 3, 5, 6, ..." in report
     every = gate(rows, lambda row: replace(row, prompt_sha256="e" * 64))
-    assert "and 2 cells more: prompts of 39 of 40 rows changed" in gates.text(every)
+    assert "and 2 cells more: prompts of 159 of 160 rows changed" in gates.text(every)
     assert "in order: present, tokens, kept sets, bytes, regression" in gates.text(every)

@@ -140,19 +140,10 @@ def test_a_method_has_one_colour_in_all_figures(small: Path) -> None:
     assert colour(together, "snapkv attn") == colour(together, "snapkv obcache_joint") == {COLOURS[0]}
 
 
-def test_lines_that_cover_each_other_are_set_apart(cell, results) -> None:
-    folder = results(
-        *(
-            cell([0.0] * 4, policy, budget=budget, kept_fraction=float(budget))
-            for policy in ("h2o", "tova", "cake", "lava")
-            for budget in ("0.1", "0.2")
-        )
-    )
-    (axis,) = drawn(tradeoff.draw, folder).axes
+def test_labels_of_equal_lines_do_not_meet(cell, results) -> None:
+    cells = [cell([0.0] * 4, policy, kept_fraction=0.1) for policy in ("h2o", "tova", "cake", "lava")]
+    (axis,) = drawn(tradeoff.draw, results(*cells)).axes
     FigureCanvasAgg(axis.figure).draw()
-    heights = sorted(line.get_transform().transform(line.get_xydata())[0, 1] for line in axis.lines)
-    gaps = np.diff(heights) * 72 / axis.figure.dpi
-    assert (gaps > 1).all() and heights[-1] - heights[0] < 0.05 * axis.bbox.height  # and hardly moved
     labels = [Text.get_window_extent(text) for text in axis.texts]
     assert len(labels) == 4 and not any(a.overlaps(b) for a, b in combinations(labels, 2))
 

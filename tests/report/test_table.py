@@ -20,7 +20,7 @@ from tests.cells import name_of
 ROOT = Path(__file__).resolve().parents[2]
 
 TEXT = """\
-model reference, task ruler/niah_single_1, 512 tokens
+model reference, task ruler/niah_single_1, context length 512
 string_match_all in %: mean [95 % interval] of n samples; * best of its column
 
 policy         score          n    budget 0.1         budget 0.2   evict
@@ -35,11 +35,13 @@ snapkv         obcache_joint  10  70* [40,89]                     2.0 ms
 
 full: no eviction (512 KiB), repeated in every column for reference.
 Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
+At the floor (0 %): budget 0.1 (streaming_llm).
+At the ceiling (100 %): budget 0.2 (snapkv attn).
 2 of 60 rows failed; they are left out of all means:
   the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
 
-MARKDOWN = r"""**model reference, task ruler/niah_single_1, 512 tokens**
+MARKDOWN = r"""**model reference, task ruler/niah_single_1, context length 512**
 
 string_match_all in %: mean [95 % interval] of n samples; bold is best of its column
 
@@ -51,7 +53,8 @@ string_match_all in %: mean [95 % interval] of n samples; bold is best of its co
 | snapkv | obcache_joint | 10 | **70** [40, 89] |  | 2.0 ms |
 
 full: no eviction (512 KiB), repeated in every column for reference. """ + (
-    """Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
+    """Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token. """
+    """At the floor (0 %): budget 0.1 (streaming_llm). At the ceiling (100 %): budget 0.2 (snapkv attn).
 
 2 of 60 rows failed; they are left out of all means:
 
@@ -226,13 +229,13 @@ def test_rows_and_cols_choose_lines_and_columns(small: Path) -> None:
     text = table(small, rows="budget", cols="policy,score")
     assert re.search(r"budget +n +streaming_llm +snapkv, attn +snapkv, obcache_joint", text)
     assert re.search(r"^full +10 +90 .* 90 .* 90 ", text, re.MULTILINE)
-    assert "model reference, task ruler/niah_single_1, 512 tokens\n" in text
+    assert "model reference, task ruler/niah_single_1, context length 512\n" in text
 
 
 def test_naming_only_columns_takes_them_from_the_lines(small: Path) -> None:
     text = table(small, cols="score")
     assert re.search(r"^policy .* attn +obcache_joint", text, re.MULTILINE)
-    assert "512 tokens, budget 0.1\n" in text and "512 tokens, budget 0.2\n" in text
+    assert "context length 512, budget 0.1\n" in text and "context length 512, budget 0.2\n" in text
 
 
 def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles
 from benchmarks.first_hour.blocks import TABLE, write
-from kvbench.cache.kernels import triton as kernels
+from kvbench.cache.kernels import programs as kernels
 from scripts import gpu_bundle
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,14 @@ import pytest
 from matplotlib.image import imread
 from PIL import Image
 
-from kvbench.records import Row
-from kvbench.report.rows import describer, load_table, write_parquet
+from kvbench.config.overrides import parse
+from kvbench.config.sweep import cells_of
+from kvbench.records import COLUMNS, Row, done, read_rows
+from kvbench.report.rows import describer, load_table, rows_of, write_parquet
+from kvbench.run.plan import plan
+from kvbench.support.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* do not say which code made them")  # committed before rows did
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -26,19 +32,26 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 def scripts() -> Iterator[SimpleNamespace]:
     """The modules of scripts/reference_results."""
     sys.path.insert(0, str(SCRIPTS))
-    from reference_results import gate, pack, pages, pictures, sweeps, workers  # type: ignore[import-not-found]
+    from reference_results import (  # type: ignore[import-not-found]
+        digits,
+        gate,
+        pack,
+        pages,
+        pictures,
+        sweeps,
+        unpack,
+        workers,
+    )
 
-    yield SimpleNamespace(gate=gate, workers=workers, pack=pack, pages=pages, pictures=pictures, sweeps=sweeps)
+    modules = (digits, gate, pack, pages, pictures, sweeps, unpack, workers)
+    yield SimpleNamespace(**{module.__name__.rpartition(".")[2]: module for module in modules})
     sys.path.remove(str(SCRIPTS))
 
 
 @pytest.fixture(scope="module")
-def committed(scripts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the gate reads of two policies of the committed rows."""
-    rows = load_table(scripts.sweeps.REFERENCE / "main.parquet")
-    policies = pc.is_in(rows["policy"], pa.array(["full", "snapkv"]))
-    few = rows.filter(pc.and_(pc.less(rows["sample"], scripts.pack.GATED), policies))
-    return _write(few, tmp_path_factory.mktemp("committed") / "main.parquet", scripts)
+def committed(scripts: SimpleNamespace) -> Path:
+    """What the gate reads of the committed rows."""
+    return scripts.sweeps.REFERENCE / scripts.pack.GATE
 
 
 def _write(rows: pa.Table, path: Path, scripts: SimpleNamespace) -> Path:
@@ -47,9 +60,9 @@ def _write(rows: pa.Table, path: Path, scripts: SimpleNamespace) -> Path:
 
 
 def _planted(committed: Path, path: Path, scripts: SimpleNamespace, **columns: object) -> Path:
-    """The rows of snapkv with columns overwritten, the others as they are."""
+    """The rows of two policies with columns overwritten, the others as they are."""
     rows = load_table(committed)
-    hit = pc.equal(rows["policy"], "snapkv")
+    hit = pc.is_in(rows["policy"], pa.array(["snapkv", "ada_snapkv"]))
     for name, value in columns.items():
         kind = rows.schema.field(name).type
         rows = rows.set_column(
@@ -96,13 +109,40 @@ def test_gate_fails_what_is_planted(
 def test_gate_fails_one_broken_cell_among_many(
     scripts: SimpleNamespace, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other kept sets of one cell, with answers as good: too few to show among all, all of that cell."""
+    """Other kept sets of one method, with answers as good: too few to show among all, all of that method."""
     rows = load_table(committed)
-    hit = pc.and_(pc.equal(rows["score"], "vatp"), pc.equal(rows["budget"], "0.4"))
+    hit = pc.and_(pc.equal(rows["score"], "vatp"), pc.equal(rows["policy"], "snapkv"))
     changed = pc.if_else(hit, pa.scalar("0" * 64), rows["kept_sha256"])
     rows = rows.set_column(rows.schema.get_field_index("kept_sha256"), "kept_sha256", changed)
     assert scripts.gate.compared(committed, _write(rows, tmp_path / "one.parquet", scripts)) == 5
-    assert "of 1 cells more than three quarters" in capsys.readouterr().out
+    assert "of 1 methods more than three quarters" in capsys.readouterr().out
+
+
+def test_gate_cannot_tell_by_few_prompts(
+    scripts: SimpleNamespace, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same rows as ever, of three prompts: no loss would show."""
+    rows = load_table(committed)
+    few, same = (
+        _write(rows.filter(pc.less(rows["sample"], 3)), tmp_path / f"{name}.parquet", scripts) for name in "ab"
+    )
+    assert scripts.gate.compared(few, same) == 5
+    assert "gate CANNOT TELL (regression)" in capsys.readouterr().out
+
+
+def test_rows_of_the_gate_are_of_all_cells_and_many_prompts(scripts: SimpleNamespace) -> None:
+    """They are rows of main, with their kept sets; no policy has two cells on one prompt, none has few prompts."""
+    main, gate = (load_table(scripts.sweeps.REFERENCE / name, COLUMNS) for name in ("main.parquet", scripts.pack.GATE))
+    chosen = main.filter(pa.array(scripts.pack.rotated(main))).drop_columns(["kept_sha256", "file", "line"])
+    assert (
+        chosen.to_pylist() == gate.drop_columns(["kept_sha256", "file", "line"]).to_pylist()
+        and not gate["kept_sha256"].null_count
+    )
+    rows = gate.select(["cell", "policy", "prompt_sha256"]).to_pylist()
+    assert {row["cell"] for row in rows} == set(main["cell"].to_pylist())
+    assert len({row["prompt_sha256"] for row in rows}) == 200
+    counts = Counter((row["policy"], row["prompt_sha256"]) for row in rows)
+    assert max(counts.values()) == 1 and min(Counter(policy for policy, _ in counts).values()) >= 28
 
 
 def test_gate_lets_noise_pass(scripts: SimpleNamespace, committed: Path, tmp_path: Path) -> None:
@@ -154,7 +194,7 @@ def test_environments_of_packed_rows_are_named_and_no_others(scripts: SimpleName
 
 def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
     """As many cells and samples of them as asked for, no failures, no seconds, nothing of third parties but numbers."""
-    for part in scripts.sweeps.parts().values():
+    for part in scripts.sweeps.row_set("reference").parts.values():
         if part.long or part.book or part.kept != "none":
             continue
         rows = pq.read_table(scripts.sweeps.REFERENCE / f"{part.name}.parquet")
@@ -208,7 +248,7 @@ def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tm
         table = table.filter(pc.is_valid(table["value"]))
         counts = table.group_by(["cell", "window"]).aggregate([("sample", "count_distinct")])
         assert min(counts["sample_count_distinct"].to_pylist()) >= 20, name
-    for name in (*pictures.PICTURES, *pictures.PROBED):
+    for name in (*pictures.PICTURES, *pictures.PROBED, *pictures.FORESTS):
         committed, drawn = (imread(folder / name) for folder in (pictures.IMAGES, tmp_path))
         assert committed.shape == drawn.shape, f"docs/images/{name} is stale: make pictures"
         assert abs(committed - drawn).mean() < 0.002, f"docs/images/{name} is stale: make pictures"
@@ -224,12 +264,101 @@ def test_a_book_that_is_not_there_is_left_out(
     scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KVBENCH_DATA", str(tmp_path))
-    assert scripts.workers.make_all([scripts.sweeps.parts()["books"]], tmp_path / "results", None, 1) == 0
+    known = scripts.sweeps.row_set("reference")
+    assert scripts.workers.make_all(known, [known.parts["books"]], tmp_path / "results", None, 1) == 0
     assert "left out" in capsys.readouterr().err and not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("page", ["claims.md", "sensitivity.md"])
+def test_without_its_model_nothing_is_run(
+    scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVBENCH_DATA", str(tmp_path))
+    assert scripts.gate.gate(scripts.sweeps.row_set("smollm2"), tmp_path / "results", 1) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and "kvbench data pull smollm2" in captured.err and not captured.out
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path) -> None:
+    """Unpacked rows count as made, and packed again they are the same file; rows of a folder are not doubled."""
+    rows = load_table(scripts.sweeps.REFERENCE / "main.parquet")
+    few = rows.filter(pc.and_(pc.less(rows["sample"], 3), pc.equal(rows["policy"], "snapkv")))
+    main = scripts.sweeps.row_set("reference").parts["main"]
+    packed = SimpleNamespace(name="few", parts={"main": main}, folder=tmp_path / "packed")
+    packed.folder.mkdir()
+    file = _write(few, packed.folder / "main.parquet", scripts)
+    named = set(few["environment"].to_pylist())
+    environments = json.loads((scripts.sweeps.REFERENCE / "environments.json").read_text())
+    (packed.folder / "environments.json").write_text(json.dumps({name: environments[name] for name in named}))
+    run = tmp_path / "run"
+    scripts.unpack.unpack_all(packed, run)
+    assert done(read_rows(run)) == set(zip(few["cell"].to_pylist(), few["sample"].to_pylist(), strict=True))
+    assert {path.stem for path in (run / "environments").iterdir()} == named
+    again = tmp_path / "again.parquet"
+    scripts.pack.pack(run, again, scripts.workers.read_parts(run)["main"], 100)
+    again, before = (pq.read_table(path).drop_columns(["kept_sha256"]) for path in (again, file))  # hashes of few stay
+    assert again.equals(before)
+    with pytest.raises(UserError, match="has rows of part main already"):
+        scripts.unpack.unpack_all(packed, run)
+
+
+def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleNamespace) -> None:
+    words = ("policy=full", "task=ruler/vt,ruler/fwe", "task.context_length=512,1024")
+    cells = cells_of(parse([*words, "task.samples=4"]), set())[1]
+    cells = [*cells[:3], replace(cells[3], task=replace(cells[3].task, samples=2))]
+    planned = plan(cells, {(cells[0].id, 0)})
+    rounds = scripts.workers.in_rounds(planned)
+    assert rounds.rows_to_do == planned.rows_to_do == 13
+    order = [(group.cells[0].id, *job.missing) for group in rounds.groups for job in group.jobs]
+    names = [cell.id for cell in cells]
+    assert [(names.index(cell), *samples) for cell, *samples in order] == [
+        (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1), (3, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/claims.md",
+        "docs/sensitivity.md",
+        "docs/smollm2-findings.md",
+        "docs/smollm2-claims.md",
+        "results/smollm2/README.md",
+    ],
+)
 def test_pages_say_what_the_rows_say(scripts: SimpleNamespace, page: str) -> None:
-    text = (SCRIPTS.parent / "docs" / page).read_text("utf-8")
-    assert scripts.pages.lines_of(text), f"docs/{page} compares nothing"
-    assert scripts.pages.rewritten(text) == text, f"docs/{page} is stale: python scripts/reference.py pages"
+    file = SCRIPTS.parent / page
+    text = file.read_text("utf-8")
+    assert file in scripts.pages.PAGES
+    assert scripts.pages.lines_of(text) or any(
+        part.search(text) for part in (scripts.pages.CARD, scripts.pages.DIGITS)
+    ), f"{page} shows no rows"
+    assert scripts.pages.rewritten(text) == text, f"{page} is stale: python scripts/reference.py pages"
+
+
+def test_rows_of_a_language_model_are_a_part_of_their_sweeps(scripts: SimpleNamespace) -> None:
+    """Of its cells alone, no more prompts than asked for; no failures, no seconds."""
+    known = scripts.sweeps.row_set("smollm2")
+    files = {part.file: part for part in known.parts.values() if (known.folder / f"{part.file}.parquet").is_file()}
+    assert {"main", "settings", "context", "card"} <= set(files)
+    for name, part in files.items():
+        rows = pq.read_table(known.folder / f"{name}.parquet")
+        assert set(rows["model"].to_pylist()) == {"smollm2"}, name
+        assert not rows["error"].drop_null() and not rows["evict_seconds"].drop_null(), name
+        assert max(rows["sample"].to_pylist()) < part.samples, name
+
+
+def test_digits_of_a_number_are_counted_up_to_the_first_wrong_one(scripts: SimpleNamespace) -> None:
+    """Against what the full cache answers; prompts that it does not answer do not count."""
+    answers = {"1234567.": 7, " 1234.": 4, "the number is 12": 2, "7654321": 0, "none": 0, "1239567": 3}
+    line = load_table(scripts.sweeps.REFERENCE / "main.parquet").slice(0, 1)
+    (row,) = rows_of(line)
+    full = [replace(row, sample=sample, value=1.0, prediction="1234567") for sample in range(len(answers))]
+    numbers = scripts.digits.right_numbers([*full, replace(row, sample=9, value=0.0, prediction="1")])
+    assert len(numbers) == 6
+    cut = [replace(row, sample=sample, prediction=text) for sample, text in enumerate(answers)]
+    assert [scripts.digits.digits_right(row, "1234567") for row in cut] == list(answers.values())
+    beside = replace(row, sample=9, prediction="1")
+    assert scripts.digits.digits_line("cut", [*cut, beside], numbers) == "| cut | 6 | 2.7 | 2 | 2 | 1 | 1 |\n"
+    with pytest.raises(ValueError, match="7 rows of 6 prompts"):
+        scripts.digits.digits_line("twice", [*cut, cut[0]], numbers)

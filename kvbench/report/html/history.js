@@ -9,9 +9,13 @@ function plot() {
   const change = (name) => { const [a, b] = [value(before, name), value(last, name)]; return a === null || b === null || a === b ? 0 : Math.abs(a - b) / (what === "accuracy" ? 1 : Math.max(Math.abs(a), Math.abs(b))); };
   const moved = names.filter((name) => change(name)).sort((a, b) => change(b) - change(a));
   const drawn = new Set(names.length <= MOST ? names : (moved.length ? moved : names).slice(0, MOST));
+  const point = (run, i, name) => {
+    const y = value(run, name), [low, high] = what === "accuracy" && run.limits[name] || [y, y], limits = low < high ? ` [${Number(low.toPrecision(4))}, ${Number(high.toPrecision(4))}]` : "";
+    return { x: i + 1, y, low, high, text: `${plain(run.label)}, ${run.status}: ${Number(y).toPrecision(5)}${limits}`, symbol: cells[name].look[1], size: 8 };
+  };
   const lines = names.map((name) => ({
     name: drawn.has(name) ? short(name) : "", title: name, colour: cells[name].look[0], symbol: cells[name].look[1],
-    points: runs.map((run, i) => ({ x: i + 1, y: value(run, name), text: `${plain(run.label)}, ${run.status}: ${Number(value(run, name)).toPrecision(5)}`, symbol: run.status === "failed" ? "x" : cells[name].look[1], size: 6 })).filter((point) => point.y !== null),
+    points: runs.map((run, i) => point(run, i, name)).filter((point) => point.y !== null),
   }));
   const numbers = lines.flatMap((line) => line.points.map((point) => point.y)), high = Math.max(...numbers, 0), percent = what === "accuracy" && names.every((name) => cells[name].percent);
   const y = { title: UNITS[what] + (percent ? " (%)" : ""), range: percent ? [-4, 104] : [-0.04 * (high || 1), 1.06 * (high || 1)] };

@@ -1,30 +1,35 @@
 """A page of runs over time: accuracy, bytes and seconds of each cell in every run, and the gate's verdict on each.
 
-A run is a results folder or a Parquet file of rows; the caller names the oldest first. Each is held against the last
-one that did not fail, so that a loss stays visible until it is gone. Beside the checks of the gate, timed steps and the
-run as a whole must not become slower by more than their noise.
+A run is a results folder or a Parquet file of rows; the caller names the oldest first. Each is held against two runs:
+the last one that did not fail, and the anchor, so that neither a loss that stays nor many small ones pass. What each
+cell, and all of them, lost against the anchor is also summed over the runs (`kvbench.report.stats.cusum`). Timed steps
+and the run as a whole must not become slower than the last run that did not fail by more than their noise.
 """
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
+from json import loads
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvbench.records import ResultsFolder, read_processes
-from kvbench.report.colours import Look, looks
-from kvbench.report.compare.gate import check
+from kvbench.report.colours import SYMBOLS, looks
+from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
+from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import Side, side
 from kvbench.report.export import WHAT, measured, named
 from kvbench.report.html.page import check_page, rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
+from kvbench.report.stats.cusum import is_alarm, next_sum
+from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.cost import costs
 from kvbench.report.tables.grid import write_json
 from kvbench.report.tables.summary import Summary, summaries
-from kvbench.report.tables.table import TIMED
+from kvbench.support.errors import UserError
 from kvbench.support.quantity import size
 
 MOST = 12
@@ -45,29 +50,62 @@ class Spent(NamedTuple):
     written: Callable[[float], str]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run: the numbers of its cells, and the findings against the run ``baseline`` (None: it is the first).
+class Code(NamedTuple):
+    """The commit at which the rows of a run were made, "" if it is unknown, and the address of its repository."""
 
-    Runs are counted from 1. ``methods``: policy and score of each cell, and whether it is measured in %.
-    ``costs``: seconds and bytes of timed cells and of all rows, each with its noise.
-    ``failing_since``: the first of the failed runs that end with this one.
+    commit: str
+    is_changed: bool
+    repository: str | None
+
+    @property
+    def name(self) -> str:
+        """The commit, shortened, with a + where the code differed from it."""
+        return f"{self.commit[:9]}{'+' if self.is_changed else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run: the numbers of its cells, and what the gate found.
+
+    Runs are counted from 1. ``limits``: the interval of each cell's accuracy, in the unit of ``numbers``. ``methods``:
+    policy and score of each cell, and whether it is measured in %. ``costs``: seconds and bytes of timed cells and of
+    all rows, each with its noise. ``baseline anchor``: the runs that this one was held against, None if there is none.
+    ``gates``: how, in this order. ``sums``: the CUSUM of each test of the gate. ``failing_since``: the first of the
+    failed runs that end with this one.
     """
 
     number: int
     name: str
     date: str
+    code: Code
     numbers: dict[str, dict[str, float | None]]
+    limits: dict[str, tuple[float, float]]
     methods: dict[str, tuple[str, str, bool]]
     costs: dict[str, Spent]
-    findings: list[str] | None
     baseline: int | None
+    anchor: int | None
+    gates: tuple[Gate, ...] = ()
+    sums: Mapping[str, float]
+    problems: tuple[Finding, ...]
+    undecided: tuple[Finding, ...]
     failing_since: int | None
 
     @property
     def status(self) -> str:
-        """The verdict of the gate, in a word."""
-        return "first" if self.findings is None else "passed" if not self.findings else "failed"
+        """The verdict in a word."""
+        if self.baseline is None:
+            return "first"
+        return FAILED if self.problems else CANNOT_TELL if self.undecided else PASSED
+
+    @property
+    def findings(self) -> list[str] | None:
+        """What made the run fail, None for the first."""
+        return None if self.baseline is None else [str(problem) for problem in self.problems]
+
+    @property
+    def open(self) -> list[str]:
+        """What the gate could not tell."""
+        return [str(finding) for finding in folded(self.undecided)]
 
     @property
     def label(self) -> str:
@@ -75,33 +113,118 @@ class Run:
         return f"run {self.number} ({', '.join(filter(None, (self.date, self.name)))})"
 
 
-def runs_of(sources: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
-    """Read runs and judge them; kept sets may change. Raises what reading rows raises."""
+def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | None = None) -> list[Run]:
+    """Read runs and judge them; kept sets may change.
+
+    ``anchor``: the number or the name of a run; by default the first. Raises UserError for another, and what reading
+    rows raises.
+    """
+    anchor_number = _number_of(anchor, sources)
     runs: list[Run] = []
     accepted: tuple[Run, Side] | None = None
+    anchored: tuple[Run, Side] | None = None
     for number, source in enumerate(sources, 1):
         now = side(source, source, "", warn)
         cells = summaries(now.rows)
-        numbers = {named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells}
         spent = _costs(now, cells)
-        findings = None
+        gates: list[Gate] = []
+        problems: list[Finding] = []
+        undecided: list[Finding] = []
+        sums: dict[str, float] = {}
+        baseline, reference = (pair and pair[0] for pair in (accepted, anchored))
         if accepted is not None:
-            baseline, before = accepted
-            findings = [str(finding) for finding in check(before, now, kept="note").findings]
-            same_cells = baseline.numbers.keys() == numbers.keys()
-            for what, (amount, noise, written) in spent.items():
-                is_comparable = what in baseline.costs and (same_cells or what not in _OF_RUN)
-                previous = baseline.costs[what].amount if is_comparable else 0
-                if previous and amount > noise * previous:
-                    times = f"x{amount / previous:.2f}, more than the noise of x{noise:g}"
-                    findings.append(f"{what} {written(previous)} -> {written(amount)} ({times})")
-        since = (runs[-1].failing_since or number) if findings else None
-        against = None if accepted is None else accepted[0].number
-        methods = {named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells}
-        run = Run(number, *_name_and_date(source), numbers, methods, spent, findings, against, since)
+            gates.append(check(accepted[1], now, kept="note"))
+            problems += gates[0].findings
+            undecided += gates[0].undecided
+        if anchored is not None and reference is not baseline:
+            gates.append(check(anchored[1], now, kept="note"))
+            problems += _others(gates[-1].findings, problems, anchor_number)
+            undecided += _others(gates[-1].undecided, undecided, anchor_number)
+        if reference is not None:
+            sums = _sums(gates[-1], runs[-1].sums)
+            problems += _drifts(gates[-1], sums, reference, problems)
+        if baseline is not None:
+            same_cells = baseline.methods.keys() == {named(cell) for cell in cells}
+            problems += _dearer(spent, baseline.costs, same_cells)
+        name, date, code = _name_and_date(source)
+        run = Run(
+            number=number,
+            name=name,
+            date=date,
+            code=code,
+            numbers={named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells},
+            limits={named(cell): limits for cell in cells if (limits := _limits(cell))},
+            methods={named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells},
+            costs=spent,
+            baseline=baseline and baseline.number,
+            anchor=reference and reference.number,
+            gates=tuple(gates),
+            sums=sums,
+            problems=tuple(problems),
+            undecided=tuple(undecided),
+            failing_since=(runs[-1].failing_since or number) if problems else None,
+        )
         runs.append(run)
-        accepted = accepted if findings else (run, now)
+        accepted = accepted if problems else (run, now)
+        anchored = (run, now) if number == anchor_number else anchored
     return runs
+
+
+def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
+    if anchor is None:
+        return 1
+    if anchor in sources:
+        return sources.index(anchor) + 1
+    if anchor.isdecimal() and 1 <= int(anchor) <= len(sources):
+        return int(anchor)
+    raise UserError(f"--anchor {anchor}: allowed: a run as it is named here, or its number, 1 to {len(sources)}")
+
+
+def _others(findings: Sequence[Finding], known: Sequence[Finding], anchor: int) -> list[Finding]:
+    """Findings against the anchor in places where the last accepted run showed none by the same check."""
+    places = {(finding.check, finding.where) for finding in known}
+    return [
+        replace(finding, text=f"against the anchor, run {anchor}: {finding.text}")
+        for finding in findings
+        if (finding.check, finding.where) not in places
+    ]
+
+
+def _sums(gate: Gate, before: Mapping[str, float]) -> dict[str, float]:
+    """The CUSUM of every test of the gate against the anchor that could find anything."""
+    sums = {}
+    for test in gate.all_tests:
+        if test.smallest is not None:
+            effect = max(test.smallest, test.min_effect)
+            sums[test.where] = next_sum(before.get(test.where, 0.0), test.loss, effect)
+    return sums
+
+
+def _drifts(gate: Gate, sums: Mapping[str, float], anchor: Run, known: Sequence[Finding]) -> list[Finding]:
+    """The tests whose CUSUM is an alarm, where nothing else is."""
+    places = {finding.where for finding in known}
+    return [
+        Finding("regression", test.where, (), f"losses against the anchor, run {anchor.number}, add up over the runs")
+        for test in gate.all_tests
+        if is_alarm(sums.get(test.where, 0.0)) and test.loss > 0 and test.where not in places
+    ]
+
+
+def _dearer(spent: Mapping[str, Spent], before: Mapping[str, Spent], same_cells: bool) -> list[Finding]:
+    """Seconds and bytes that grew by more than their noise."""
+    findings = []
+    for what, (amount, noise, written) in spent.items():
+        previous = before[what].amount if what in before and (same_cells or what not in _OF_RUN) else 0
+        if previous and amount > noise * previous:
+            times = f"x{amount / previous:.2f}, more than the noise of x{noise:g}"
+            findings.append(Finding("cost", what, (), f"{written(previous)} -> {written(amount)} ({times})"))
+    return findings
+
+
+def _limits(cell: Summary) -> tuple[float, float] | None:
+    """The interval of the accuracy of a cell."""
+    scale = 100 if cell.rate else 1
+    return None if cell.low is None or cell.high is None else (scale * cell.low, scale * cell.high)
 
 
 def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, Spent]:
@@ -124,50 +247,140 @@ def _bytes(amount: float) -> str:
 
 
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """How the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy."""
+    """How the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy.
+
+    Cells of one colour have different markers, filled and then hollow.
+    """
     methods = {name: method for run in runs for name, method in run.methods.items()}
     evicting = {(policy, score) for policy, score, _ in methods.values() if policy != "full"}
     alone = len({policy for policy, _ in evicting}) == 1 < len(evicting)
     named_by = {name: score if alone else policy for name, (policy, score, _) in methods.items()}
-    styles = looks(sorted({*named_by.values()})) | {"full": Look("#767676", "", "circle")}
-    return {name: {"look": styles[named_by[name]][::2], "percent": is_rate} for name, (*_, is_rate) in methods.items()}
+    colours = {name: look.colour for name, look in looks(sorted({*named_by.values()})).items()} | {"full": "#767676"}
+    places: dict[str, int] = {}
+    drawn = {}
+    for name in sorted(methods):
+        colour = colours[named_by[name]]
+        place = places[colour] = places.get(colour, -1) + 1
+        hollow = "-open" * (place // len(SYMBOLS) % 2)
+        drawn[name] = {"look": (colour, SYMBOLS[place % len(SYMBOLS)] + hollow), "percent": methods[name][2]}
+    return drawn
 
 
 def write_history(
-    sources: Sequence[str], out: Path, warn: Callable[[str], None], json: Path | None = None, junit: Path | None = None
-) -> None:
-    """Write the page, and what machines read of it. Raises ValueError for a file that is no .html."""
+    sources: Sequence[str],
+    out: Path,
+    warn: Callable[[str], None],
+    json: Path | None = None,
+    junit: Path | None = None,
+    anchor: str | None = None,
+) -> Run:
+    """Write the page, and what machines read of it; returns the newest run.
+
+    Raises UserError for a file that is no .html, and what `runs_of` raises.
+    """
     check_page(out)
-    runs = runs_of(sources, warn)
-    names = ("label", "status", "baseline", "numbers")
+    runs = runs_of(sources, warn, anchor)
+    names = ("label", "status", "baseline", "numbers", "limits")
     data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
-    folded = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * (run.status != "passed"))]
+    folded_runs = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * (run.status != PASSED))]
     noise = {"step": STEP_NOISE, "run": RUN_NOISE, "memory": MEMORY_NOISE}
-    html = rendered("history", data, runs=runs, folded=folded, cells=len(data["cells"]), most=MOST, noise=noise)
+    context = {"runs": runs, "folded": folded_runs, "cells": len(data["cells"]), "most": MOST, "noise": noise}
+    html = rendered("history", data, **context, anchor=_number_of(anchor, sources), link=_link, table=_table(runs[-1]))
     with text_to(out) as file:
         file.write(html)
     if json is not None:
-        names = ("number", "status", "failing_since", "baseline", "date", "findings")
-        items = [{name: getattr(run, name) for name in names} | {"commit": run.name} for run in runs]
+        names = ("number", "status", "failing_since", "baseline", "anchor", "date", "findings")
+        items = [
+            {name: getattr(run, name) for name in names} | {"undecided": run.open, "commit": run.name} for run in runs
+        ]
         with text_to(json) as file:
             write_json({"runs": items}, file)
     if junit is not None:
-        outcomes = [[Outcome("failure", finding) for finding in run.findings or ()] for run in runs]
-        cases = [Case("kvbench.history", run.label, failures) for run, failures in zip(runs, outcomes, strict=True)]
         with text_to(junit) as file:
-            file.write(junit_xml("kvbench history", {"runs": cases}))
+            file.write(junit_xml("kvbench history", {"newest run": _cases(runs[-1]), "earlier runs": _earlier(runs)}))
+    return runs[-1]
 
 
-def _name_and_date(source: str) -> tuple[str, str]:
-    """The commit at which the rows were made, else the name of the file or folder; and when, if it was recorded."""
+def _cases(run: Run) -> list[Case]:
+    """One case per cell of the newest run, and for what was found elsewhere; each with one outcome at most."""
+    places = [*run.methods] if run.baseline is None else [where for gate in run.gates for where in gate.cells]
+    places += [finding.where for finding in (*run.problems, *run.undecided)]
+    cases = []
+    for where in dict.fromkeys(places):
+        outcomes = [
+            _outcome(tag, findings, where) for tag, findings in (("failure", run.problems), ("skipped", run.undecided))
+        ]
+        cases.append(Case(f"kvbench.history.run{run.number}", where, [outcome for outcome in outcomes if outcome][:1]))
+    return cases
+
+
+def _outcome(tag: str, findings: Sequence[Finding], where: str) -> Outcome | None:
+    texts = [f"{finding.check}: {finding.what}" for finding in findings if finding.where == where]
+    prefix = "cannot tell: " if tag == "skipped" else ""
+    return Outcome(tag, prefix + "; ".join(texts), "", "\n".join(texts)) if texts else None
+
+
+def _earlier(runs: Sequence[Run]) -> list[Case]:
+    """One case per run before the newest: what it was is told, and no failure any more."""
+    lines = [[run.status, *(run.findings or ())] for run in runs[:-1]]
+    return [Case("kvbench.history", run.label, (), "\n".join(texts)) for run, texts in zip(runs, lines, strict=False)]
+
+
+def _table(run: Run) -> list[list[str]]:
+    """Every test of the newest run against the last accepted one: what it measured, and what it could have found."""
+    if not run.gates:
+        return []
+    gate = run.gates[0]
+    lines = []
+    for test in gate.all_tests:
+        shows = "nothing" if test.smallest is None else test.number(test.smallest)
+        total = f"{100 * run.sums[test.where]:.0f} %" if test.where in run.sums else ""
+        limits = ["" if limit is None else test.number(limit) for limit in (test.low, test.high)]
+        interval = f"[{', '.join(limits)}]" if all(limits) else ""
+        verdict = (
+            FAILED if any(problem.where == test.where for problem in run.problems) else gate.verdict_of(test.where)
+        )
+        lines.append([test.where, str(test.prompts), *test.figures, interval, shows, total, verdict])
+    return lines
+
+
+def _link(run: Run, before: Run) -> str | None:
+    """The page of the change between the commits of two runs, where their environments name them and a repository."""
+    commits = run.code.commit, before.code.commit
+    same = run.code.repository and run.code.repository == before.code.repository
+    return f"{run.code.repository}/compare/{commits[1]}...{commits[0]}" if same and all(commits) else None
+
+
+def _name_and_date(source: str) -> tuple[str, str, Code]:
+    """The commit of the rows, else the name of the file or folder; when they were made, if known; and the code."""
     path = Path(source)
+    code = _code(path)
     if match := _NAMED.fullmatch(path.stem):
         year, month, day, hour, minute, commit = match.groups()
-        return commit, f"{year}-{month}-{day} {hour}:{minute}"
+        return commit, f"{year}-{month}-{day} {hour}:{minute}", code
     started = min((process.started_utc for process in read_processes(path)), default="") if path.is_dir() else ""
-    for name in sorted(os.listdir(path / "environments")) if (path / "environments").is_dir() else ():
-        environment = ResultsFolder(path).read_environment(Path(name).stem) or {}
-        code = environment.get("source") or {}
+    name = path.stem if path.suffix == ".parquet" else path.name
+    return code.name or name, started[:16].replace("T", " "), code
+
+
+def _code(path: Path) -> Code:
+    """What the environments of a folder name, or the one beside a Parquet file, a JSON file of the same name."""
+    for environment in _environments(path):
+        code = environment.get("source")
         if isinstance(code, dict) and code.get("commit"):
-            return f"{str(code['commit'])[:9]}{'+' if code.get('dirty') else ''}", started[:16].replace("T", " ")
-    return path.stem if path.suffix == ".parquet" else path.name, started[:16].replace("T", " ")
+            repository = str(code.get("repository") or "")
+            is_address = repository.startswith(("https://", "http://"))
+            return Code(str(code["commit"]), bool(code.get("dirty")), repository if is_address else None)
+    return Code("", False, None)
+
+
+def _environments(path: Path) -> Iterator[dict[str, Any]]:
+    if (path / "environments").is_dir():
+        for name in sorted(os.listdir(path / "environments")):
+            yield ResultsFolder(path).read_environment(Path(name).stem) or {}
+    elif (beside := path.with_suffix(".json")).is_file():
+        try:
+            content = loads(beside.read_text("utf-8"))
+        except ValueError:
+            raise UserError(f"{beside}: not the JSON of an environment; remove it, or write it again") from None
+        yield content if isinstance(content, dict) else {}

@@ -65,12 +65,17 @@ function sorted(list) {
   const value = (c) => number ? (c[key] === null ? Infinity * way : Number(c[key])) : String(c[key] ?? "");
   return [...list].sort((a, b) => { const x = value(a), y = value(b); return (x < y ? -1 : x > y ? 1 : 0) * way; });
 }
-const lookOf = (c, alone) => isFull(c) ? ["var(--soft)", "circle"] : alone ? looks.scores[c.score ?? c.policy] : looks.policies[c.policy];
+const lookOf = (c, alone) => isFull(c) ? ["var(--soft)", "circle", 0] : alone ? looks.scores[c.score ?? c.policy] : looks.policies[c.policy];
 function isAlone(list) { const evicting = list.filter((c) => !isFull(c)); return new Set(evicting.map((c) => c.policy)).size === 1 && new Set(evicting.map((c) => c.score)).size > 1; }
+const classOf = (key) => key === "policy" ? "method" : key === "score" ? "score" : NUMBERS.has(key) ? "number" : "";
+function hint() {
+  const box = document.querySelector(".scroll"), hidden = [...by("cells").querySelectorAll("th")].filter((th) => th.offsetWidth && th.offsetLeft + th.offsetWidth / 2 > box.scrollLeft + box.clientWidth).length;
+  by("wider").hidden = !hidden; by("wider").textContent = `${hidden} more column${hidden > 1 ? "s" : ""} at the right: scroll the table \u2192`;
+}
 function table(list) {
   const row = make("tr"), alone = isAlone(list);
   for (const [key, name] of used) {
-    const th = make("th", name, NUMBERS.has(key) ? "number" : "");
+    const th = make("th", name, classOf(key));
     th.tabIndex = 0;
     if (order[0] === key) th.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
     th.onclick = () => { order = order[0] === key ? [key, -order[1]] : [key, key === "mean" ? -1 : 1]; update(); };
@@ -82,8 +87,9 @@ function table(list) {
     const tr = make("tr", undefined, chosen.includes(c.cell) ? "chosen" : "");
     tr.tabIndex = 0;
     for (const [key] of used) {
-      const td = make("td", shown(key, c), (NUMBERS.has(key) ? "number" : "") + (key === "errors" && c.errors ? " bad" : ""));
-      if (key === "policy") { const dot = make("i", undefined, "dot"); dot.style.background = lookOf(c, alone)[0]; td.prepend(dot); }
+      const td = make("td", shown(key, c), classOf(key) + (key === "errors" && c.errors ? " bad" : ""));
+      if (key === "policy" && c.score && c.score !== c.policy) td.dataset.score = c.score;
+      if (key === "policy") { const dot = make("i", undefined, "dot"); dot.style.background = tint(lookOf(c, alone)[0]); td.prepend(dot); }
       tr.append(td);
     }
     tr.onclick = () => choose(c.cell);
@@ -92,6 +98,7 @@ function table(list) {
   }));
   by("more").hidden = list.length <= rows;
   by("more").textContent = `show all ${list.length} rows`;
+  hint();
   by("count").textContent = list.length === cells.length ? `${cells.length} cells` : `${list.length} of ${cells.length} cells`;
 }
 
@@ -103,6 +110,7 @@ function xAxis(key, list) {
   const [title, factor, word] = AXES[key], numbers = list.map((c) => c[key] * factor), low = Math.min(...numbers), high = Math.max(...numbers);
   let ticks = key === "kept_fraction" ? [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100] : Array.from({ length: 50 }, (_, i) => 2 ** i);
   ticks = ticks.filter((tick) => tick >= low * 0.8 && tick <= high * 1.25);
+  if (ticks.length < 2) ticks = [...new Set(numbers.map((number) => Number(number.toPrecision(2))))].sort((x, y) => x - y);
   if (ticks.length > 6) ticks = ticks.filter((_, i) => i % Math.ceil(ticks.length / 6) === 0);
   const pad = Math.max((Math.log10(high) - Math.log10(low)) * 0.05, 0.03);
   return { title, log: true, factor, range: [Math.log10(low) - pad, Math.log10(high) + pad], ticks, words: ticks.map(word) };
@@ -138,11 +146,11 @@ function linesOf(list, axis) {
   const lines = [...grouped.values()].map((members) => ({ cells: members.sort((a, b) => a[axis] - b[axis]) })), names = toName(lines);
   const factor = AXES[axis][1], several = new Set(["variant", "layout", "schedule", "seed"].filter((key) => values(key, list).length > 1));
   return [usual, lines.map((line) => {
-    const c = line.cells[0], [colour, symbol] = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => v !== null && v !== "exact" && v !== "kv_heads" && v !== "prompt");
+    const c = line.cells[0], [colour, symbol, turn] = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => v !== null && v !== "exact" && v !== "kv_heads" && v !== "prompt");
     const title = [label(c), ...more].join(" ") + (c.n === usual ? "" : ` (n = ${c.n})`);
-    const marks = (c) => chosen.includes(c.cell) ? { symbol: "circle-open", size: 15, edge: 2.5 } : c.n === usual ? { symbol } : { symbol: `${symbol}-open`, edge: 1.5 };
+    const marks = (c) => chosen.includes(c.cell) ? { symbol: "circle-open", size: 15, edge: 2.5 } : c.n === usual ? {} : { size: 5 };
     return {
-      name: names.has(line) ? title : "", title, colour, symbol, dash: c.n !== usual ? "dot" : alone || !c.score ? "solid" : DASHES[scores.indexOf(c.score) % DASHES.length],
+      name: names.has(line) ? title : "", title, colour, symbol, dash: c.n !== usual ? "dot" : alone ? DASHES[turn % DASHES.length] : !c.score ? "solid" : DASHES[scores.indexOf(c.score) % DASHES.length],
       points: line.cells.map((c) => ({ x: c[axis] * factor, y: c.mean, low: c.low ?? c.mean, high: c.high ?? c.mean, id: c.cell, text: text(c), ...marks(c) })),
     };
   }), lines.length - names.size];
@@ -170,7 +178,7 @@ function charts(list) {
   });
   const parts = [];
   if (counts.size) parts.push(`n = ${[...counts].join(", ")} samples`);
-  if (first.length && by("charts").textContent.includes("(n = ")) parts.push("open marks on dotted lines: another n, which the name says");
+  if (first.length && by("charts").textContent.includes("(n = ")) parts.push("small marks on dotted lines: another n, which the name says");
   if (grey) parts.push(`in colour the ${BEST} least behind the best at each budget, and what you choose; ${grey} lines in grey`);
   if (groups.length > PANELS) parts.push(`${PANELS} of ${groups.length} panels: choose a task`);
   by("counts").textContent = drawable.length ? `${parts.join("; ")}.` : "No cell that evicts is chosen.";
@@ -183,7 +191,7 @@ function bars(coded, needles) {
   const style = getComputedStyle(document.documentElement);
   pen.fillStyle = style.getPropertyValue("--bar");
   bytes.forEach((b, i) => { pen.globalAlpha = 0.08 + 0.92 * b / 255; pen.fillRect(i * step, 0, step - 1, 26); });
-  pen.globalAlpha = 1; pen.fillStyle = style.getPropertyValue("--needle");
+  pen.globalAlpha = 1; pen.fillStyle = style.getPropertyValue("--right");
   for (const place of needles) pen.fillRect(place * canvas.width - 2, 0, 4, 7);
   return canvas;
 }
@@ -212,17 +220,17 @@ function textOf(prompt, sample) {
 }
 function answer(c, s, prompt) {
   const box = make("div", undefined, "answer"), head = make("h4"), dot = make("i", undefined, "dot");
-  dot.style.background = lookOf(c, false)[0];
+  dot.style.background = tint(lookOf(c, false)[0]);
   head.append(dot, make("span", `${label(c)}${isFull(c) ? "" : ` at ${c.budget}`}`));
   box.append(head);
   if (!s) { box.append(make("p", "This cell has no such sample on the page.", "note")); return box; }
-  head.append(make("span", s.error ? "failed" : s.value === null ? "no value" : `value ${s.value}`, s.error || s.value === 0 ? "value bad" : "value"));
+  head.append(make("span", s.error ? "failed" : s.value === null ? "no value" : `value ${Number(s.value.toPrecision(3))}`, s.error || s.value === 0 ? "value bad" : "value"));
   if (s.error) box.append(make("pre", s.error, "bad"));
   box.append(make("pre", s.prediction));
   const tokens = prompt?.tokens && s.tokens;
   if (s.kept !== null) {
     const needles = tokens ? [...needlesOf(prompt)].map((i) => (prompt.places[i] + 0.5) / s.seen) : [];
-    box.append(bars(s.kept, needles), make("p", `share of KV pairs kept, by position: 0 to ${s.seen}${needles.length ? "; red: the right answer" : ""}`, "note"));
+    box.append(bars(s.kept, needles), make("p", `share of KV pairs kept, by position: 0 to ${s.seen}${needles.length ? "; green: the right answer" : ""}`, "note"));
   }
   if (tokens) {
     const fold = make("details"), fill = () => { if (fold.open && fold.children.length === 1) fold.append(textOf(prompt, s)); };
@@ -232,7 +240,6 @@ function answer(c, s, prompt) {
 }
 function drill() {
   by("drill").hidden = !chosen.length;
-  history.replaceState(null, "", `#${chosen.join(",")}`);
   if (!chosen.length) return;
   const picked = chosen.map((id) => byId.get(id));
   by("which").replaceChildren(...picked.map((c) => {
@@ -246,8 +253,11 @@ function drill() {
     if (!numbers.has(key)) numbers.set(key, []);
     numbers.get(key)[i] = s;
   }));
-  by("how").textContent = `${numbers.size} samples, failed ones and the worst first.${picked.length < 2 ? " Choose a second cell to read both side by side." : ""}`;
-  by("samples").replaceChildren(...[...numbers.values()].map((pair) => {
+  const isWrong = (pair) => pair.some((s, i) => s && (s.error || s.value === null || (picked[i].rate ? s.value < 1 : false)));
+  const wrong = [...numbers.values()].filter(isWrong), read = by("wrong").checked ? wrong : [...numbers.values()];
+  by("wrong").disabled = !picked.some((c) => c.rate) && !wrong.length;
+  by("how").textContent = `${by("wrong").checked ? `${wrong.length} wrong of ` : ""}${numbers.size} samples, failed ones and the worst first.${picked.length < 2 ? " Choose a second cell to read both side by side." : ""}`;
+  by("samples").replaceChildren(...read.map((pair) => {
     const s = pair.find(Boolean), prompt = s.prompt === null ? null : prompts[s.prompt], box = make("div", undefined, "sample"), both = make("div", undefined, "answers");
     box.append(make("h3", `sample ${s.sample}`));
     if (prompt) {
@@ -268,14 +278,39 @@ function choose(id) {
   if (!was) by("drill").scrollIntoView({ block: "start" });
 }
 
+// What is chosen is in the address, so that a link opens the page as it was left.
+function write() {
+  const words = new URLSearchParams();
+  for (const [key] of FACETS) for (const value of facets[key]) words.append(key, JSON.stringify(value));
+  if (by("filter").value) words.set("find", by("filter").value);
+  if (by("axis").selectedIndex) words.set("against", by("axis").value);
+  if (by("wrong").checked) words.set("wrong", "only");
+  if (chosen.length) words.set("cells", chosen.join(","));
+  history.replaceState(null, "", `#${words}`);
+}
+function read() {
+  const text = location.hash.slice(1), words = new URLSearchParams(text.includes("=") ? text : { cells: decodeURIComponent(text) });
+  for (const [key] of FACETS) {
+    const known = new Map(values(key, cells).map((value) => [JSON.stringify(value), value]));
+    facets[key] = new Set(words.getAll(key).filter((word) => known.has(word)).map((word) => known.get(word)));
+  }
+  by("filter").value = words.get("find") ?? "";
+  by("axis").value = words.get("against") in AXES ? words.get("against") : "kept_fraction";
+  by("wrong").checked = words.get("wrong") === "only";
+  chosen = (words.get("cells") ?? "").split(",").filter((id) => byId.has(id)).slice(0, 2);
+  menus(); update(); drill();
+}
 function update() {
+  write();
   const list = searched().filter((c) => passes(c));
   table(list); charts(list);
 }
 by("axis").onchange = update; by("filter").oninput = () => { rows = ROWS; update(); };
 by("more").onclick = () => { rows = Infinity; update(); };
 by("reset").onclick = () => { for (const set of Object.values(facets)) set.clear(); by("filter").value = ""; menus(); update(); };
+by("wrong").onchange = () => { write(); drill(); };
+document.querySelector(".scroll").addEventListener("scroll", hint);
+window.addEventListener("hashchange", read);
 onTheme(() => { update(); drill(); });
-chosen = decodeURIComponent(location.hash.slice(1)).split(",").filter((id) => byId.has(id)).slice(0, 2);
-menus(); update(); drill();
+read();
 document.documentElement.dataset.ready = Math.round(performance.now());

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_sidecar
-from kvbench.report.colours import looks
+from kvbench.report.colours import COLOURS, DARK, looks
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
@@ -47,7 +47,10 @@ def write_page(
     page = page_of(source, warn, where, samples)
     names = {"policies": {cell["policy"] for cell in page.cells}}
     names["scores"] = {cell["score"] or cell["policy"] for cell in page.cells}
-    colours = {kind: {name: look[::2] for name, look in looks(sorted(names[kind])).items()} for kind in names}
+    colours = {
+        kind: {name: (look.colour, look.symbol, look.turn) for name, look in looks(sorted(names[kind])).items()}
+        for kind in names
+    }
     data = {"cells": page.cells, "samples": page.samples, "prompts": page.prompts, "looks": colours}
     html = rendered(
         "page",
@@ -71,6 +74,8 @@ def check_page(out: Path) -> None:
         raise UserError(f"--out {out}: allowed: a file name that ends in .html")
 
 
+PLOTLY = "plotly-basic.min.js"
+"""The bundle of plotly.js 4.1.1 that has lines, bars and pies: a quarter of the whole, so that a page is small."""
 MOST_TASKS = 4
 """Tasks that a title names."""
 BARS = 96
@@ -233,13 +238,13 @@ def template(package: str, name: str) -> "Template":
 def rendered(name: str, data: object, **context: object) -> str:
     """The page `NAME.html.j2` with its data, its script `NAME.js`, and what all pages share: style, script, plotly."""
     from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
-    parts = {"css": "page.css", "shared": "shared.js", "js": f"{name}.js"}
+    parts = {"css": "page.css", "plotly": PLOTLY, "shared": "shared.js", "js": f"{name}.js"}
     folder = files(__package__ or "")
     inline = {part: Markup((folder / file).read_text("utf-8")) for part, file in parts.items()}
+    inline["dark"] = Markup(json.dumps(dict(zip(COLOURS, DARK, strict=True))))
     page = template(__package__ or "", f"{name}.html.j2")
-    return page.render(**context, **inline, data=Markup(embedded(data)), plotly=Markup(get_plotlyjs()))
+    return page.render(**context, **inline, data=Markup(embedded(data)))
 
 
 def embedded(data: Any) -> str:

@@ -19,11 +19,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.lines import Line2D
 from scipy.optimize import isotonic_regression
 
 from kvbench.report.colours import looks
 from kvbench.report.output import file_to
+from kvbench.report.plots.covered import show_covered
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
@@ -32,6 +33,8 @@ Point = tuple[float, float, float | None, float | None]
 SUFFIXES = (".pdf", ".png", ".svg")
 MOST_PANELS = 24
 LABEL_POINTS = 6.5
+LABEL_PLACE = 1.07
+"""Where labels begin at the right of a panel, as a share of its width."""
 _STYLE = Path(__file__).with_name("kvbench.mplstyle")
 _NO_DATE: Mapping[str, dict[str, None]] = {
     ".pdf": {"CreationDate": None},
@@ -119,7 +122,7 @@ def panels(
 
 def room(labels: Iterable[str]) -> float:
     """Inches that the longest label takes."""
-    return 0.15 + LABEL_POINTS * 0.6 / 72 * max(map(len, labels))
+    return 0.2 + LABEL_POINTS * 0.6 / 72 * max(map(len, labels))
 
 
 def label_axes(axis: Axes, x: str, y: str) -> None:
@@ -206,7 +209,7 @@ class Marks:
     """How lines labelled (policy, rest) are drawn; the rest is the score and other settings.
 
     Colour and marker are those of the policy, dashes tell the rest apart. If no panel shows more than one policy
-    (``alone``), colour and marker are those of the rest.
+    (``alone``), colour and marker are those of the rest, and dashes tell those of one colour apart.
     """
 
     labels: tuple[tuple[str, str], ...]
@@ -227,12 +230,13 @@ class Marks:
         if policy == "full":
             return {**REFERENCE, "marker": "."}
         look = looks(self.others)[other] if self.alone else looks(self.policies)[policy]
-        turn, dash = divmod(0 if self.alone else self.turn(other), len(DASHES))
+        turn, dash = divmod(look.turn if self.alone else self.turn(other), len(DASHES))
+        is_hollow = (look.turn > 0) != bool(turn % 2)
         return {
             "color": look.colour,
             "marker": look.marker,
             "linestyle": DASHES[dash],
-            "markerfacecolor": "white" if turn % 2 else look.colour,
+            "markerfacecolor": "white" if is_hollow else look.colour,
             "label": self.name(label),
         }
 
@@ -254,52 +258,37 @@ class Marks:
 
 
 def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Write the label of each line at its end; labels keep apart, and so do lines that cover each other."""
+    """Write the label of each line beside its end, after its marker; labels keep apart, and no line moves."""
     figure.draw_without_rendering()
+    for axis in axes:
+        axis.autoscale(False)  # what comes now marks places, and is no data
     for axis in axes:
         labelled = (line for line in axis.lines if not str(line.get_label()).startswith("_"))
         lines = [line for line in labelled if np.isfinite(line.get_xydata()).all(axis=1).any()]
         if not lines:
             continue
-        places = [line.get_transform().transform(line.get_xydata()) for line in lines]
-        offsets = _apart(places, figure.dpi / 72)
+        show_covered(axis, [line for line in lines if line.get_transform() == axis.transData], figure.dpi / 72)
         ends = []
-        for line, place, offset in zip(lines, places, offsets, strict=True):
-            moved = place[np.isfinite(place).all(axis=1)] + offset
-            ends.append(axis.transAxes.inverted().transform(moved[-1]))
-            dx, dy = offset / figure.dpi
-            line.set_transform(line.get_transform() + ScaledTranslation(dx, dy, figure.dpi_scale_trans))
+        for line in lines:
+            place = line.get_transform().transform(line.get_xydata())
+            ends.append(axis.transAxes.inverted().transform(place[np.isfinite(place).all(axis=1)][-1]))
         gap = LABEL_POINTS * 1.2 / 72 * figure.dpi / axis.bbox.height
-        for line, end, height in zip(lines, ends, _spread([y for _, y in ends], gap), strict=True):
+        for line, (x, y), height in zip(lines, ends, _spread([y for _, y in ends], gap), strict=True):
+            leader = Line2D((x, LABEL_PLACE), (y, height))
+            leader.update_from(line)
+            leader.set(transform=axis.transAxes, clip_on=False, label="_", linewidth=0.7, markersize=4)
+            leader.set_markevery((1, 2))
+            figure.add_artist(leader)
             axis.annotate(
                 str(line.get_label()),
-                end,
-                (1.07, height),
+                (LABEL_PLACE, height),
+                (4, 0),
                 xycoords="axes fraction",
-                textcoords="axes fraction",
+                textcoords="offset points",
                 va="center",
                 fontsize=LABEL_POINTS,
                 color="#222222",
-                arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.7, "relpos": (0, 0.5)},
             )
-
-
-def _apart(places: Sequence[np.ndarray[Any, Any]], point: float) -> list[np.ndarray[Any, Any]]:
-    """Offsets of lines in pixels: those of which half the points are closer than a ``point`` stand side by side."""
-    groups: list[list[int]] = []
-    for i, place in enumerate(places):
-        for group in groups:
-            distances = np.linalg.norm(place[:, None] - places[group[0]][None], axis=2)
-            if (distances.min(axis=1) < point).mean() >= 0.5:
-                group.append(i)
-                break
-        else:
-            groups.append([i])
-    offsets = [np.zeros(2)] * len(places)
-    for group in groups:
-        for step, i in enumerate(group):
-            offsets[i] = (step - (len(group) - 1) / 2) * min(2, 7 / len(group)) * point * np.array([-0.6, 1])
-    return offsets
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:

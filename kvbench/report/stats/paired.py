@@ -15,6 +15,8 @@ from kvbench.records.row import RATE
 from kvbench.support.errors import UserError
 
 LOWER_IS_BETTER = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
+TIMED = "seconds_per_token"
+"""A metric whose noise is that of the run and not of the prompt."""
 NO_CONTEXT = hashlib.sha256(b"").hexdigest()
 
 

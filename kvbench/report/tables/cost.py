@@ -82,7 +82,7 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
 def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
     """Write the table. ``text`` and ``markdown`` end with the total and with what processes occupied."""
     check_format(format, FORMATS)
-    lines, processes = costs(folder, warn, where), read_processes(folder) if folder.is_dir() else []
+    lines, processes = costs(folder, warn, where), read_processes(folder, warn) if folder.is_dir() else []
     joules = [process.joules for process in processes if process.joules is not None]
     seconds = sum(process.seconds * process.devices for process in processes)
     held = {"processes": len(processes), "device_seconds": seconds, "joules": sum(joules) if joules else None}

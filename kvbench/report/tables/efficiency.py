@@ -9,6 +9,7 @@ packs numbers of 2 or 4 bits and keeps a scale and a shift in the model's precis
 128 more tokens unquantised, which are left out here. `store=int4` and `store=int2` hold, and time, the same.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from kvbench.report.tables.windows import windows
 from kvbench.support.errors import MissingFile
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
-from kvbench.support.text import printable
+from kvbench.support.text import printable, wrapped
 
 LABELS = ("policy", "score", "budget", "layout", "schedule")
 COLUMNS = ("model", "context_length", *LABELS)
@@ -148,7 +149,7 @@ def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
 
 def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
     """Write the table. ``text`` and ``markdown``: one block per model, batch and context length; ``csv`` and ``json``:
-    one line per cell, every quantity with its quartiles.
+    one line per cell, every quantity with its quartiles. On a terminal ``text`` has its width, elsewhere any.
     """
     check_format(format, FORMATS)
     cells = timed_cells(folder, warn, where)
@@ -156,9 +157,18 @@ def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, 
         if format in ("csv", "json"):
             write_items([_flat(cell) for cell in cells], format, stream)
         else:
-            _print_blocks(cells, format, stream)
+            width = _width(stream) if format == "text" else None
+            _print_blocks(cells, format, stream, width)
             shared = windows((cell.cell for cell in cells), describer(folder))
-            stream.write(f"\n{shared}{shared and chr(10)}{NOTE}\n{_environment(folder, cells)}")
+            footer = [*filter(None, [shared]), NOTE, *_environment(folder, cells)]
+            lines = footer if width is None else [line for text in footer for line in wrapped(text, width)]
+            stream.write("".join(f"{line}\n" for line in ["", *lines]))
+
+
+def _width(out: TextIO) -> int | None:
+    """Columns of the terminal that is written to, or as the environment says; None for a file."""
+    console = plain_console(out)
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else None
 
 
 def _flat(cell: Timed) -> dict[str, Any]:
@@ -173,7 +183,7 @@ def _flat(cell: Timed) -> dict[str, Any]:
     return line | {"error": cell.error}
 
 
-def _print_blocks(cells: Sequence[Timed], format: str, out: TextIO) -> None:
+def _print_blocks(cells: Sequence[Timed], format: str, out: TextIO, width: int | None) -> None:
     blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
     for number, ((model, batch, tokens), block) in enumerate(blocks.items()):
         title = f"model {printable(model)}, {tokens} tokens, batch {batch}, {block[0].new_tokens} new tokens"
@@ -182,21 +192,28 @@ def _print_blocks(cells: Sequence[Timed], format: str, out: TextIO) -> None:
             out.write(f"{gap}**{escaped(title)}**\n\n")
         else:
             plain_console(out).print(Text(gap + title, style="bold"))
-        _grid(block).write(format, out)
+        names, grid = _grid(block)
+        if format == "markdown":
+            grid.write(format, out)
+        else:
+            grid.print(plain_console(out), len(names), width)
         failed = grouped((cell for cell in block if cell.error), lambda cell: cell.error or "")
         for error, members in failed.items():
             names = ", ".join(" ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in members)
             out.write(f"\n{printable(names)}: {escaped(error) if format == 'markdown' else printable(error)}\n")
 
 
-def _grid(block: Sequence[Timed]) -> Grid:
-    """Labels and figures of the cells of a block, without the columns that are empty or, for a label, always equal."""
+def _grid(block: Sequence[Timed]) -> tuple[list[str], Grid]:
+    """The names of the labels, and labels and figures of the cells of a block.
+
+    Columns that are empty or, for a label, always equal are left out.
+    """
     names = [name for name in LABELS if name in LABELS[:3] or len({cell.columns[name] for cell in block}) > 1]
     figures = [_figures(cell) for cell in block]
     heads = [head for head in figures[0] if any(figure[head] for figure in figures)]
     texts = [[figure[head] for head in heads] for figure in figures]
     lines = [[*_labels(cell, names), *line] for cell, line in zip(block, texts, strict=True)]
-    return Grid([*names, *heads], lines, "l" * len(names) + "r" * len(heads))
+    return names, Grid([*names, *heads], lines, "l" * len(names) + "r" * len(heads))
 
 
 def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
@@ -246,7 +263,7 @@ def _figures(cell: Timed) -> dict[str, str]:
     }
 
 
-def _environment(folder: Path, cells: Sequence[Timed]) -> str:
+def _environment(folder: Path, cells: Sequence[Timed]) -> list[str]:
     """The devices, their measured speeds, how busy the machine was, and a quantised cache of equal bytes."""
     table = load_table(folder, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
     names: dict[str, None] = {}
@@ -269,7 +286,7 @@ def _environment(folder: Path, cells: Sequence[Timed]) -> str:
     if load:
         line += f"; load of the machine {load}"
     notes = filter(None, map(quantized_note, dtypes))
-    return "".join(f"{printable(text)}\n" for text in (line, *notes))
+    return [printable(text) for text in (line, *notes)]
 
 
 def share_of_full(bits: int, bytes_each: int) -> float:

@@ -3,8 +3,8 @@
 Markdown is GitHub-flavoured (https://github.github.com/gfm/#tables-extension-). CSV is that of RFC 4180, with a bare
 newline at the end of a line; a missing value is blank. A spreadsheet takes a text that begins with = + - or @ for a
 formula, which may read files and send them away; such a text gets an apostrophe before it, which marks text in
-spreadsheets (https://owasp.org/www-community/attacks/CSV_Injection). A text that is a number stays as it is. The JSON
-formats are lossless.
+spreadsheets (https://owasp.org/www-community/attacks/CSV_Injection). A text that is a number stays as it is. A line
+that GitHub Actions would take for a command (::error ...) gets one too. The JSON formats are lossless.
 """
 
 import json
@@ -23,6 +23,8 @@ from kvbench.support.text import printable
 _MARKUP = re.compile(r"[\\`*<|~]|\](?=[(\[:])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 r"""Characters that are always markup; ] before what makes it a link; & of an entity; _ at the edge of a word."""
 _FORMULA = re.compile(r"[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]")
+_COMMAND = re.compile(r"(?m)(^|[\r\u2028\u2029])(\s*)(::|##\[)")
+"""How a line begins that a runner of GitHub Actions takes for a command when a job prints it."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -206,7 +208,7 @@ def write_json(value: Any, out: TextIO) -> None:
 
 
 def write_csv(lines: Iterable[Iterable[Any]], out: TextIO) -> None:
-    """Lines of values, numbers with all digits; none of their texts is a formula."""
+    """Lines of values, numbers with all digits; none of their texts is a formula or a command of GitHub Actions."""
     for line in lines:
         out.write(",".join(map(_field, line)) + "\n")
 
@@ -221,4 +223,5 @@ def _field(value: Any) -> str:
     text = printable(value, keep="\t\r\n\u2028\u2029")
     if _FORMULA.match(text) and not _NUMBER.fullmatch(text):
         text = f"'{text}"
+    text = _COMMAND.sub(r"\1\2'\3", text)
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') else text

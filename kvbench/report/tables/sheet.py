@@ -94,16 +94,27 @@ def sheet(
         lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), evict))
     described = windows((cell.cell for cell in cells), describe)
     return Sheet(
-        title=", ".join(_named(key, value) for key, value in block.title.items() if value is not None),
+        title=_title(block, cells),
         caption="; ".join(filter(None, (_caption(cells, bool(best), against), described))),
         labels=(*(block.line_keys[i] for i in used), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
-        notes=tuple(_notes(block)),
+        notes=(*_notes(block), *_extremes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
         margin=_margin(cells),
         rules=tuple(i for i in range(1, len(lines)) if lines[i - 1].reference and not lines[i].reference),
     )
+
+
+def _title(block: Block, cells: Sequence[Summary]) -> str:
+    """What all cells have in common; beside the length that was set, how long the prompts of one task were."""
+    parts = [_named(key, value) for key, value in block.title.items() if value is not None]
+    prompted = [cell for cell in cells if higher_is_better(cell.metric)]  # the others are texts, or timed
+    lengths = [cell.prompt_tokens for cell in prompted if cell.prompt_tokens is not None]
+    if lengths and "task" in block.title:
+        shortest, longest = f"{min(lengths):.0f}", f"{max(lengths):.0f}"
+        parts.append(f"prompts of {shortest if shortest == longest else f'{shortest}-{longest}'} tokens")
+    return ", ".join(parts)
 
 
 def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
@@ -168,8 +179,6 @@ def _head(block: Block, column: Key) -> tuple[str, ...]:
 
 
 def _named(key: str, value: Any) -> str:
-    if key == "context_length":
-        return f"{value} tokens"
     return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
 
 
@@ -199,7 +208,8 @@ def _notes(block: Block) -> list[str]:
         notes.append(f"{BLANK} no number (NaN or missing), left out of the mean: {'; '.join(_some(list(where)))}.")
     if reference and others:
         bytes_full = f" ({full})" if full else ""
-        notes.append(f"full: no eviction{bytes_full}, repeated in every column for reference.")
+        repeated = ", repeated in every column for reference" if len(block.columns) > 1 else ""
+        notes.append(f"full: no eviction{bytes_full}{repeated}.")
     elif full:
         notes.append(f"The full cache is {full}.")
     if prefill:
@@ -209,6 +219,25 @@ def _notes(block: Block) -> list[str]:
         seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in decoded)
         decoding = f"; decode {duration([seconds / tokens])} per token" if tokens else ""
         notes.append(f"Mean times: prefill {prefill} per prompt (shared); evict column: per prompt{decoding}.")
+    return notes
+
+
+def _extremes(block: Block) -> list[str]:
+    """The cells of each column whose rate has the lowest or the highest value that there is."""
+    notes = []
+    if any(cell.rate and cell.mean == 0 for cell in block.cells(reference=True)):
+        notes.append("The full cache is at the floor (0 %): the model does not do this, whatever is evicted.")
+    for name, end in (("floor", 0), ("ceiling", 1)):
+        columns = []
+        for column in block.columns:
+            lines = [line for line in block.lines if not line.reference and column in line.cells]
+            there = [line for line in lines if line.cells[column].rate and line.cells[column].mean == end]
+            names = [" ".join(str(label) for label in line.labels if label is not None) for line in there]
+            if there:
+                whole = 1 < len(lines) == len(there)
+                columns.append(f"{_head(block, column)[0]} ({'all' if whole else ', '.join(_some(names))})")
+        if columns:
+            notes.append(f"At the {name} ({100 * end} %): {'; '.join(columns)}.")
     return notes
 
 

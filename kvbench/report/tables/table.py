@@ -19,6 +19,7 @@ from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
 from kvbench.report.selection import Describe, NothingSelected, Where, conditions
 from kvbench.report.stats.drawn import pass_at
+from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables import grid
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.latex import latex_text
@@ -32,7 +33,6 @@ from kvbench.support.text import printable, wrapped
 FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")
 WIDTH = 100  # of text that does not go to a terminal
-TIMED = "seconds_per_token"
 """The metric of `task=efficiency`, whose cells decode alone."""
 
 

@@ -1,0 +1,38 @@
+"""Rows that a folder should hold and does not: fewer rows than were asked for never look like all of them."""
+
+import numpy as np
+import pyarrow as pa
+
+from kvbench.records import ResultsFolder
+from kvbench.records.lines import Warn
+from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural, shortened
+
+MISSING = "rows are missing"
+"""What the warning says, for readers that know it (`--partial`)."""
+_LISTED = 3
+
+
+def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn: Warn) -> None:
+    """Warn of rows that commands asked for, and of rows files that were finished, and are not there.
+
+    Of a selection only the cells count of which it has rows: what a lost row was is not known otherwise.
+    """
+    try:
+        requested = folder.read_requested()
+    except UserError as error:  # the next run of that command writes it again
+        warn(str(error))
+        requested = {}
+    codes = rows["cell"].combine_chunks().dictionary_encode()
+    cells = codes.dictionary.to_pylist()
+    if is_selection:
+        requested = {cell: requested[cell] for cell in cells if cell in requested}
+    limits = np.array([requested.get(cell, 0) for cell in cells], np.int64)
+    counted = rows["sample"].to_numpy() < limits[codes.indices.to_numpy()]
+    lacking = sum(requested.values()) - int(counted.sum())
+    finished = sorted((folder.path / "finished").glob("*.json"))
+    lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
+    if lacking or lost:
+        files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""
+        total = f"{lacking} of {sum(requested.values())} rows are missing" if lacking else MISSING
+        warn(f"{folder.path}: {total}{files}; kvbench status counts them, --partial reports without this line")

@@ -1,0 +1,375 @@
+"""A figure never moves data: every artist of every kind of plot is read back and stands where its row says.
+
+What is expected is computed here from the rows, and a pixel is one of the picture as it is saved.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from kvbench.papers.figures import draw_curves, draw_wins
+from kvbench.papers.item import item_of
+from kvbench.papers.numbers import published
+from kvbench.papers.page import page
+from kvbench.records import ResultsFolder, read_rows
+from kvbench.report.plots import bars, canvas, kept_sets, latency, needle, perplexity, probe, tradeoff
+from kvbench.report.plots.covered import CLOSE, pieces_in_turn, ranks_at_points
+from kvbench.report.plots.plot import KINDS
+from kvbench.report.plots.request import Request
+from kvbench.support import paths
+from kvbench.support.grouped import grouped
+from tests.cells import name_of
+from tests.report.test_efficiency import timed as timed  # a fixture
+from tests.report.test_plot import HEADS, ROOT, curve, drawn
+from tests.report.test_plot import beside as beside  # a fixture
+
+Points = Sequence[tuple[float, float]]
+REFERENCE = ROOT / "results" / "reference"
+HALF = 0.5
+SNAPKV = {"policy": ["snapkv"], "score": ["attn"], "budget": ["0.1"]}
+
+
+def test_every_kind_is_read_back_here() -> None:
+    """A new kind of plot needs a test below."""
+    assert {*KINDS} == {"tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency"}
+
+
+def painted(figure: Figure) -> np.ndarray:
+    """The pixels [height, width, RGBA] of a figure after it was laid out, as `save` does."""
+    agg = FigureCanvasAgg(figure)
+    with canvas.styled():
+        agg.draw()
+    return np.asarray(agg.buffer_rgba())
+
+
+def in_data(line: Line2D, axis: Axes) -> bool:
+    """Whether a line shows data: it is no leader of a label, and no level across the panel."""
+    return line.get_transform().contains_branch(axis.transData) and len(line.get_xydata()) > 0
+
+
+def near(places: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether each place is within half a pixel of an expected one."""
+    distances = np.linalg.norm(places[:, None] - expected[None], axis=2)
+    return bool((distances.min(axis=1) < HALF).all())
+
+
+def assert_stands(axis: Axes, expected: Mapping[str, Points]) -> None:
+    """Each labelled curve is painted at its points, within half a pixel, and so is all that is painted over it."""
+    wanted = {label: axis.transData.transform(sorted(points)) for label, points in expected.items()}
+    everything = np.concatenate([*wanted.values()])
+    labelled = {line.get_label(): line for line in axis.lines if not str(line.get_label()).startswith("_")}
+    shown = {label: line for label, line in labelled.items() if in_data(line, axis)}
+    assert {*shown} == {*wanted}
+    for label, line in shown.items():
+        places = line.get_transform().transform(line.get_xydata())
+        assert places.shape == wanted[label].shape and np.abs(places - wanted[label]).max() < HALF, label
+    for artist in axis.get_children():
+        if isinstance(artist, Line2D) and in_data(artist, axis) and artist.get_marker() not in ("|", "_"):
+            assert near(artist.get_transform().transform(artist.get_xydata()), everything)
+        if isinstance(artist, PathCollection) and len(artist.get_offsets()):
+            assert near(artist.get_offset_transform().transform(artist.get_offsets()), everything)
+        if isinstance(artist, LineCollection):
+            for ends in map(artist.get_transform().transform, artist.get_segments()):
+                if ends[0, 0] == ends[1, 0]:  # an interval
+                    assert np.abs(everything[:, 0] - ends[0, 0]).min() < HALF
+                else:  # a piece of a curve
+                    errors = [np.abs(np.interp(ends[:, 0], *places.T) - ends[:, 1]).max() for places in wanted.values()]
+                    assert min(errors) < HALF
+
+
+def assert_led(figure: Figure) -> None:
+    """Each line from a label begins within half a pixel of the end of what it names."""
+    painted(figure)
+    ends = [line.get_transform().transform(line.get_xydata())[-1] for axis in figure.axes for line in axis.lines]
+    starts = [line.get_transform().transform(line.get_xydata())[0] for line in figure.artists]
+    assert starts and near(np.array(starts), np.array(ends))
+
+
+def level(axis: Axes) -> float:
+    """The pixel of the full cache's level across a panel."""
+    (line,) = (line for line in axis.lines if line.get_label() == "full cache")
+    return line.get_transform().transform(line.get_xydata())[0, 1]
+
+
+def in_panels(figure: Figure) -> dict[str, Axes]:
+    return {axis.get_title(loc="left"): axis for axis in figure.axes if axis.get_visible()}
+
+
+def label_of(policy: str, score: str | None) -> str:
+    return " ".join(dict.fromkeys(filter(None, (policy, score))))
+
+
+def test_the_committed_rows_stand_where_they_were_measured() -> None:
+    """The figure of the README: in two of its panels seven curves are equal."""
+    policies = ["full", "streaming_llm", "h2o", "tova", "snapkv", "ada_snapkv", "pyramidkv", "cake", "lava", "kvzip"]
+    budgets = ["0.05", "0.1", "0.2", "0.4", "0.6", "0.8", "1.0"]
+    scores = [None, "attn", "lava", "cake", "kvzip"]
+    where = {"policy": policies, "budget": budgets, "score": [score or "null" for score in scores]}
+    with canvas.styled():
+        figure = tradeoff.draw(Request(REFERENCE / "main.parquet", where, {}, lambda warning: None))
+    painted(figure)
+    names = ("task", "policy", "score", "budget")
+    table = parquet.read_table(REFERENCE / "main.parquet", columns=[*names, "kept_fraction", "value"])
+    means = table.group_by(names).aggregate([("kept_fraction", "mean"), ("value", "mean")]).to_pylist()
+    shown = [row for row in means if row["policy"] in policies and row["budget"] in budgets and row["score"] in scores]
+    tasks = grouped(shown, lambda row: row["task"])
+    assert {*in_panels(figure)} == {*tasks}
+    assert_led(figure)
+    for task, axis in in_panels(figure).items():
+        expected: dict[str, list[tuple[float, float]]] = {}
+        for row in tasks[task]:
+            point = 100 * row["kept_fraction_mean"], 100 * row["value_mean"]
+            expected.setdefault(label_of(row["policy"], row["score"]), []).append(point)
+        ((_, full),) = expected.pop("full")
+        assert abs(level(axis) - axis.transData.transform((1, full))[1]) < HALF
+        assert_stands(axis, expected)
+
+
+@pytest.mark.parametrize("x", ["pairs", "bytes"])
+def test_other_costs_stand_where_they_were_measured(cell, results, x: str) -> None:
+    costs = {"0.1": (50.0, 52224), "0.2": (100.0, 104858), "0.4": (200.0, 209715)}
+    cells = [
+        cell([1.0, 0.0, 0.0, 0.0], policy, budget=budget, kept_tokens=pairs, cache_bytes=size)
+        for policy in ("snapkv", "tova")
+        for budget, (pairs, size) in costs.items()
+    ]
+    figure = drawn(tradeoff.draw, results(*cells), x=x)
+    painted(figure)
+    points = [(cost[x == "bytes"], 25.0) for cost in costs.values()]
+    assert_stands(figure.axes[0], {"snapkv": points, "tova": points})
+
+
+def test_equal_curves_are_visibly_several_and_none_moves(cell, results) -> None:
+    """Of four equal curves each is seen between two budgets, and each has a ring of its own at every point."""
+    policies = ("h2o", "tova", "cake", "lava")
+    cells = [
+        cell([0.0, 1.0], policy, budget=budget, kept_fraction=float(budget))
+        for policy in policies
+        for budget in ("0.1", "0.2", "0.4")
+    ]
+    figure = drawn(tradeoff.draw, results(*cells))
+    pixels = painted(figure)
+    (axis,) = figure.axes
+    points = [(10.0, 50.0), (20.0, 50.0), (40.0, 50.0)]
+    assert_stands(axis, {policy: points for policy in policies})
+    colours = {line.get_label(): line.get_color() for line in axis.lines if line.get_label() in policies}
+    (left, height), (right, _) = axis.transData.transform(points[:2]).astype(int)
+    row = pixels[len(pixels) - 1 - height, :, :3].astype(int)
+    for name, colour in colours.items():
+        rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        assert (np.abs(row[left + 20 : right - 20] - rgb).max(axis=1) < 30).any(), f"{name} is not seen along the line"
+        assert (np.abs(row[left : left + 20] - rgb).max(axis=1) < 60).any(), f"{name} has no ring"
+
+
+def test_pieces_stay_on_their_curves_and_take_turns() -> None:
+    flat, bent = np.array([[0.0, 5.0], [40.0, 5.0]]), np.array([[0.0, 5.0], [20.0, 5.0], [40.0, 30.0]])
+    pieces = pieces_in_turn([flat, bent])
+    assert {i for i, *_ in pieces} == {0, 1} and {y for _, *ends in pieces for _, y in ends} == {5.0}
+    assert max(x for *_, (x, _) in pieces) == 20
+    assert [rank.tolist() for rank in ranks_at_points([flat, bent])] == [[1, 0], [0, 0, 0]]
+    assert not pieces_in_turn([flat, flat + np.array([0, 1.5 * CLOSE])])
+    assert not pieces_in_turn([flat[:1], flat[:1]])  # points alone
+
+
+def test_turns_of_a_conversation(cell, results) -> None:
+    rows = [
+        replace(row, question_number=row.sample % 2 + 1, context_sha256=f"{row.sample // 2:064}")
+        for policy in ("full", "snapkv", "tova")
+        for row in cell([1.0, 0.0, 0.0, 1.0], policy)
+    ]
+    figure = drawn(tradeoff.draw, results(rows), x="question")
+    painted(figure)
+    points = [(1, 50), (2, 50)]
+    assert_stands(figure.axes[0], {"snapkv": points, "tova": points, "full cache": points})
+
+
+def test_bars_end_at_their_means(small: Path) -> None:
+    figure = drawn(bars.draw, small)
+    painted(figure)
+    for axis, means in zip(figure.axes, ((0, 50, 70), (10, 100)), strict=True):
+        boxes = [bar.get_window_extent() for bar in axis.patches]
+        ends = axis.transData.transform([(mean, 0) for mean in means])[:, 0]
+        assert np.abs(np.array([box.x1 for box in boxes]) - ends).max() < HALF
+        assert np.abs(np.array([box.x0 for box in boxes]) - axis.transData.transform((0, 0))[0]).max() < HALF
+        (full,) = (line for line in axis.lines if line.get_label() == "full cache")
+        place = full.get_transform().transform(full.get_xydata())[0, 0]
+        assert place == pytest.approx(axis.transData.transform((90, 0))[0])
+
+
+@pytest.mark.parametrize("y", ["perplexity", "ratio"])
+def test_perplexities_stand_at_the_middle_of_their_positions(cell, results, y: str) -> None:
+    """72.1 and 71.9 are one line of the picture: neither may be drawn at 82."""
+    perplexities = {"full": [3, 2, 2, 4], "h2o": [72.1, 70, 60, 50], "tova": [71.9, 70, 60, 50]}
+    sums = {policy: np.log(numbers) for policy, numbers in perplexities.items()}
+    budgets = {"full": "1.0", "h2o": "512", "tova": "512"}
+    cells = [
+        cell([1.0], policy, metric="nll", task="pg19", cell=f"{policy:_<4}", budget=budgets[policy]) for policy in sums
+    ]
+    folder = results(*cells)
+    for policy, values in sums.items():
+        curve(folder, f"{policy:_<4}", 0, values.tolist(), [1, 1, 1, 1])
+    figure = drawn(perplexity.draw, folder, y=y)
+    painted(figure)
+    xs, less = (1, 2, 8**0.5, 32**0.5), sums["full"] * (y == "ratio")
+    expected = {policy: [*zip(xs, np.exp(values - less), strict=True)] for policy, values in sums.items()}
+    expected["full cache"] = expected.pop("full")
+    assert_stands(figure.axes[0], expected)
+
+
+def test_times_and_bytes_are_medians(timed: Path) -> None:
+    """A step takes the same with both methods, so that their curves are equal."""
+    figure = drawn(latency.draw, timed)
+    painted(figure)
+    step, held = figure.axes
+    assert_stands(step, {"full cache": [(100, 0.2)], "snapkv attn 0.1": [(100, 0.2), (200, 0.2)]})
+    assert_stands(held, {"full cache": [(100, 102400.0)], "snapkv attn 0.1": [(100, 10240.0), (200, 20480.0)]})
+
+
+def test_one_length_of_context_keeps_its_place(timed: Path) -> None:
+    """Two methods hold the same: what shows that one covers the other does not stretch the axis of a single length."""
+    figure = drawn(latency.draw, timed, {"context_length": ["100"]})
+    assert_led(figure)
+    assert not any(axis.get_autoscale_on() for axis in figure.axes)  # nor does what covers it in a later panel
+    assert_stands(figure.axes[0], {"full cache": [(100, 0.2)], "snapkv attn 0.1": [(100, 0.2)]})
+
+
+def assert_squares(figure: Figure, axis: Axes, grid: np.ndarray) -> None:
+    """Each square of a heat map is painted in the colour of its number, at its place."""
+    pixels = painted(figure)
+    (image,) = axis.images
+    left, right, bottom, top = image.get_extent()
+    rows, columns = grid.shape
+    for (row, column), number in np.ndenumerate(grid):
+        if np.isnan(number):
+            continue
+        # beside the number that a square may show
+        place = left + (column + 0.5) * (right - left) / columns, top + (row + 0.12) * (bottom - top) / rows
+        x, y = axis.transData.transform(place).astype(int)
+        colour = pixels[len(pixels) - 1 - y, x, :3]
+        assert np.abs(colour - 255 * np.array(image.to_rgba(number)[:3])).max() < 3, (row, column, number)
+
+
+def test_squares_have_the_colours_of_their_numbers(cell, results) -> None:
+    shares = {(512, 0): 0.25, (512, 50): 0.5, (1024, 50): 1.0}
+    tasks = [({"context_length": length, "depth": depth}, share) for (length, depth), share in shares.items()]
+    cells = [
+        cell([share, share], cell=name_of({"task": task}), task="needle", context_length=task["context_length"])
+        for task, share in tasks
+    ]
+    folder = results(*cells)
+    for task, _ in tasks:
+        ResultsFolder(folder).write_cell(name_of({"task": task}), {"task": task})
+    figure = drawn(needle.draw, folder)
+    axis = figure.axes[0]
+    assert_squares(figure, axis, np.array([[25, np.nan], [50, 100]]))
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["512", "1024"] and list(axis.get_xticks()) == [0, 1]
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["0", "50"] and list(axis.get_yticks()) == [0, 1]
+
+
+def lines_of_one_cell(folder: Path) -> list[dict[str, Any]]:
+    """The kept sets of SnapKV with attention and a budget of 0.1, by sample."""
+    cells = {row.cell for row in read_rows(folder) if (row.policy, row.score, row.budget) == ("snapkv", "attn", "0.1")}
+    lines = map(json.loads, (folder / "kept" / "a.jsonl").read_text().splitlines())
+    return [line for line in lines if line["cell"] in cells]
+
+
+def test_kept_pairs_are_painted_at_their_positions(beside: Path) -> None:
+    figure = drawn(kept_sets.draw_kept, beside, SNAPKV | {"sample": ["0"]})
+    first, _ = lines_of_one_cell(beside)
+    masks = [np.frombuffer(base64.b64decode(mask), np.uint8) for layer in first["kept"] for mask in layer]
+    assert_squares(figure, figure.axes[0], np.stack([np.unpackbits(mask, count=first["seen"]) for mask in masks]))
+    assert figure.axes[0].images[0].get_extent()[:2] == [0, 100]
+
+
+def test_shares_of_heads_are_painted_in_their_squares(beside: Path) -> None:
+    figure = drawn(kept_sets.draw_split, beside, SNAPKV)
+    shares = np.full((2, len(HEADS), max(HEADS)), np.nan)
+    for i, line in enumerate(lines_of_one_cell(beside)):
+        for layer, lengths in enumerate(line["lengths"]):
+            shares[i, layer, : len(lengths)] = np.array(lengths) / line["seen"] * 100
+    assert_squares(figure, figure.axes[0], shares.mean(axis=0))
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that `kvbench.report.plots.probe` would save."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(canvas, "save", lambda figure, out: figures.append(figure))
+    return figures
+
+
+def test_means_of_a_probe(figures: list[Figure]) -> None:
+    """Two windows of the committed numbers; scores lie within a pixel of each other."""
+    table = parquet.read_table(REFERENCE / "probes" / "oracle_recall.parquet")
+    table = table.filter((compute.field("recent") == 0) & compute.field("window").isin([1, 16]))
+    probe.draw_probed(table, ("window",), Path("unused.png"))
+    (figure,) = figures
+    painted(figure)
+    expected: dict[str, list[tuple[float, float]]] = {}
+    rows = [row for row in table.to_pylist() if row["value"] is not None]
+    for (score, window), members in grouped(rows, lambda row: (row["score"], row["window"])).items():
+        samples = grouped(members, lambda row: row["sample"]).values()
+        mean = np.mean([np.mean([row["value"] for row in sample]) for sample in samples])
+        expected.setdefault(score, []).append((window, float(mean)))
+    assert len(expected) > 5
+    assert_stands(figure.axes[0], expected)
+
+
+def test_heat_maps_of_a_probe(figures: list[Figure]) -> None:
+    table = parquet.read_table(REFERENCE / "probes" / "head_scores.parquet")
+    probe.draw_probed(table, ("layer", "head"), Path("unused.png"))
+    axis = figures[0].axes[0]
+    rows = [row for row in table.to_pylist() if row["value"] is not None]
+    grid = axis.images[0].get_array().filled(np.nan)
+    squares = grouped(rows, lambda row: (row["layer"], row["head"]))
+    means = {place: np.mean([row["value"] for row in members]) for place, members in squares.items()}
+    assert grid == pytest.approx(np.array([means[place] for place in sorted(means)]).reshape(grid.shape))
+    assert_squares(figures[0], axis, grid)
+
+
+def read(axis: Axes) -> list[float]:
+    """What a reader measures: y of the points of all curves and levels of a panel, from pixels back to data."""
+    heights: list[float] = []
+    for line in axis.lines:
+        if not str(line.get_label()).startswith("_"):
+            places = axis.transData.inverted().transform(line.get_transform().transform(line.get_xydata()))
+            heights += places[:, 1].tolist() if in_data(line, axis) else [places[0][1]]
+    return heights
+
+
+@pytest.mark.parametrize("name", ["obcache/figure3a", "lava/figure2"])
+def test_published_curves_of_papers(name: str) -> None:
+    item = item_of(name)
+    numbers = published(item, paths.papers())
+    with canvas.styled():
+        figure = draw_curves(page(item, numbers))
+    painted(figure)
+    measured = [y for axis in in_panels(figure).values() for y in read(axis)]
+    printed = [float(number.value) for number in numbers if not number.average]
+    assert sorted(measured) == pytest.approx(sorted(printed), abs=0.01)
+
+
+def test_won_tasks_of_a_paper() -> None:
+    item = item_of("lava/figure5")
+    numbers = published(item, paths.papers())
+    with canvas.styled():
+        figure = draw_wins(page(item, numbers))
+    painted(figure)
+    tops: list[float] = []
+    for axis in figure.axes:
+        ends = [(0, bar.get_window_extent().y1) for bar in axis.patches]
+        tops += axis.transData.inverted().transform(ends)[:, 1].tolist()
+    assert sorted(tops) == pytest.approx(sorted(float(number.value) for number in numbers), abs=0.05)
