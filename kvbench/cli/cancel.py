@@ -6,7 +6,7 @@ import signal
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import tell, warn
 from kvbench.records import ResultsFolder, read_processes
 from kvbench.records.processes import request_cancel
 from kvbench.run.launch.slurm import cancel, read_jobs, unfinished
@@ -41,7 +41,7 @@ def main(flags: argparse.Namespace) -> int:
     if ending:
         cancel(ending)
     messages = [f"cancelled job {job.number}" for job in ending]
-    for process in read_processes(folder):
+    for process in read_processes(folder, warn):
         if process.gone or process.job is not None:  # SLURM ends those of a job
             continue
         if process.here and process.works_on(folder):

@@ -22,6 +22,12 @@ ASK = "--ask"
 """What the scripts call: the words after it, the last of them unfinished, are answered with one candidate per line."""
 SHELLS = ("bash", "zsh", "fish")
 """Each has a script beside this file."""
+CHOICES = {
+    "store": ("flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"),
+    "protocol": ("common", "paper"),
+    "reference": ("full", "none"),
+}
+"""Values of settings that are words: what a run takes, which tests compare."""
 ROW_GROUPS = ("policy", "score", "task", "model")
 """Columns of rows whose values are names of settings files."""
 
@@ -92,6 +98,9 @@ def _settings(words: Words, typed: str) -> Iterable[str]:
     if words.selects_rows:
         return _columns(words, typed)
     key, equals, value = typed.partition("=")
+    if equals and key in CHOICES and f"{key}=" in words.settings:
+        start = f"{key}={value.removesuffix(value.rpartition(',')[2])}"
+        return [f"{start}{name}" for name in CHOICES[key]]
     if equals:
         return _values(key, value) if key in words.groups or key == "score.host" else []
     if "." in typed and words.groups:

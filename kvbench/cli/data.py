@@ -236,6 +236,8 @@ def _tree(source: Source, root: Path) -> dict[str, Any]:
 
 
 def _origin(download: Download) -> str:
+    if download.package:
+        return download.origin
     if download.repo:
         return f"hf.co/datasets/{download.repo} at {(download.revision or 'main (no revision is pinned)')[:28]}"
     plain = download.url.removesuffix(download.name)

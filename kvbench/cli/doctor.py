@@ -39,6 +39,7 @@ EXTRAS = {
     "benchmarks": (BENCHMARKS, "metrics of LongBench and InfiniteBench, RULER with essays"),
     "energy": (("pynvml",), "joules of GPUs in kvbench report cost"),
     "flash": (("flash_attn",), "model.attention=flash, model.kernels=flash_attn"),
+    "gguf": (("gguf", "accelerate"), "model.path=FILE.gguf, kvbench data pull smollm2"),
     "slurm": (("submitit",), "launcher=slurm"),
     "wandb": (("wandb",), "logger=wandb"),
 }
@@ -126,7 +127,8 @@ def _extras() -> Iterator[Finding]:
     for extra, (modules, needs) in EXTRAS.items():
         name, lacking = f"extra {extra}", [module for module in modules if find_spec(module) is None]
         if lacking:
-            yield Finding("-", name, f"no {needs}: without {', '.join(lacking)}", f"pip install 'kvbench[{extra}]'")
+            install = f"pip install 'kvbench[{extra}]'" + " --no-build-isolation" * (extra == "flash")
+            yield Finding("-", name, f"no {needs}: without {', '.join(lacking)}", install)
         else:
             yield Finding("ok", name, f"{', '.join(modules)}: {needs}")
 

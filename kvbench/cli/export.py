@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.report import ROWS, SELECTION, settings_of, where_of
-from kvbench.cli.terminal import warn
+from kvbench.cli.terminal import warner
 
 
 def declare(parser: Parser) -> None:
@@ -28,6 +28,7 @@ kvbench report. Exit code 4: no row was selected.
     parser.words = Words(usage, settings=("what=",), selects_rows=True)
     parser.add_argument("--format", metavar="github-benchmark|junit|markdown|parquet", required=True)
     parser.add_results(ROWS)
+    parser.add_partial()
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
 
 
@@ -37,5 +38,5 @@ def main(flags: argparse.Namespace) -> int:
 
     settings = settings_of(flags.words)
     quantity = settings.pop("what", "accuracy")
-    export(flags.results, flags.format, flags.out or sys.stdout, quantity, warn, where_of(settings))
+    export(flags.results, flags.format, flags.out or sys.stdout, quantity, warner(flags.partial), where_of(settings))
     return Exit.OK

@@ -8,11 +8,11 @@ import fnmatch
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words
+from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import OURS, Item, items
@@ -26,17 +26,24 @@ SETTING = re.compile(
     r"(?P<indent> *)(?P<key>[\w ,.]+):(?: +(?P<value>(?:\"[^\"]*\"|[^#\"]|(?<! )#)*?))?(?: +# (?P<comment>.*))?"
 )
 """A line of a settings file."""
+REPORTS = "reports"
+"""What `kvbench report` makes: no settings files."""
+PROTOCOLS = ("common", "paper")
 NO_SETTINGS = {"_target_", "name", "takes", "defaults"}
 """Keys of settings files that cannot be set on a command line."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting as it is written on the command line, its default (blank: it has parts), and what its comment says."""
+    """A setting as it is written on the command line, its default (blank: it has parts), and what its comment says.
+
+    otherwise: the default under the other protocol, where that differs, such as `protocol=paper: 32`.
+    """
 
     key: str
     default: str
     comment: str
+    otherwise: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,16 +61,19 @@ def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
 The names that a command line can use, one per line. With names, or with --long: also the source of each, what it was \
-verified against, and its settings with their defaults (its variants are among them).
+verified against, and its settings with their defaults (its variants are among them). Defaults of policies are those \
+of protocol=common, as in a run, unless protocol=paper is given; both are shown where they differ.
 """
     parser.epilog = """
   kvbench list policies
+  kvbench list policies snapkv protocol=paper
   kvbench list scores caote lava
   kvbench list tasks 'ruler/niah_*'
   kvbench list policies --json
 """
     parser.set_defaults(help_text=parser.format_help)
-    parser.words = Words(f"{'|'.join(GROUPS)} [NAME ...]", names=lambda before: () if before else GROUPS)
+    kinds = (*GROUPS, REPORTS)
+    parser.words = Words(f"{'|'.join(kinds)} [NAME ...] [protocol=common|paper]", names=_names)
     parser.add_argument("--long", action="store_true", help="also print source, verification and settings")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of objects")
 
@@ -74,10 +84,20 @@ def main(flags: argparse.Namespace) -> int:
         print(flags.help_text(), end="")
         return Exit.OK
     kind, *names = flags.words
+    if kind == REPORTS:
+        return _print_reports(names, flags.json)
     if kind not in GROUPS:
-        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, GROUPS)
+        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, REPORTS))
         raise UserError(f"cannot list {kind}: {fix}")
+    chosen, names = split_settings(names, ("protocol",))
+    protocol = chosen.get("protocol", PROTOCOLS[0])
+    if protocol not in PROTOCOLS:
+        raise UserError(f"protocol={protocol}: allowed: {', '.join(PROTOCOLS)}")
+    if chosen and kind != "policies":
+        raise UserError(f"protocol={protocol}: only policies have other settings under another protocol: leave it out")
     described = _named(GROUPS[kind], names)
+    if kind == "policies" and (flags.json or flags.long or names):
+        described = [_under(protocol, policy) for policy in described]
     if flags.json:
         print(json.dumps([asdict(description) for description in described], indent=1))
     elif flags.long or names:
@@ -133,6 +153,46 @@ def _named(group: str, names: Sequence[str]) -> list[Description]:
     return [describe(item) for name, item in available.items() if name in wanted]
 
 
+def _names(before: Sequence[str]) -> Sequence[str]:
+    """What can follow: a kind, then the names of its items."""
+    if not before:
+        return (*GROUPS, REPORTS)
+    protocols = (f"protocol={name}" for name in PROTOCOLS) if before[0] == "policies" else ()
+    return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *protocols]
+
+
+def _under(protocol: str, policy: Description) -> Description:
+    """A policy with the defaults that a run under a protocol has."""
+    from kvbench.config.compose import as_common, file_of, flat
+    from kvbench.config.overrides import written
+
+    file = file_of("policy", policy.name)
+    own, common = (dict(flat(node, "policy.")) for node in (file, as_common(file)))
+    settings = []
+    for setting in policy.settings:
+        values = {"common": common.get(setting.key), "paper": own.get(setting.key)}
+        other = PROTOCOLS[protocol == PROTOCOLS[0]]
+        if values["common"] != values["paper"] and setting.default:
+            otherwise = f"protocol={other}: {written(values[other])}"
+            setting = replace(setting, default=written(values[protocol]), otherwise=otherwise)
+        settings.append(setting)
+    return replace(policy, settings=tuple(settings))
+
+
+def _print_reports(names: Sequence[str], as_json: bool) -> int:
+    """What `kvbench report` makes. Raises UserError for names, which say more with `kvbench report --help`."""
+    from kvbench.cli.main import declared
+
+    if names:
+        raise UserError(f"kvbench list reports takes no names: {' '.join(names)}; see kvbench report --help")
+    reports = [(name, str(verb.description)) for name, verb in declared("report").verbs.items()]
+    if as_json:
+        print(json.dumps([{"name": name, "says": says} for name, says in reports], indent=1))
+    else:
+        print_columns(reports, ("bold",))
+    return Exit.OK
+
+
 def _print_lines(described: Sequence[Description]) -> None:
     with_source = any(item.source != OURS for item in described)
     columns = ((item.name, item.source, item.says.split("\n", 1)[0]) for item in described)
@@ -150,8 +210,11 @@ def _print_whole(described: Sequence[Description]) -> None:
         lines = [(2, part) for part in item.says.split("\n")]
         lines += [(2, f"{VERIFIED}{item.verified}")] if item.verified else []
         for setting in item.settings:
-            default, comment = setting.default and f"={setting.default}", setting.comment and f"   # {setting.comment}"
-            lines.append((4, f"{setting.key}{default}{comment}"))
+            default, comment = (
+                setting.default and f"={setting.default}",
+                "; ".join(filter(None, (setting.otherwise, setting.comment))),
+            )
+            lines.append((4, f"{setting.key}{default}{comment and f'   # {comment}'}"))
         for indent, text in lines:
             parts = [printable(text)] if width is None else wrapped(printable(text), width - indent - 4)
             for number, part in enumerate(parts):

@@ -71,6 +71,7 @@ model; 4: some rows are missing, or samples have failed.
     )
     parser.add_argument("--plot", metavar="FILE.png|svg|pdf", type=Path, help="draw a figure into a file")
     parser.add_argument("--retry-errors", action="store_true", help="run failed samples again")
+    parser.add_stale()
 
 
 def main(flags: argparse.Namespace) -> int:
@@ -79,7 +80,8 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("--measure estimates the time of --plan: give both flags")
     name, *words = flags.words or [""]
     if name == "list":
-        given = [f"--{flag.replace('_', '-')}" for flag, value in vars(flags).items() if value and flag != "words"]
+        named = {name: value for name, value in vars(flags).items() if value and (name, value) != ("stale", "stop")}
+        given = [f"--{flag.replace('_', '-')}" for flag in named if flag != "words"]
         if words or given:
             raise UserError(f"paper list takes no settings and no flags: {' '.join([*words, *given])}")
         from kvbench.cli.list import print_list
@@ -101,6 +103,7 @@ def main(flags: argparse.Namespace) -> int:
         measure=flags.measure,
         only_published=flags.published,
         retry_errors=flags.retry_errors,
+        stale=flags.stale,
     )
     runner = Runner(partial(_rows, request), measure, tell)
     try:
@@ -139,6 +142,7 @@ def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
 
     words = [word for word in request.words if not word.startswith("launcher")]
     chosen = {"--smoke": request.small, "--retry-errors": request.retry_errors}
+    chosen[f"--stale={request.stale}"] = request.stale != "stop"
     command = ("kvbench", "paper", name, *words, *(flag for flag, given in chosen.items() if given))
     submits = sweep.launcher.name == "slurm" and sweep.plan.rows_to_do
     if submits and (jobs := active(sweep.results, command)):

@@ -65,6 +65,14 @@ class Parser(argparse.ArgumentParser):
     def add_results(self, purpose: str = "a results folder") -> None:
         self.add_argument("--results", metavar="DIR", default=RESULTS, help=f"{purpose} (default {RESULTS})")
 
+    def add_partial(self) -> None:
+        self.add_argument("--partial", action="store_true", help="do not warn of rows that are missing")
+
+    def add_stale(self) -> None:
+        """What is done about rows of other code than the one that runs."""
+        purpose = "where rows are of other code: stop and say so (default), keep them, or make them again"
+        self.add_argument("--stale", choices=("stop", "keep", "rerun"), default="stop", help=purpose)
+
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The flags of a line, with `words`, the others in their order, and `verb` where there are verbs.
 

@@ -46,6 +46,7 @@ def declare(parser: Parser) -> None:
         action="store_true",
         help="count failed samples as missing, as kvbench run --retry-errors does",
     )
+    parser.add_stale()
     flag(
         "--measure",
         action="store_true",
@@ -68,15 +69,16 @@ def main(flags: argparse.Namespace) -> int:
 
     if flags.dry and flags.json:
         raise UserError("--dry and --json do not go together")
-    sweep = plan_sweep(flags.words, tell, flags.retry_errors)
+    sweep = plan_sweep(flags.words, tell, flags.retry_errors, stale=flags.stale)
     if flags.measure and measure(sweep.plan, sweep.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
-        sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True)
+        sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True, stale=flags.stale)
     if flags.dry:
         if not isinstance(sweep.launcher, Slurm):
             raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
         print(submission(sweep.plan, sweep.rows, sweep.launcher, sweep.results))
         return 0
-    recorded = done(sweep.rows, flags.retry_errors)
+    to_do = (row for group in sweep.plan.groups for job in group.jobs for row in job.places)
+    recorded = done(sweep.rows).difference(to_do)
     seconds = estimate(sweep.plan, sweep.rows)
     if flags.json:
         print(json.dumps(_tree(sweep, recorded, seconds), indent=1))
@@ -95,7 +97,7 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
     console, plan = screen(), sweep.plan
     for group in plan.groups:
         task = group.task
-        length = "" if task.context_length is None else f", {task.context_length} tokens"
+        length = "" if task.context_length is None else f", context length {task.context_length}"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {_when(group)}")
         Grid(COLUMNS, [*_fields(group, recorded)], "lllllr").print(plain_console(sys.stdout), 1, width_of(console))

@@ -32,14 +32,16 @@ def progress(plan: Plan, quiet: bool = False) -> Iterator[Progress]:
     )
     on_screen = bar.console.is_terminal and not quiet
     with bar if on_screen else nullcontext():
-        yield Shown(plan, bar, not on_screen and not quiet)
+        yield Shown(plan, bar, not on_screen and not quiet, quiet)
 
 
 class Shown:
-    """Counts what is recorded, on a bar; with `lines`, prints a line per model, every ten seconds, and at the end."""
+    """Counts what is recorded, on a bar; with `lines`, prints a line per model, every ten seconds, and at the end.
+    Notes are printed in both cases, unless `quiet`.
+    """
 
-    def __init__(self, plan: Plan, bar: Bar, lines: bool) -> None:
-        self._plan, self._bar, self._lines = plan, bar, lines
+    def __init__(self, plan: Plan, bar: Bar, lines: bool, quiet: bool) -> None:
+        self._plan, self._bar, self._lines, self._quiet = plan, bar, lines, quiet
         self._prompts = self._rows = self._errors = self._elsewhere = 0
         self._start = self._last = time.monotonic()
         self._task = bar.add_task("starting", total=plan.prefills_to_do, rows="0 rows")
@@ -50,6 +52,10 @@ class Shown:
             self._bar.console.print(f"loading {printable(model)}", soft_wrap=True)
         if not self._prompts + self._elsewhere:
             self._start = time.monotonic()  # the time left counts from the first model
+
+    def noted(self, text: str) -> None:
+        if not self._quiet:
+            self._bar.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def recorded(self, rows: list[Row]) -> None:
         self._prompts += 1

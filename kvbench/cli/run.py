@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SETTINGS = Words(
     "[key=value ...]",
     groups=("model", "task", "policy", "score", "launcher", "logger", "data", "results", "schedule"),
-    settings=("budget=", "seed=", "store="),
+    settings=("budget=", "seed=", "store=", "protocol=", "reference="),
 )
 ESSENTIALS = """
 Ten settings to begin with. A list (a,b) runs every combination; a folder or a pattern (ruler, 'ruler/niah_*') stands \
@@ -36,6 +36,8 @@ for all its members.
   model.path=FOLDER_OR_HUB_ID   its weights
   schedule.evict_after=context  context: evict before the question is read; prompt: after
   results.dir=results/runs      where the rows are kept
+
+The full cache is run beside them, to hold them against; reference=none leaves it out.
 """
 EXPLAINED = {"policy": "plain", "model": "hf", "task": "ruler/niah_single_1"}
 """The file of a group that explains the settings that others leave without a comment."""
@@ -63,6 +65,7 @@ def declare(parser: Parser) -> None:
     parser.prints_help = False  # the help shows the settings of the line too
     flag = parser.add_argument
     flag("--retry-errors", action="store_true", help="run failed samples again")
+    parser.add_stale()
     flag("--quiet", action="store_true", help="print only warnings and errors, no table")
     flag("--shard", metavar="I/N", help="run part I of N only; other processes run the other parts")
     flag(
@@ -108,7 +111,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.sweep import plan_sweep
 
     def run(settings: Sequence[str]) -> int:
-        sweep = plan_sweep(settings, tell, flags.retry_errors, shard, flags.quiet)
+        sweep = plan_sweep(settings, tell, flags.retry_errors, shard, flags.quiet, flags.stale)
         return run_sweep(sweep, table=not flags.multirun)
 
     if flags.multirun:
@@ -116,7 +119,8 @@ def main(flags: argparse.Namespace) -> int:
 
         code = multirun(flags.words, lambda settings: guarded(lambda: run(settings)), tell, Exit.INTERRUPTED)
         if code in (Exit.OK, Exit.INCOMPLETE) and not flags.quiet:  # one table of all jobs
-            sweep = plan_sweep([word for word in flags.words if not OF_HYDRA.match(word)], lambda _: None)
+            words = [word for word in flags.words if not OF_HYDRA.match(word)]
+            sweep = plan_sweep(words, lambda _: None, stale="keep")
             if rows := [row for row in sweep.rows if sweep.holds(row)]:  # none yet where jobs wait in a queue
                 print_sweep(sweep, rows)
         return code

@@ -131,7 +131,7 @@ def status(folder: ResultsFolder) -> Status:
     counted = [row for row in rows if row.sample < requested.get(row.cell, 0)] if requested else rows
     jobs = read_jobs(folder)
     task_states = queue(jobs)
-    processes = read_processes(folder)
+    processes = read_processes(folder, warn)
     states = {process.name: _state(process, task_states or {}) for process in processes}
     running = {process.name: process for process in processes if states[process.name] == "running"}
     paces = [process.rows / process.seconds for process in running.values() if process.rows and process.seconds]

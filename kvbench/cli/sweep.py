@@ -12,6 +12,7 @@ from types import FrameType
 import torch
 
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
+from kvbench.cli.next_command import next_command
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
@@ -21,6 +22,7 @@ from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Shard, shards_of
 from kvbench.run.runner import run
+from kvbench.run.stale import Stale
 from kvbench.run.timed import energy_meter
 from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import plural
@@ -34,20 +36,24 @@ class PartOfSweep:
     arguments: tuple[str, ...]
     retry: bool
     part: Shard
+    stale: Stale = "stop"
 
     def __call__(self) -> int:
-        return guarded(lambda: run_sweep(plan_sweep(self.arguments, tell, self.retry, self.part)))
+        return guarded(lambda: run_sweep(plan_sweep(self.arguments, tell, self.retry, self.part, stale=self.stale)))
 
 
 def run_sweep(sweep: Sweep, table: bool = True) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
-    command = ("kvbench", "run", *sweep.arguments, *(("--retry-errors",) if sweep.retry else ()))
-    code, ended = make(sweep, command, partial(PartOfSweep, sweep.arguments, sweep.retry))
+    flags = {"--retry-errors": sweep.retry, f"--stale={sweep.stale}": sweep.stale != "stop"}
+    command = ("kvbench", "run", *sweep.arguments, *(flag for flag, given in flags.items() if given))
+    code, ended = make(sweep, command, partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale))
     if not ended or sweep.part is not None:  # the table is of the whole sweep
         return code
     rows = rows_of(sweep)
     if table and not sweep.quiet:
         print_sweep(sweep, rows)
+        if not sweep.rows and (advice := next_command(sweep, rows)):  # the first run in its folder
+            tell(advice)
     sweep.logger.mirror(sweep.results, rows)
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
 

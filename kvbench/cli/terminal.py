@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from kvbench.support.text import printable, wrapped
@@ -58,6 +58,13 @@ def tell(message: object) -> None:
 def warn(message: object) -> None:
     """A warning as one line on stderr."""
     tell(f"warning: {message}")
+
+
+def warner(partial: bool) -> Callable[[object], None]:
+    """`warn`; `partial`: without what it says of rows that are missing."""
+    from kvbench.report.missing import MISSING
+
+    return lambda message: None if partial and MISSING in str(message) else warn(message)
 
 
 def screen(stderr: bool = False) -> "Console":

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -39,6 +40,12 @@ VARIABLES = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
 
+_REMOTE = re.compile(
+    r"(?:(?:https?|ssh|git)://(?:[^/@]*@)?(?P<host>[\w.-]+)(?::\d+)?/|(?:[\w.-]+@)(?P<name>[\w.-]+):)"
+    r"(?P<path>[\w.~/-]+?)(?:\.git)?/?"
+)
+"""A remote by its URL, or as ssh names it: user@host:path."""
+
 
 def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What the numbers of a run may depend on besides its settings.
@@ -72,15 +79,23 @@ def content_hash(content: Mapping[str, Any]) -> str:
 
 
 def source(package: Path) -> dict[str, Any]:
-    """The git commit of a package folder, and whether the package or the `conf` beside it differ from that commit.
+    """The git commit of a package folder, whether the package or the `conf` beside it differ from that commit, and the
+    address of the repository's pages, where it has been cloned from a server.
 
-    Both are None unless git tracks the package itself: a copy installed inside somebody's repository is not of theirs.
+    All are None unless git tracks the package itself: a copy installed inside somebody's repository is not of theirs.
     """
     if not _git(package, "ls-files", "--", "."):
-        return {"commit": None, "dirty": None}
+        return {"commit": None, "dirty": None, "repository": None}
     commit = _git(package, "rev-parse", "--verify", "HEAD")
     changes = _git(package, "status", "--porcelain", "--", ".", ":/conf")
-    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+    repository = repository_page(_git(package, "remote", "get-url", "origin") or "")
+    return {"commit": commit or None, "dirty": None if changes is None else bool(changes), "repository": repository}
+
+
+def repository_page(remote: str) -> str | None:
+    """The address of the pages of a remote, without user, password and port; None where it is no server's."""
+    match = _REMOTE.fullmatch(remote)
+    return f"https://{match['host'] or match['name']}/{match['path']}" if match else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -6,6 +6,7 @@ prompts/<same name>                     the ends of prompts, and their right ans
 curves/<same name>                      a metric by position, for tasks that have one
 timings/<same name>                     seconds and bytes, for tasks that measure them
 cells/<cell>.json                       the full description of a cell
+codes/<id>.json                         hashes of the code that made rows, by part
 environments/<id>.json                  the software and machine that made rows
 errors/<hash>.txt                       tracebacks of samples that failed
 errors/<utc>-<host>-<pid>-<n>.txt       the traceback of a run that failed
@@ -35,11 +36,12 @@ from kvbench.support.errors import UserError
 
 _SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
-    *("rows", *_SIDECARS, "finished", "cells", "environments", "errors", "processes", "leases", "sweeps", "jobs"),
-    "logs",
+    *("rows", *_SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
+    *("jobs", "logs"),
 )
 FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
-_NAMED_BY_CONTENT = ("cells", "environments", "sweeps")
+_NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
+_AGAIN = "the same command writes it again"
 _OTHERS = ("probes", "wandb")
 """Folders that probes and a logger write."""
 
@@ -106,6 +108,21 @@ class ResultsFolder(os.PathLike[str]):
         """The environment of an id, or None if there is none."""
         return self._read("environments", name)
 
+    def write_code(self, parts: Mapping[str, str]) -> str:
+        """Write the hashes of the parts of some code under the hash of them all; returns that, the row's ``code``."""
+        name = environment_id(parts)
+        self._write_once("codes", name, parts)
+        return name
+
+    def read_code(self, name: str) -> dict[str, str] | None:
+        """The hashes of the parts of some code, or None if there are none: for `NO_SOURCE` too."""
+        return self._read("codes", name) if FILE_NAME.fullmatch(name) else None
+
+    def environments(self) -> list[dict[str, Any]]:
+        """Every environment that made rows here, sorted by id."""
+        names = sorted(path.stem for path in (self.path / "environments").glob("*.json"))
+        return [environment for name in names if (environment := self.read_environment(name)) is not None]
+
     def write_finished(self, name: str, finished: Finished) -> None:
         """Write what the file of this name holds, as its writer ends it."""
         _write_once(self.path / "finished" / f"{name}.json", (json.dumps(asdict(finished)) + "\n").encode())
@@ -142,7 +159,10 @@ class ResultsFolder(os.PathLike[str]):
         """The samples requested of each cell, the most of all commands. Raises ValueError for a damaged file."""
         requested: dict[str, int] = {}
         for path in sorted((self.path / "sweeps").glob("*.json")):
-            for cell, samples in read_json(Requested, path, "the request of a command").cells.items():
+            request = read_json(Requested, path, "the request of a command")
+            if environment_id(asdict(request)) != path.stem:
+                raise UserError(f"{path} was changed: its name is not the hash of its content: remove it; {_AGAIN}")
+            for cell, samples in request.cells.items():
                 requested[cell] = max(samples, requested.get(cell, 0))
         return requested
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
-from kvbench.records.lines import read_json
+from kvbench.records.lines import Warn, read_json
+from kvbench.records.row import has_checksum, with_checksum
 from kvbench.support.errors import UserError
 
 PROCESSES = "processes"
@@ -104,16 +105,25 @@ class Process:
         """
         try:
             process = read_json(cls, path, "a process")
+            line = path.read_bytes().removesuffix(b"\n")
+            if not has_checksum(line) and not json.loads(line).keys() <= asdict(process).keys():
+                return None  # it has, or had, a checksum; files of an earlier kvbench have none
             zoned = all(datetime.fromisoformat(at).tzinfo for at in (process.started_utc, process.beat_utc))
         except (OSError, ValueError):
             return None
         return process if zoned and process.name == path.stem and process.pid > 0 else None
 
 
-def read_processes(folder: str | os.PathLike[str]) -> list[Process]:
-    """All processes of a folder, by the time they started."""
-    paths = sorted((ResultsFolder(folder).path / PROCESSES).glob("*.json"))
-    return [process for path in paths if (process := Process.read(path)) is not None]
+def read_processes(folder: str | os.PathLike[str], warn: Warn = lambda text: None) -> list[Process]:
+    """All processes of a folder, by the time they started. Files that are damaged go to ``warn``."""
+    processes = []
+    for path in sorted((ResultsFolder(folder).path / PROCESSES).glob("*.json")):
+        process = Process.read(path)
+        if process is not None:
+            processes.append(process)
+        elif not path.is_file() or path.stat().st_size:  # empty while its process starts
+            warn(f"{path} is damaged, or no process wrote it: not counted; remove it")
+    return processes
 
 
 def _same(link: Path, lock: Path) -> bool:
@@ -258,7 +268,7 @@ class Heartbeat:
     def _write(self, process: Process) -> None:
         assert self._path is not None
         temporary = self._path.with_suffix(".tmp")  # no other process has this name
-        temporary.write_text(json.dumps(asdict(process)) + "\n", "ascii")
+        temporary.write_text(with_checksum(json.dumps(asdict(process))) + "\n", "ascii")
         os.replace(temporary, self._path)
         self.heard(awake())
 

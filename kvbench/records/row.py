@@ -4,7 +4,7 @@ Names and order of columns are fixed. Missing is `None` (JSON null), never 0. A 
 no `value`. A line has `schema`, the version of its columns. Versions so far only added columns, so an older row is read
 with blanks in the new ones.
 
-A line ends with its checksum, the CRC-32 of the bytes before in hex: `{"schema": 5, ..., "checksum": "0f1e2d3c"}`. It
+A line ends with its checksum, the CRC-32 of the bytes before in hex: `{"schema": 6, ..., "checksum": "0f1e2d3c"}`. It
 finds every change of one bit and of up to 32 neighbouring bits, and all but one of 2**32 other damages.
 """
 
@@ -18,9 +18,13 @@ from typing import Any
 
 from kvbench.support.errors import UserError
 
-SCHEMA = 5
+SCHEMA = 6
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
-`recurrent_layers` and `recurrent_bytes`."""
+`recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`."""
+CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
+"""How lines say that they have a checksum."""
+NO_SOURCE = "no source"
+"""The `code` of a row where the sources of kvbench, or of a plugin, cannot be read."""
 CHECKSUM = b', "checksum": "%08x"}'
 END = len(CHECKSUM % 0)
 """The end of a line, and its length in bytes."""
@@ -44,7 +48,8 @@ class Row:
     0..1 if ``metric`` is a rate. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
     questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context
     and question changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per
-    sequence, which no other column counts; None for models without them.
+    sequence, which no other column counts; None for models without them. ``weights``: how a checkpoint stores them,
+    if it is quantised; None for plain numbers.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity), and a rate outside
     0..1.
@@ -74,6 +79,7 @@ class Row:
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
     store: str | None = None
+    weights: str | None = None
     prefill_seconds: float | None = None
     evict_seconds: float | None = None
     decode_seconds: float | None = None
@@ -93,6 +99,7 @@ class Row:
     top2_margin: float | None = None
     # where
     environment: str | None = None
+    code: str | None = None
 
     def __post_init__(self) -> None:
         for name, kinds in _EXACT.items():
@@ -135,7 +142,7 @@ class Row:
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
-        """All columns except seconds and environment: what identical runs must have in common."""
+        """All columns except seconds, environment and code: what identical runs must have in common."""
         skipped = {name for name in COLUMNS if name.endswith("_seconds")} | set(WHERE)
         return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
 
@@ -180,7 +187,7 @@ def _checked(name: str, item: Any) -> Any:
 
 def is_marked(line: bytes) -> bool:
     """Whether a line has the name of the checksum, or the schema of lines that have one."""
-    return b'"checksum":' in line or b'"schema": %d' % SCHEMA in line
+    return b'"checksum":' in line or any(schema in line for schema in CHECKED)
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

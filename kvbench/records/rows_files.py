@@ -159,7 +159,7 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
             else:
                 recorded.setdefault((row.cell, row.sample), []).append(row)
     damage.tell(warn)
-    return [rows[which_counts([row.error is not None for row in rows])] for rows in recorded.values()]
+    return [rows[which_counts([(row.error is not None, row.code) for row in rows])] for rows in recorded.values()]
 
 
 def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:
@@ -204,9 +204,12 @@ def row_of(line: bytes) -> Row:
         return Row.from_json(json.dumps(data | missing))
 
 
-def which_counts(failed: Sequence[bool]) -> int:
-    """Which of several records of one sample counts: the first that did not fail; if all failed, the last."""
-    return failed.index(False) if False in failed else len(failed) - 1
+def which_counts(records: Sequence[tuple[bool, str | None]]) -> int:
+    """Which of several records of one sample counts, from whether each failed and its code: of those with the code of
+    the last one the first that did not fail; if all of these failed, the last.
+    """
+    good = (False, records[-1][1])
+    return records.index(good) if good in records else len(records) - 1
 
 
 def done(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:

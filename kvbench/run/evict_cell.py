@@ -97,7 +97,8 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
 
 def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
     """The eviction of a cell for a prompt."""
-    policy = cell.policy.of_prompt(prompt.head, len(prompt.context), cell.budget, prompt.question_tokens)
+    tokens = len(prompt.context)
+    policy = cell.policy.of_prompt(prompt.head, tokens, cell.budget, prompt.question_tokens, prompt.tail)
     return Eviction(policy, cell.score, cell.budget)
 
 

@@ -21,7 +21,7 @@ from kvbench.eviction.policy import ASSUMED_QUESTION
 from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
-from kvbench.models.loading.load import LOCAL, shape_config
+from kvbench.models.loading.load import read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.plan import Cell, PrefillGroup
 from kvbench.tasks.efficiency import Efficiency
@@ -58,13 +58,13 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     return copies * (COPIES * kept + max_new_tokens) * pair_bytes
 
 
-def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION) -> set[int]:
-    """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first and
-    `question` from the question on."""
+def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0) -> set[int]:
+    """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first,
+    `question` from the question on and `tail` behind the user's text."""
     if not reads_rows(cell.policy, cell.score):
         return set()
-    policy = cell.policy.of_prompt(head, tokens, cell.budget, question or ASSUMED_QUESTION)
-    return {policy.rows(tokens), policy.layer_rows(tokens)}
+    policy = cell.policy.of_prompt(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
+    return policy.recorded(tokens)
 
 
 def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> tuple[int, int]:
@@ -206,7 +206,7 @@ def memory_text(group: PrefillGroup) -> str | None:
     if memory is None:
         return None
     cells = "the cell" if len(group.cells) == 1 else f"the {len(memory.cells)} largest cells, decoded together,"
-    cache = f"the full cache {memory.full / MIB:.1f} MiB"
+    cache = f"the full cache at most {memory.full / MIB:.1f} MiB"
     if memory.reading is not None:
         held = f"a cache that is evicted from block by block at most {memory.reading / MIB:.1f} MiB"
         cache = f"{held} (a full one: {memory.full / MIB:.1f} MiB)"
@@ -277,8 +277,6 @@ def _text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
     """The configuration of a model's text part, and the dtype of its cache."""
     config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
     if config is None:
-        from transformers import AutoConfig
-
-        config = AutoConfig.from_pretrained(spec.folder(), **LOCAL)
+        config = read_config(spec.folder())
     dtype = getattr(torch, spec.dtype) if spec.dtype != "auto" else getattr(config, "dtype", None) or torch.float32
     return text_config(config), dtype

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
-from kvbench.models.decode.evicting_batch import EvictingCache
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
 from kvbench.records import Curve, KeptDetail
@@ -154,7 +154,7 @@ def _nll(
     model.engine.give(ids[:given], caches, block)
     scoring = []
     for cell, before in zip(cells, caches, strict=True):
-        decoding = replace(before.stepping, decoding=True)
+        decoding = replace(before.evictor, decoding=True)
         after = model.engine.evicting_cache(decoding, cell.schedule.decode_every, before.freeze())
         after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
         scoring.append(after)

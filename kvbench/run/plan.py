@@ -16,10 +16,11 @@ from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.evict import check_host, too_small
 from kvbench.eviction.incremental import check_steps, even
-from kvbench.eviction.policy import QUESTION, Policy
+from kvbench.eviction.policy import QUESTION, TEMPLATE, Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec, has_chat_template
+from kvbench.run.code import Code, code_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
@@ -29,7 +30,13 @@ from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
 
 Description = dict[str, Any]
-LATER = (("budget_span", "prompt"), ("most", None), ("splits", "candidates"), ("queries", "window"))
+LATER = (
+    ("budget_span", "prompt"),
+    ("most", None),
+    ("splits", "candidates"),
+    ("queries", "window"),
+    ("window_skips", 0),
+)
 """Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
 LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1), ("turns", "none"))
 """The same of tasks."""
@@ -55,7 +62,8 @@ def describe_task(task: Task) -> Description:
 @lru_cache
 def describe_model(spec: ModelSpec) -> Description:
     """A model by the bytes of its files rather than its path: a folder that moves keeps its rows."""
-    elsewhere = ("name", "path", "revision", "threads", "tile", "device", "device_map", "cuda_graph")
+    source, place = ("name", "path", "pulled", "root", "revision"), ("threads", "tile", "device", "device_map")
+    elsewhere = (*source, *place, "cuda_graph", "products")
     description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
     description["kernels"] = spec.kernels or "torch"  # the default may run others on a GPU, as the environment says
     return description | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
@@ -112,6 +120,11 @@ class Cell:
         return digest(canonical(self.description))
 
     @cached_property
+    def code(self) -> Code:
+        """The code that makes its numbers, as it is when it is asked for first."""
+        return code_of(self.policy, self.score, self.task)
+
+    @cached_property
     def shared(self) -> str:
         """What cells must have in common to share a prefill, as canonical JSON.
 
@@ -145,6 +158,8 @@ class Cell:
             )
         if QUESTION in (self.policy.window, self.policy.recent):
             self._check_question()
+        if self.policy.window_skips:
+            self._check_skips()
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
             raise UserError(too_small(self.policy, f"budget={self.budget}"))
         if self.store != "flat":
@@ -173,6 +188,20 @@ class Cell:
                 f"policy.window=question of {self.policy.name} observes the question, but {reason}: use numbers for "
                 "policy.window and policy.recent, or a task with questions and schedule.evict_after=prompt "
                 "schedule.prefill_block=null"
+            )
+
+    def _check_skips(self) -> None:
+        """Refuse what evicts by the newest tokens of a part of a prompt or text."""
+        reason, instead = None, ""
+        if (block := self.schedule.prefill_block) is not None:
+            reason = f"schedule.prefill_block={block} evicts by the newest tokens of every block"
+            instead = ", or schedule.prefill_block=null"
+        elif isinstance(self.task, Likelihood) and self.policy.window_skips != TEMPLATE:
+            reason = f"task {self.task.name} is a text, which is evicted from while it is read"
+        if reason:
+            raise UserError(
+                f"policy.window_skips={self.policy.window_skips} ends the window of {self.policy.name} before the "
+                f"newest tokens of a prompt, but {reason}: use policy.window_skips=0{instead}"
             )
 
     def _check_store(self) -> None:

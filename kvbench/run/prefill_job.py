@@ -91,9 +91,7 @@ def _prefill_what_fits(
     in_one_pass = engine.rope is not None or cells[0].score.inputs.hidden_states == "prompt"
     if not in_one_pass and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
         blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < tokens]
-    light = [
-        cell for cell in cells if tokens not in memory.observed_rows(cell, prompt.head, tokens, prompt.question_tokens)
-    ]
+    light = [cell for cell in cells if tokens not in _recorded(cell, prompt)]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
         records_all = len(part) > len(light)
@@ -307,9 +305,7 @@ def prefill(
     """Prefill the one context of the prompts, and record the score inputs that any of the cells needs."""
     (context,) = {prompt.context for prompt in prompts.values()}
     prompt = next(iter(prompts.values()))
-    windows = set[int]().union(
-        *(memory.observed_rows(cell, prompt.head, len(context), prompt.question_tokens) for cell in cells)
-    )
+    windows = set[int]().union(*(_recorded(cell, prompt) for cell in cells))
     start, ids, block = clock(model), torch.tensor(context), cells[0].schedule.prefill_block
     if block is None:
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
@@ -317,6 +313,11 @@ def prefill(
         (cell,) = cells
         prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
     return TimedPrefill(prefilled, clock(model) - start)
+
+
+def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
+    """How many of the newest queries of a prompt are recorded for a cell."""
+    return memory.observed_rows(cell, prompt.head, len(prompt.context), prompt.question_tokens, prompt.tail)
 
 
 def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kvbench.models.engine import Prefilled
+from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
 from kvbench.run.plan import Cell, PrefillJob
@@ -134,6 +135,7 @@ def measured_row(
         metric=cell.task.metric,
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
+        code=cell.code.id,
     )
 
 
@@ -156,7 +158,8 @@ def error_row(
 ) -> Row:
     """The row of a sample that a cell could not do."""
     prompted = _prompt_columns(sample, prompt) if prompt is not None and isinstance(sample, Sample) else {}
-    return Row(**_cell_columns(cell, sample), **prompted, metric=cell.task.metric, error=error, environment=environment)
+    columns = _cell_columns(cell, sample) | prompted
+    return Row(**columns, metric=cell.task.metric, error=error, environment=environment, code=cell.code.id)
 
 
 def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
@@ -165,6 +168,7 @@ def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
         "sample": sample.id,
         "question_number": sample.question_number,
         "model": cell.model.label,
+        "weights": quantization(cell.model),
         "task": cell.task.name,
         "task_version": cell.task.version,
         "context_length": cell.task.context_length,

@@ -1,13 +1,15 @@
 """Running a plan: load a model, make the samples, run prefill jobs, record their rows."""
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from kvbench.models.engine import Counters
+from kvbench.models.linear_layers import Products
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import TokensOf, stop_tokens, template_tokens
@@ -31,6 +33,9 @@ class Progress(Protocol):
 
     def loading(self, model: str) -> None:
         """A model is about to be loaded."""
+
+    def noted(self, text: str) -> None:
+        """Something about the run that a user should know, as a sentence."""
 
     def recorded(self, rows: list[Any]) -> None:
         """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
@@ -112,6 +117,8 @@ class _Run:
             if environment_id is None:
                 for cell in group.cells:
                     self._results.write_cell(cell.id, cell.description)
+                    if cell.code.parts is not None:
+                        self._results.write_code(cell.code.parts)
                 environment_id = self._results.write_environment(environment(model.device))
             wanted = [sample for sample in samples if sample.id in job.missing]
             result = self._claims.record(self._run_job(model, group.task, job, wanted, environment_id))
@@ -127,7 +134,11 @@ class _Run:
             self._loaded = None  # first, so that there is room for the next
             if self._progress is not None:
                 self._progress.loading(info.spec.label)
-            model = load(info)
+            earlier = cpu_devices(self._results)
+            model = load(info, products_of(earlier))
+            if self._progress is not None:
+                for note in (*model.notes, *differences(model.device, earlier)):
+                    self._progress.noted(note)
             self._loaded = info, model
             self.counters.append(model.engine.counters)
             self._claims.check()
@@ -171,6 +182,35 @@ class _Run:
         return result
 
 
+def cpu_devices(results: ResultsFolder) -> list[dict[str, Any]]:
+    """The `device` of every environment of a folder that is a CPU; none if a file is damaged, which reports name."""
+    with suppress(UserError):
+        devices = (environment.get("device") for environment in results.environments())
+        return [device for device in devices if isinstance(device, dict) and "cuda" not in device]
+    return []
+
+
+def products_of(devices: Sequence[Mapping[str, Any]]) -> Products | None:
+    """The products that a folder began with; None if its rows have none or several."""
+    products = {device["products"] for device in devices if "products" in device}
+    return products.pop() if len(products) == 1 else None
+
+
+def differences(device: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to tell the user if no earlier rows of a folder were made in the dtype and with the products of this run."""
+
+    def words(device: Mapping[str, Any]) -> str:
+        return " ".join(f"model.{name}={device[name]}" for name in ("dtype", "products") if name in device)
+
+    others = sorted({words(other) for other in earlier if "products" in other})
+    if "cuda" in device or not others or words(device) in others:
+        return []
+    return [
+        f"this run computes with {words(device)}, the rows that the folder has with {' or '.join(others)}: last bits, "
+        "and answers where two tokens are nearly tied, may differ; give the same settings to continue alike"
+    ]
+
+
 def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
     """Make every sample once and drop it: raises ValueError for a task or score that does not go with the model."""
     task = group.task
@@ -181,6 +221,7 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
         )
     for cell in group.cells:
         cell.score.check_model(*model.heads, cell.weights)
+        _ = cell.code  # as it is now: files may be edited while the run goes on
     templated = uses_template(model.tokenizer, group.model.chat, task.chat)
     if templated and group.cells[0].schedule.evict_after == "context":
         split(model.tokenizer, group.model.system, "context", "question")

@@ -63,6 +63,11 @@ def plugins() -> list[EntryPoint]:
     return list(_entry_points(tuple(sys.path)))
 
 
+def plugin_packages() -> list[str]:
+    """The packages of installed plugins, outermost names only."""
+    return sorted({point.value.partition(".")[0] for point in plugins()})
+
+
 def source_of(point: EntryPoint) -> Source:
     """The settings that an entry point names. Raises ValueError, naming the distribution, if there are none."""
     assert point.dist is not None, "entry points of installed distributions know theirs"
@@ -122,7 +127,7 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
     covers all Python files of the package, so that editing a score between two runs changes it.
     """
     packages = {}
-    for component in _parts(part):
+    for component in parts_of(part):
         package = type(component).__module__.partition(".")[0]
         if package not in (OURS, "builtins"):
             module = sys.modules[package]
@@ -132,11 +137,12 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
     return packages
 
 
-def _parts(part: Any) -> Iterator[Any]:
+def parts_of(part: Any) -> Iterator[Any]:
+    """A component, the components in its fields, and what it runs."""
     if is_dataclass(part):
         yield part
         for value in (*(getattr(part, field.name) for field in fields(part)), *getattr(part, "runs", ())):
-            yield from _parts(value)
+            yield from parts_of(value)
 
 
 @lru_cache

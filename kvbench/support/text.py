@@ -33,8 +33,8 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     """`did you mean X? ` if an allowed name is similar, and the allowed names; of a large set the most similar ones."""
     allowed = sorted(allowed)
     longer = [word for word in allowed if name and name.lower() in word.lower()]
-    similar = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    similar = similar or [word for word in longer if word.startswith(name)] or longer
+    similar = [word for word in longer if word.startswith(name)]
+    similar = similar or difflib.get_close_matches(name, allowed, n=1, cutoff=0.5) or longer
     more = ""
     if len(allowed) > MOST_NAMED:
         nearest = longer[:NEAREST] or difflib.get_close_matches(name, allowed, n=NEAREST, cutoff=0.0)

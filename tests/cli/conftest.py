@@ -74,8 +74,11 @@ class Finished:
 Command = Callable[..., Finished]
 
 
-def sized(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments with a length for RULER, which has none of its own for real models."""
+def exact(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments for the cells that they name and no reference, with a length for RULER, which has none of its own
+    for real models."""
+    if arguments[:1] in (("run",), ("plan",)) and not any(word.startswith("reference=") for word in arguments):
+        arguments = (arguments[0], "reference=none", *arguments[1:])
     tasks = [word for word in arguments if word.startswith("task=")] or ["task=ruler"]
     has_length = any(word.startswith("task.context_length=") for word in arguments)
     if "model=hf" in arguments and not has_length and all(re.match("task=ruler(/|$)", word) for word in tasks):
@@ -90,7 +93,7 @@ def kvbench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 
     def run(*arguments: str) -> Finished:
         capsys.readouterr()
-        code = main(sized(arguments))
+        code = main(exact(arguments))
         out, err = capsys.readouterr()
         return Finished(code, out, err)
 
@@ -127,7 +130,7 @@ def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
     def go(*arguments: str) -> Forked:
         output_folder = tmp_path_factory.mktemp("said")
-        started.append(Forked(lambda: main(sized(arguments)), tmp_path, output_folder))
+        started.append(Forked(lambda: main(exact(arguments)), tmp_path, output_folder))
         return started[-1]
 
     yield go

@@ -3,14 +3,16 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from kvbench.cli.list import GROUPS
-from kvbench.cli.main import COMMANDS
-from kvbench.config.compose import options
+from kvbench.cli.main import COMMANDS, declared
+from kvbench.config.compose import combinations, flat, options
+from kvbench.config.overrides import parse, written
 from kvbench.records import COLUMNS
 from kvbench.run import runner
 from tests.cli.conftest import Command
@@ -115,7 +117,7 @@ def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], t
     before = kvbench("plan", *tiny, *lists)
     assert before.code == 0 and "0 of 15 rows are in out" in before.out
     assert "prefill: 3 prompts, at most 1536 tokens (7680 without sharing)" in before.out
-    assert "memory: the full cache 0.1 MiB; the 5 largest cells, decoded together, at most 0." in before.out
+    assert "memory: the full cache at most 0.1 MiB; the 5 largest cells, decoded together, at most 0." in before.out
     assert "MiB; observed queries and rankings at most 0." in before.out
     assert list(tmp_path.iterdir()) == []
     alone = kvbench("plan", *tiny, "policy=h2o", "budget=0.1,0.3", "schedule.prefill_block=64")
@@ -164,3 +166,35 @@ def test_doctor_names_versions_and_the_reference_model(kvbench: Command) -> None
     assert finished.code == 0, finished.out
     for word in ("torch", "transformers", "reference model", "settings", "extra flash"):
         assert word in finished.out
+
+
+@pytest.mark.parametrize("protocol", ["common", "paper"])
+def test_what_is_listed_is_what_runs(kvbench: Command, protocol: str) -> None:
+    """Every default of every policy under a protocol; where the other protocol has another, both are shown."""
+    listed = json.loads(kvbench("list", "policies", f"protocol={protocol}", "--json").out)
+    other = {"common": "paper", "paper": "common"}[protocol]
+    assert len(listed) == len(options("policy"))
+    for policy in listed:
+        (runs,), (otherwise,) = (
+            combinations(parse([f"policy={policy['name']}", f"protocol={name}"])) for name in (protocol, other)
+        )
+        here, there = dict(flat(runs)), dict(flat(otherwise))
+        for setting in policy["settings"]:
+            key, value = setting["key"], setting["default"]
+            if value:
+                assert here[key] == yaml.safe_load(value.replace(",", ", ").replace(":", ": ")), setting
+                differs = here[key] != there[key]
+                assert setting["otherwise"] == (f"protocol={other}: {written(there[key])}" if differs else "")
+    assert any(setting["otherwise"] for policy in listed for setting in policy["settings"])
+
+
+def test_a_list_shows_both_protocols_and_every_report(kvbench: Command) -> None:
+    common, paper = (kvbench("list", "policies", "snapkv", *words).out for words in ((), ("protocol=paper",)))
+    assert "policy.window=16   # protocol=paper: 32" in common and "policy.recent=16   # protocol=paper: 32" in common
+    assert "policy.window=32   # protocol=common: 16" in paper
+    assert kvbench("list", "policies", "protocol=fair").code == kvbench("list", "scores", "protocol=paper").code == 2
+    reports = declared("report").verbs
+    assert [line.split()[0] for line in kvbench("list", "reports").out.splitlines()] == list(reports)
+    (overview,) = [line for line in kvbench("--help").out.splitlines() if line.strip().startswith("report ")]
+    assert set(reports) <= set(re.findall(r"\w+", overview))
+    assert kvbench("list", "reports", "table").code == 2

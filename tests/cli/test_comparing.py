@@ -26,6 +26,7 @@ def rows(policy: str, right: int, n: int = 30, **columns: object) -> list[Row]:
         "schedule": "prompt",
         "seed": 42,
         "metric": "string_match_all",
+        "code": "c0de00000000",
         "cell": f"{policy}-{columns.get('budget', '0.1')}".replace(".", "_"),
     } | columns
     return [Row(policy=policy, sample=i, value=float(i < right), **columns) for i in range(n)]  # type: ignore[arg-type]
@@ -103,7 +104,7 @@ def test_a_folder_without_rows_is_missing_data(kvbench, results: Path) -> None:
 
 
 def test_nothing_in_common_is_incomplete(kvbench, tmp_path: Path) -> None:
-    failed = [Row(**(row.outcome() | {"value": None, "error": "x"})) for row in rows("h2o", 0)]
+    failed = [replace(row, value=None, error="x") for row in rows("h2o", 0)]
     both = folder(tmp_path / "both", rows("snapkv", 9), failed)
     done = kvbench("compare", "--results", str(both), "policy=snapkv", "policy=h2o")
     assert done.code == 4 and "nothing was compared" in done.err and "30 failed" in done.out
@@ -143,8 +144,23 @@ def test_several_models_and_tasks_are_paired_and_told_apart(kvbench, tmp_path: P
 
 def test_the_gate_passes_and_fails_with_its_code_and_its_files(kvbench, results: Path, tmp_path: Path) -> None:
     same = folder(tmp_path / "same", rows("snapkv", 25), rows("h2o", 10), rows("snapkv", 30, budget="0.2"))
-    done = kvbench("gate", "--baseline", str(results), "--current", str(same), "policy=snapkv")
+    few = "gate", "--baseline", str(results), "--current", str(same), "policy=snapkv"
+    done = kvbench(*few)
+    assert done.code == 5 and done.out.startswith("gate CANNOT TELL (regression)")
+    assert "30 independent prompts show no loss below 32.2 points, asked for 20 points" in done.out
+    done = kvbench(*few, "--min-effect", "40,40")
     assert done.code == 0 and done.out.startswith("gate passed")
+    done = kvbench(*few, "--allow-undecided", "--junit", "few.xml", "--format", "json")
+    tree = json.loads(done.out)
+    assert (done.code, tree["verdict"], tree["passed"], tree["accepted"]) == (0, "cannot tell", False, True)
+    assert set(tree["cells"].values()) == {"cannot tell"} and {test["verdict"] for test in tree["tests"]} == {
+        "cannot tell"
+    }
+    assert [case.get("message") for case in ET.parse("few.xml").getroot().iter("skipped")].count(
+        "nothing to check"
+    ) == 8
+    done = kvbench(*few, "by=policy", "--alarm", "1,1", "--summary", "few.md")
+    assert done.code == 5 and "| snapkv | 60 | 30 |" in Path("few.md").read_text()
     files = "--junit", "gate.xml", "--summary", "gate.md", "--github"
     done = kvbench("gate", "--baseline", str(results), "--current", str(same), *files)
     assert done.code == 5
@@ -162,7 +178,7 @@ def test_the_summary_of_a_github_step_grows(kvbench, results: Path, tmp_path: Pa
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     same = folder(tmp_path / "same", rows("snapkv", 25))
     folders = "--baseline", str(results), "--current", str(same)
-    kvbench("gate", *folders, "policy=snapkv,budget=0.1", "--summary", str(summary))
+    kvbench("gate", *folders, "policy=snapkv,budget=0.1", "--summary", str(summary), "--min-effect", "20,40")
     assert summary.read_text().startswith("before\n## gate passed")
 
 
@@ -175,6 +191,9 @@ def test_the_summary_of_a_github_step_grows(kvbench, results: Path, tmp_path: Pa
         (["--baseline", "one", "--current", "two", "policy=x"], 4, "one: no row has policy=x"),
         (["--baseline", "one", "--current", "two", "kept=perhaps"], 2, "allowed: kept=fail, kept=note"),
         (["--baseline", "one", "--current", "two", "policy=snapkv", "policy=h2o"], 2, "gate takes one selection"),
+        (["--baseline", "one", "--current", "two", "by=polcy"], 2, "cells have no column 'polcy'"),
+        (["--baseline", "one", "--current", "two", "--min-effect", "5"], 2, "--min-effect 5: allowed: points of all"),
+        (["--baseline", "one", "--current", "two", "--alarm", "0,nan"], 2, "--alarm 0,nan: allowed: points of all"),
         (["--baseline", "one", "--current", "two", "--junit", "no/where.xml"], 2, "cannot write"),
     ],
 )

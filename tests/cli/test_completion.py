@@ -6,13 +6,16 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from kvbench.cache.quantized import Store
 from kvbench.cli import completion
-from kvbench.cli.completion import candidates
+from kvbench.cli.completion import CHOICES, candidates
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import COMMANDS, declared, main
+from kvbench.config.cells import Reference
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from tests.cli.conftest import Command
@@ -30,7 +33,7 @@ from tests.cli.conftest import Command
         (["run", "score.host=obcache_v"], ["score.host=obcache_value"]),
         (["run", "task=rul"], ["task=ruler", "task=ruler_published", "task=ruler/", "task=ruler_published/"]),
         (["run", "task=ruler/niah_single_"], [f"task=ruler/niah_single_{number}" for number in (1, 2, 3)]),
-        (["run", "policy.win"], ["policy.window="]),
+        (["run", "policy.window"], ["policy.window=", "policy.window_skips="]),
         (["run", "policy.pool.s"], ["policy.pool.size="]),
         (["run", "schedule.d"], ["schedule.decode_every="]),
         (["run", "results."], ["results.dir=", "results.kept=", "results.lease_seconds="]),
@@ -66,7 +69,7 @@ def test_every_setting_that_is_offered_is_one() -> None:
 
 
 def test_names_are_those_of_the_lists(kvbench: Command) -> None:
-    assert set(candidates(["list", ""])) == set(GROUPS)
+    assert set(candidates(["list", ""])) == {*GROUPS, "reports"}
     for group in ("policy", "score", "model"):
         assert {word.partition("=")[2] for word in candidates(["run", f"{group}="])} >= {
             name for name in options(group) if "/" not in name
@@ -159,3 +162,13 @@ def test_zsh_reads_its_script(tmp_path: Path) -> None:
 def test_an_unknown_shell_is_told(kvbench: Command) -> None:
     refused = kvbench("completion", "bsh")
     assert refused.code == 2 and "no completion for bsh: did you mean bash?" in refused.err
+
+
+def test_values_that_are_words_are_those_of_a_run() -> None:
+    """One list for completion, one for what a cell takes."""
+    assert get_args(Store) == CHOICES["store"] and get_args(Reference) == CHOICES["reference"]
+    assert set(candidates(["run", "store=flat,s"])) == {"store=flat,shared"}
+    assert candidates(["plan", "protocol=p"]) == ["protocol=paper"]
+    assert candidates(["conform", "store=s"]) == []
+    assert candidates(["list", "scores", "ob"]) == ["obcache_joint", "obcache_key", "obcache_value"]
+    assert "snapkv" in candidates(["list", "policies", "h2o", "sn"])

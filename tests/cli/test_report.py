@@ -11,7 +11,14 @@ from tests.cli.conftest import Command
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two policies, two samples each."""
-    settings = {"model": "m", "task": "t", "context_length": 512, "score": "attn", "budget": "0.1"}
+    settings = {
+        "model": "m",
+        "task": "t",
+        "context_length": 512,
+        "score": "attn",
+        "budget": "0.1",
+        "code": "c0de00000000",
+    }
     blank = dict.fromkeys(("task_version", "variant", "layout", "schedule", "seed"))
     with Recorder(tmp_path / "runs") as recorder:
         for policy in ("h2o", "tova"):

@@ -17,8 +17,8 @@ def test_errors_are_retried_when_asked(
     command = ("run", *tiny, "policy=full,h2o", "budget=0.2")
     load = runner.load
 
-    def spoilt(model_info: object) -> object:
-        loaded = load(model_info)  # type: ignore[arg-type]
+    def spoilt(model_info: object, begun: object) -> object:
+        loaded = load(model_info, begun)  # type: ignore[arg-type]
         # no matrix: those are laid out anew when a model is loaded, and read from there
         loaded.engine.model.model.layers[0].input_layernorm.weight.data[0] = float("nan")
         return loaded

@@ -1,11 +1,14 @@
 """kvbench run: rows, sharing, resuming, failing samples."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
+from kvbench.config import sweep
+from kvbench.config.cells import with_reference
 from kvbench.records import COLUMNS
 from kvbench.run import runner
 from tests.cli.conftest import Command, outcomes, rows_of
@@ -21,7 +24,7 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
     assert [row.sample for row in rows] == [0, 1, 2]
     for row in rows:
         blank = {name for name in COLUMNS if getattr(row, name) is None}
-        assert blank <= {"error", "question_number", "border_tokens", "recurrent_layers", "recurrent_bytes"}
+        assert blank <= {"error", "question_number", "border_tokens", "recurrent_layers", "recurrent_bytes", "weights"}
         assert row.policy == "snapkv" and row.score == "obcache_joint" and row.budget == "0.2"
         assert row.prompt_tokens is not None and row.kept_tokens == int(row.prompt_tokens * 0.2 + 0.5)
         assert row.cache_bytes == row.kept_tokens * 2 * 2 * 8 * 2 * 4  # layers, KV heads, head size, K and V, float32
@@ -146,8 +149,8 @@ def test_broken_numbers_are_error_rows(
     """NaN in the cache fails every cell of the sample, by its score or by its logits, and the sweep ends with 4."""
     load = runner.load
 
-    def spoilt(model_info: object) -> object:
-        loaded = load(model_info)  # type: ignore[arg-type]
+    def spoilt(model_info: object, begun: object) -> object:
+        loaded = load(model_info, begun)  # type: ignore[arg-type]
         # no matrix: those are laid out anew when a model is loaded, and read from there
         loaded.engine.model.model.layers[0].input_layernorm.weight.data[0] = float("nan")
         return loaded
@@ -169,7 +172,7 @@ def test_a_list_of_sample_counts_is_the_largest(kvbench: Command, tiny: tuple[st
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "load", lambda _: 1 / 0)
+    monkeypatch.setattr(runner, "load", lambda *_: 1 / 0)
     finished = kvbench("run", *tiny)
     assert finished.code == 1 and finished.err.count("ZeroDivisionError") == 1
     (file,) = Path("out/errors").iterdir()
@@ -269,3 +272,65 @@ def test_a_model_with_local_layers_says_so_in_its_rows(kvbench: Command) -> None
     assert (whole.local_layers, whole.kept_tokens, cut.kept_tokens) == (2, tokens, (tokens + 1) // 2)
     assert whole.cache_bytes == cut.full_cache_bytes == 2 * pair * (tokens + 63)
     assert cut.cache_bytes == 2 * pair * (kept + 63)
+
+
+def test_the_full_cache_stands_beside_the_cells(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """It is the cell of policy=full, from the same prefill, and no other cell is named differently for it."""
+    method = (*tiny, "policy=snapkv", "budget=0.2", "policy.window=8")
+    alone = kvbench("run", *method, "reference=none", "results.dir=alone")
+    assert alone.code == 0 and {row.policy for row in rows_of(Path("alone"))} == {"snapkv window=8"}
+    beside = kvbench("run", *method, "reference=full")
+    assert beside.code == 0 and "2 cells, 6 rows to run from 3 prompts" in beside.err
+    assert "6 rows from 3 prefills" in beside.err and "full: no eviction" in beside.out
+    named = kvbench("run", *tiny, "policy=full,snapkv", "budget=0.2", "reference=full", "results.dir=named")
+    assert "2 cells, 6 rows" in named.err
+    both, full = outcomes(Path("out")), outcomes(Path("named"))
+    assert outcomes(Path("alone")).items() <= both.items()
+    assert {key: row for key, row in full.items() if row["policy"] == "full"}.items() <= both.items()
+    assert kvbench("run", *method, "reference=full").err.startswith("kvbench: 2 cells, all 6 rows are in out")
+
+
+@pytest.mark.parametrize(
+    ("settings", "full"),
+    [
+        (("policy=snapkv,kvzip", "schedule.evict_after=prompt,context"), ["flat:prompt", "flat:context"]),
+        (("policy=cake",), ["flat:prompt"]),  # evicts while decoding too
+        (("policy=snapkv", "store=int4"), ["flat:prompt"]),
+        (("policy=snapkv", "store=shared"), ["shared:prompt"]),
+        (("policy=h2o", "schedule.prefill_block=64"), ["flat:prompt"]),
+        (("policy=full",), ["flat:prompt"]),
+        (("task=pg19", "policy=h2o", "schedule.decode_every=1"), ["flat:prompt"]),
+        (("task=pg19", "policy=h2o", "schedule.decode_every=1", "task.reset=false", "budget=64"), []),
+    ],
+)
+def test_the_reference_of_a_setting(tmp_path: Path, settings: tuple[str, ...], full: list[str]) -> None:
+    """One for each prefill; stores that quantize are no reference, and no text is read token by token for one."""
+    (tmp_path / "pg19").mkdir()
+    (tmp_path / "pg19" / "book.txt").write_text("A book. " * 400)
+    around = [f"data.root={tmp_path}", f"results.dir={tmp_path / 'out'}"]
+    planned = sweep.plan_sweep([*settings, *around], lambda _: None)
+    cells = [cell for cell in planned.plan.cells if cell.policy.name == "full"]
+    assert [f"{cell.store}:{cell.schedule}" for cell in cells] == full
+    (named,) = sweep.plan_sweep(["policy=full", *around], lambda _: None).plan.cells
+    same = [cell.id for cell in cells if cell.store == "flat" and str(cell.schedule) == "prompt"]
+    assert "task=pg19" in settings or same in ([], [named.id])
+
+
+def test_a_text_in_blocks_has_no_reference(tmp_path: Path) -> None:
+    words = "task=pg19 policy=full,h2o schedule.decode_every=1 task.samples=1 reference=none"
+    (tmp_path / "pg19").mkdir()
+    (tmp_path / "pg19" / "book.txt").write_text("A book. " * 400)
+    where = [f"data.root={tmp_path}", f"results.dir={tmp_path / 'out'}"]
+    full, cell = sweep.plan_sweep([*words.split(), *where], lambda _: None).plan.cells
+    assert [*with_reference([cell])] == [full, cell]
+    blocks = replace(cell, schedule=replace(cell.schedule, prefill_block=64))
+    assert [*with_reference([blocks])] == [blocks]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("reference=half", "allowed: 'full' or 'none'"), ("reference=full,none", "a sweep has one reference")],
+)
+def test_a_reference_is_full_or_none(kvbench: Command, tiny: tuple[str, ...], words: str, message: str) -> None:
+    finished = kvbench("run", *tiny, "policy=snapkv", words)
+    assert finished.code == 2 and message in finished.err and not Path("out").exists()

@@ -22,6 +22,7 @@ def make() -> Callable[..., Row]:
             "layout": "kv_heads",
             "schedule": "prompt",
             "seed": 0,
+            "code": "c0de00000000",
         }
         return Row(cell=cell, sample=sample, **(requested | columns))  # type: ignore[arg-type]
 

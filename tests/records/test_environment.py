@@ -68,7 +68,26 @@ def test_device_and_variables_change_the_id() -> None:
 
 
 def test_a_clean_checkout_has_its_commit(checkout: Path) -> None:
-    assert source(checkout / "package") == {"commit": git(checkout, "rev-parse", "HEAD"), "dirty": False}
+    assert source(checkout / "package") == {
+        "commit": git(checkout, "rev-parse", "HEAD"),
+        "dirty": False,
+        "repository": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://user:token@example.org/a/b.git", "https://example.org/a/b"),
+        ("git@example.org:a/b.git", "https://example.org/a/b"),
+        ("ssh://git@example.org:22/a/b/", "https://example.org/a/b"),
+        ("/srv/git/b.git", None),
+        ("../b", None),
+    ],
+)
+def test_a_repository_is_named_by_its_pages_and_without_secrets(checkout: Path, remote: str, page: str | None) -> None:
+    git(checkout, "remote", "add", "origin", remote)
+    assert source(checkout / "package")["repository"] == page
 
 
 @pytest.mark.parametrize(
@@ -84,12 +103,12 @@ def test_an_installed_copy_in_a_foreign_repository_has_no_commit(checkout: Path)
     (checkout / ".gitignore").write_text("venv/\n")
     (checkout / "venv" / "kvbench").mkdir(parents=True)
     (checkout / "venv" / "kvbench" / "a.py").write_text("1")
-    assert source(checkout / "venv" / "kvbench") == {"commit": None, "dirty": None}
+    assert source(checkout / "venv" / "kvbench") == dict.fromkeys(("commit", "dirty", "repository"))
 
 
 def test_no_git_is_no_commit(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(checkout))
-    assert source(checkout / "package") == {"commit": None, "dirty": None}
+    assert source(checkout / "package") == dict.fromkeys(("commit", "dirty", "repository"))
 
 
 def test_versions_are_read_without_importing_anything_heavy() -> None:

@@ -41,13 +41,13 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     requested = "cell sample model task task_version context_length policy score budget variant layout schedule seed"
     measured = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
-        "store prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error prompt_sha256 "
-        "context_sha256 question_number border_tokens recurrent_layers recurrent_bytes output_sha256 kept_sha256 "
-        "top2_margin"
+        "store weights prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error "
+        "prompt_sha256 context_sha256 question_number border_tokens recurrent_layers recurrent_bytes "
+        "output_sha256 kept_sha256 top2_margin"
     )
     assert tuple(requested.split()) == REQUESTED
     assert tuple(measured.split()) == MEASURED
-    assert WHERE == ("environment",)
+    assert WHERE == ("environment", "code")
     assert COLUMNS == REQUESTED + MEASURED + WHERE
 
 
@@ -115,7 +115,7 @@ def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
     assert here != there and here.outcome() == there.outcome()
     for column, value in {"value": 0.0, "prediction": "no", "peak_bytes": 1, "top2_margin": 0.5, "sample": 1}.items():
         assert make(**{column: value}).outcome() != make(value=1.0).outcome(), column
-    assert len(here.outcome()) == len(COLUMNS) - 4
+    assert len(here.outcome()) == len(COLUMNS) - 5
 
 
 def test_every_flipped_bit_and_every_cut_of_a_line_is_refused(make) -> None:
@@ -146,8 +146,8 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
         ('"policy": "snapkv"', '"policy": "h2o"'),
         ('"checksum"', '"chdcksum"'),
-        ('"schema": 5', '"schema": 4'),
-        ('"schema": 5', '"schema": 7'),
+        ('"schema": 6', '"schema": 4'),
+        ('"schema": 6', '"schema": 7'),
     ],
 )
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:

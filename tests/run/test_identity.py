@@ -20,7 +20,9 @@ def written_out(cell: Cell) -> str:
     whole = {
         "model": describe_model(cell.model),
         "task": describe_task(cell.task),
-        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "budget_span"},
+        "policy": {
+            name: value for name, value in asdict(cell.policy).items() if name not in ("budget_span", "window_skips")
+        },
         "score": describe(cell.score),
         "budget": str(cell.budget),
         "schedule": asdict(cell.schedule),
@@ -54,6 +56,9 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
     changed = replace(cell, policy=replace(cell.policy, budget_span="context"))
     assert changed.description["policy"] == cell.description["policy"] | {"budget_span": "context"}
     assert changed.id != cell.id
+    assert "window_skips" not in cell.description["policy"]
+    changed = replace(cell, policy=replace(cell.policy, window_skips="template"))
+    assert changed.description["policy"] == cell.description["policy"] | {"window_skips": "template"}
 
 
 def test_how_it_runs_is_no_part_of_a_name() -> None:

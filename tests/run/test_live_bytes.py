@@ -126,12 +126,12 @@ def test_reading_in_blocks_takes_the_budget_and_a_block(
 ) -> None:
     """20K and 128K tokens take what 12K take, but for ids; activations included, less than a full cache of 128K."""
     monkeypatch.setattr(attention, "fused", lambda queries, keys, values, rule: torch.empty_like(queries))
-    stepping, block = IncrementalEviction(Eviction(SHARED[name], Attention(), Tokens(BUDGET)), BUDGET), engine.block
+    evictor, block = IncrementalEviction(Eviction(SHARED[name], Attention(), Tokens(BUDGET)), BUDGET), engine.block
     peaks = []
     for length in (3 * block, tokens):
         with LiveBytes() as memory:
             memory.kept = HEADS * (BUDGET - 32)
-            read = engine.prefill_evicting(torch.arange(length) % 90, stepping, block)
+            read = engine.prefill_evicting(torch.arange(length) % 90, evictor, block)
         assert read.cache.pairs == LAYERS * HEADS * BUDGET and read.full_bytes == LAYERS * length * PAIR
         assert LAYERS * BUDGET * PAIR < memory.live < LAYERS * BUDGET * PAIR * 1.03
         peaks.append(memory.peak - 8 * length)

@@ -151,7 +151,7 @@ def test_an_eviction_in_blocks_is_read_as_its_schedule_says(
 ) -> None:
     begun: list[int] = []
 
-    def prefill_evicting(self: Engine, ids: Any, stepping: Any, block: int) -> Any:
+    def prefill_evicting(self: Engine, ids: Any, evictor: Any, block: int) -> Any:
         begun.append(block)
         raise EXHAUSTED["torch"]
 
@@ -168,8 +168,8 @@ def planned(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     tiny_llama(vocab_size=len(tokenizer), bos_token_id=None, eos_token_id=None).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
-    def loaded(info: Any) -> LoadedModel:
-        model = load(info)
+    def loaded(info: Any, begun: Any) -> LoadedModel:
+        model = load(info, begun)
         model.engine.block = model.device["block"] = 16
         return model
 

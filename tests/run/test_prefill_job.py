@@ -26,8 +26,10 @@ from kvbench.models.prompts.chat import render
 from kvbench.models.prompts.prompt import build
 from kvbench.models.rope import LengthRope
 from kvbench.records import Row
+from kvbench.run.evict_cell import eviction_of
 from kvbench.run.plan import Cell, PrefillJob, plan
-from kvbench.run.prefill_job import run_prefill_job
+from kvbench.run.prefill_job import prefill, run_prefill_job
+from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample, Turn
 from tests.models.conftest import tiny_llama
 from tests.models.masked import masked_forward
@@ -283,6 +285,47 @@ def test_model_and_task_say_what_is_around_a_prompt(
         (row,) = rows_of(model, {1: (cell,)}, [sample])
         assert row.prompt_sha256 == hashlib.sha256(text.encode()).hexdigest(), text
         assert row.context_sha256 == hashlib.sha256(sample.context.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("policy", [SNAPKV, replace(SNAPKV, window="question", recent="question")])
+def test_a_window_behind_a_template_can_end_with_the_users_text(
+    load: Callable[..., LoadedModel], tokenizer: Any, policy: Policy
+) -> None:
+    """Beside a cell that skips nothing: of the text, what a prompt without the template's end keeps."""
+    model = replace(load(), tokenizer=copy(tokenizer))
+    model.tokenizer.chat_template = TURNS
+    (sample,) = samples_of(1)
+    plain = replace(cells("40", evict_after="prompt")[1], policy=policy)
+    skipping = replace(plain, policy=replace(policy, window_skips="template"))
+    prompt = build(model.tokenizer, sample, TASK, 512)
+    stop = len(prompt.context) - prompt.tail
+    assert 0 < prompt.tail < prompt.question_tokens
+    shared = prefill(model, {1: prompt}, (plain, skipping)).prefilled.cache
+    decision = eviction_of(skipping, prompt).decide(shared)
+    alone = replace(prompt, context=prompt.context[:stop], question_tokens=prompt.question_tokens - prompt.tail, tail=0)
+    shorter = replace(plain, budget=parse_budget(str(40 - prompt.tail)))
+    cache = prefill(model, {1: alone}, (shorter,)).prefilled.cache
+    for kept, expected in zip(decision.kept, eviction_of(shorter, alone).decide(cache).kept, strict=True):
+        assert kept[:, stop:].all() and torch.equal(kept[:, :stop], expected)
+    skipped, not_skipped = rows_of(model, {1: (skipping, plain)}, [sample])
+    assert skipped.error is None and skipped.kept_tokens == not_skipped.kept_tokens == 40
+    assert skipped.kept_sha256 != not_skipped.kept_sha256
+    (beside_none,) = rows_of(model, {1: (plain,)}, [sample])
+    assert not_skipped.outcome() == beside_none.outcome()
+
+
+def test_a_window_skips_nothing_of_a_raw_prompt(load: Callable[..., LoadedModel]) -> None:
+    model, plain = load(), cells("0.4", evict_after="prompt")[1]
+    skipping = replace(plain, policy=replace(plain.policy, window_skips="template"))
+    skipped, not_skipped = rows_of(model, {1: (skipping, plain)}, samples_of(1))
+    assert skipped.cell != not_skipped.cell and skipped.kept_sha256 == not_skipped.kept_sha256
+
+
+@pytest.mark.parametrize(("skips", "blocks"), [("template", 16), (5, 16)])
+def test_a_window_that_skips_is_refused_block_by_block(skips: Any, blocks: int) -> None:
+    plain = replace(cells("0.4")[1], schedule=Schedule("prompt", blocks))
+    with pytest.raises(UserError, match=rf"policy\.window_skips={skips} .* schedule\.prefill_block=16 evicts by"):
+        replace(plain, policy=replace(plain.policy, window_skips=skips)).check()
 
 
 @pytest.mark.parametrize("evict_after", ["prompt", "context"])

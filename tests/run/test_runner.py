@@ -33,6 +33,9 @@ class Silent:
     def loading(self, model: str) -> None:
         pass
 
+    def noted(self, text: str) -> None:
+        pass
+
     def recorded(self, rows: list[Row]) -> None:
         pass
 

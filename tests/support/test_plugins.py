@@ -43,7 +43,12 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path:
     """Every command in one process of its own, whose search path is all that it knows of the plugin."""
     run = f"score=sample_score,caote score.half_life=32 score.host=sample_score budget=0.2 results.dir={tmp_path}"
     short = "task.samples=1 task.context_length=400"
-    lines = ["list scores", f"plan {run} {short}", f"run {run} {short}", "run score=sample_score score.half_life=0"]
+    lines = [
+        "list scores",
+        f"plan {run} {short}",
+        f"run {run} {short} reference=none",
+        "run score=sample_score score.half_life=0 reference=none",
+    ]
     lines += ["conform --properties score=sample_score policy=h2o"]
     environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{site}", "COLUMNS": "200"}
     command = [sys.executable, "-c", SCRIPT]
@@ -181,7 +186,7 @@ policy:
     monkeypatch.delitem(sys.modules, "first_heads", raising=False)
     files = {"__init__.py": code, "conf/policy/first.yaml": policy}
     monkeypatch.syspath_prepend(str(made_up(tmp_path, "first-heads", files)))
-    words = ["policy=first", "budget=20", f"results.dir={tmp_path}"]
+    words = ["policy=first", "reference=none", "budget=20", f"results.dir={tmp_path}"]
     (cell,) = plan_sweep([*words, "policy.heads.extra=5"], print).plan.cells
     assert cell.policy_label == "first heads.extra=5"
     assert list(cell.description["plugins"]) == ["first_heads"]
@@ -211,7 +216,9 @@ def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
         with monkeypatch.context() as patch:
             patch.delitem(sys.modules, "changing", raising=False)
             patch.syspath_prepend(str(made_up(tmp_path / str(index), "changing", files, version=version)))
-            (cell,) = plan_sweep(["score=mine", "budget=20", f"results.dir={tmp_path}"], print).plan.cells
+            (cell,) = plan_sweep(
+                ["score=mine", "reference=none", "budget=20", f"results.dir={tmp_path}"], print
+            ).plan.cells
             identifiers.append(cell.id)
     assert identifiers[0] == identifiers[1] and len(set(identifiers)) == 3
 

@@ -30,7 +30,7 @@ def peace(cells: tuple[Cell, ...], tmp_path_factory: pytest.TempPathFactory) -> 
     rows = outcomes(folder)
     assert len(rows) == ROWS
     assert sorted(path.name for path in folder.iterdir()) == [
-        "cells", "curves", "environments", "finished", "kept", "leases", "processes", "rows",
+        "cells", "codes", "curves", "environments", "finished", "kept", "leases", "processes", "rows",
     ]  # fmt: skip
     assert not list((folder / "leases").iterdir())
     return rows

@@ -42,6 +42,9 @@ class Silent:
     def loading(self, model: str) -> None:
         pass
 
+    def noted(self, text: str) -> None:
+        pass
+
     def recorded(self, rows: list[Row]) -> None:
         pass
 
@@ -70,10 +73,11 @@ class FakeEngine:
     fails: tuple[int, ...] = ()
     during: Callable[[PrefillJob], object] = lambda job: None
 
-    def load(self, model_info: object) -> Any:
+    def load(self, model_info: object, begun: object = None) -> Any:
         return SimpleNamespace(
             engine=SimpleNamespace(counters=SimpleNamespace(prefills=0, tokens_prefilled=0, halved=0)),
             device={"name": "none"},
+            notes=(),
         )
 
     def run_prefill_job(

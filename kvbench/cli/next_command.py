@@ -1,0 +1,57 @@
+"""The command that a first run leads to: other budgets where the measured one tells nothing, else other methods."""
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kvbench.config.overrides import parse
+from kvbench.records import Row
+from kvbench.report.tables.summary import Summary, budget_key, summaries
+
+if TYPE_CHECKING:
+    from kvbench.config.sweep import Sweep
+
+FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+"""Budgets to try, of those that keep a part of the prompt."""
+MORE = 3
+"""How many of them beside the measured ones."""
+METHODS = ("streaming_llm", "h2o", "snapkv")
+"""Methods to hold a single one against: by position, by accumulated attention, by the attention of a window."""
+
+
+def next_command(sweep: "Sweep", rows: Sequence[Row]) -> str | None:
+    """Why, and the command; None if `rows`, those of the sweep, hold no value of a method that evicts."""
+    cells = [cell for cell in summaries(rows) if cell.mean is not None]
+    methods = [cell for cell in cells if cell.policy != "full"]
+    if not methods:
+        return None
+    if any(cell.rate and cell.mean == 0 for cell in cells if cell.policy == "full"):
+        return "the full cache is at the floor; try another task or model: kvbench list tasks, kvbench list models"
+    for name, end, size in (("floor", 0, "larger"), ("ceiling", 1, "smaller")):
+        if all(cell.rate and cell.mean == end for cell in methods) and (values := _budgets(methods, end == 0)):
+            where = f"{'the only cell is' if len(methods) == 1 else 'all cells are'} at the {name}"
+            return f"{where}; try {size} budgets: {_with(sweep, 'budget', values)}"
+    policies = list(dict.fromkeys(cell.policy.partition(" ")[0] for cell in methods))
+    if len(policies) == 1:
+        others = [name for name in METHODS if name not in policies]
+        return f"compare it with other methods: {_with(sweep, 'policy', [*policies, *others])}"
+    folder = shlex.quote(str(sweep.results.path))
+    return f"all of it as an interactive page: kvbench report html --results {folder} --out page.html"
+
+
+def _budgets(cells: Sequence[Summary], larger: bool) -> list[str]:
+    """The budgets of these cells and the next larger or smaller ones, in order; empty if there are none to try."""
+    measured = sorted({cell.budget for cell in cells}, key=budget_key)
+    is_count, edge, _ = budget_key(measured[-1 if larger else 0])
+    if is_count:
+        others = [f"{edge * 2**step:.0f}" for step in range(1, MORE + 1)] if larger else []
+    else:
+        others = [str(part) for part in FRACTIONS if (part > edge if larger else part < edge)]
+        others = others[:MORE] if larger else others[-MORE:]
+    return sorted({*measured, *others}, key=budget_key) if others else []
+
+
+def _with(sweep: "Sweep", key: str, values: Sequence[str]) -> str:
+    """The command of the sweep with these values of a setting."""
+    words = [word for word in sweep.arguments if parse([word])[0].key != key]
+    return shlex.join(["kvbench", "run", *words, f"{key}={','.join(values)}"])

@@ -1,0 +1,80 @@
+"""The code that a cell executes, by parts: what a row names, so that two versions of the code are never one mean."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
+from kvbench.records import NO_SOURCE, environment_id
+from kvbench.support.plugins import OURS, parts_of
+from kvbench.support.syntax import NoSource, closure, code_sha256, modules_in
+from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.task import Task
+
+SCORES, TASKS = "kvbench.eviction.scores", "kvbench.tasks"
+EXECUTED = ("kvbench.cache.", "kvbench.eviction.", "kvbench.models.", f"{TASKS}.")
+"""Packages whose functions count where another part imports them; the functions of others write words."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Hashes of the code of a cell by part: cache, eviction, engine, run, its score, its task, and plugins.
+
+    None: a source cannot be read.
+    """
+
+    parts: Mapping[str, str] | None
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hex digits, or `NO_SOURCE`: the row's ``code``."""
+        return NO_SOURCE if self.parts is None else environment_id(self.parts)
+
+
+def code_of(policy: Policy, score: Score, task: Task) -> Code:
+    """The code of a cell. A score counts with what it imports of other scores, a task with its metric.
+
+    Reading it takes 0.2 s, once per process.
+    """
+    evaluating = "timed" if isinstance(task, Efficiency) else "prefill_job"
+    evaluating = "perplexity" if isinstance(task, Likelihood) else evaluating
+    components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
+    if "budget" in policy.takes:
+        components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
+    try:
+        parts = {"run": _sha256((f"kvbench.run.{evaluating}", "kvbench.run.evict_cell"))}
+        parts |= {name: _room(name) for name in ("cache", "eviction", "models")}
+        for name, (component, within) in components.items():
+            if modules := frozenset(_modules(component, within)):
+                parts[name] = _component(modules, within)
+    except NoSource:
+        return Code(None)
+    return Code(parts)
+
+
+def _modules(component: Any, within: str) -> Iterator[str]:
+    """The modules that define a component and its parts: those in the package `within`, and those of plugins."""
+    for part in parts_of(component):
+        module = type(part).__module__
+        if module.startswith(f"{within}.") or module.partition(".")[0] not in (OURS, "builtins"):
+            yield module
+
+
+@cache
+def _component(modules: frozenset[str], within: str) -> str:
+    packages = {module: within if module.startswith(within) else module.partition(".")[0] for module in modules}
+    return _sha256(tuple(set[str]().union(*(closure([module], package) for module, package in packages.items()))))
+
+
+@cache
+def _room(name: str) -> str:
+    """A package, eviction without its scores."""
+    return _sha256(tuple(module for module in modules_in(f"kvbench.{name}") if not module.startswith(SCORES)))
+
+
+@cache
+def _sha256(modules: tuple[str, ...]) -> str:
+    return code_sha256(modules, EXECUTED)

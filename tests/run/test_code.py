@@ -1,0 +1,75 @@
+"""The code of a cell: what executes it counts, what reports it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse
+from kvbench.run import code as cell_code
+from kvbench.run.code import Code, code_of
+from kvbench.run.plan import Cell
+from kvbench.support import syntax
+from kvbench.support.syntax import NoSource
+
+ROOMS = ("cache", "eviction", "models", "run")
+
+
+def cell(*words: str) -> Cell:
+    return Cells().cell(combinations(parse(words))[0])
+
+
+def test_a_cell_names_its_parts() -> None:
+    full, h2o = cell("policy=full"), cell("policy=h2o", "score=obcache_joint")
+    assert sorted(full.code.parts or {}) == [*ROOMS, "task ruler/niah_single_1"]
+    assert sorted(h2o.code.parts or {}) == [*ROOMS, "score obcache_joint", "task ruler/niah_single_1"]
+    assert cell("policy=h2o", "score=obcache_joint", "budget=0.2").code == h2o.code
+    assert cell("policy=h2o", "score=caote").code.id != h2o.code.id
+    text = cell("task=pg19", "policy=full", "data.root=nowhere").code.parts
+    assert text is not None and full.code.parts is not None and text["run"] != full.code.parts["run"]
+
+
+@pytest.mark.parametrize(
+    ("file", "parts"),
+    [
+        ("kvbench/eviction/scores/obcache.py", {"score obcache_joint"}),
+        ("kvbench/eviction/scores/keys.py", set()),
+        ("kvbench/eviction/allocation/layers.py", {"eviction"}),
+        ("kvbench/cache/kv_cache.py", {"cache"}),
+        ("kvbench/models/engine.py", {"models"}),
+        ("kvbench/tasks/metrics.py", {"task ruler/niah_single_1"}),
+        ("kvbench/run/evict_cell.py", {"run"}),
+        ("kvbench/run/runner.py", set()),
+        ("kvbench/report/rows.py", set()),
+        ("kvbench/records/row.py", set()),
+    ],
+)
+def test_a_change_of_a_file_changes_the_parts_that_execute_it(
+    monkeypatch: pytest.MonkeyPatch, file: str, parts: set[str]
+) -> None:
+    """A statement is added to the file as it is read."""
+    this, read = cell("policy=h2o", "score=obcache_joint"), Path.read_bytes
+    before = this.code.parts
+    caches = (syntax.statements, syntax._functions, cell_code._component, cell_code._room, cell_code._sha256)
+    try:
+        with monkeypatch.context() as patch:
+            changed = lambda path: read(path) + b"\nADDED = 1\n" * str(path).endswith(file)  # noqa: E731
+            patch.setattr(Path, "read_bytes", changed)
+            for cached in caches:
+                cached.cache_clear()
+            after = code_of(this.policy, this.score, this.task).parts
+    finally:
+        for cached in caches:
+            cached.cache_clear()
+    assert before is not None and after is not None
+    assert {name for name in before if before[name] != after[name]} == parts
+
+
+def test_code_without_sources_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_source(*_: object) -> str:
+        raise NoSource("kvbench")
+
+    monkeypatch.setattr(cell_code, "_room", no_source)
+    assert cell("policy=full").code == Code(None)
+    assert Code(None).id == "no source"
