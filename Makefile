@@ -15,10 +15,10 @@ EXTRAS := dev,docs
 SCRIPTS ?= $(sort $(wildcard benchmarks/*.py))
 PYTEST_ARGS ?= -n 2 -m "not slow"
 
-DEMO := policy=full,streaming_llm,h2o,tova,snapkv,ada_snapkv score=attn,obcache_joint budget=0.4,0.6,0.8 \
-	task=ruler/fwe task.max_new_tokens=24 task.samples=50 task.context_length=512 results.dir=results/demo
+DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
+	task=ruler/fwe,ruler/niah_single_1 task.max_new_tokens=24 task.samples=30 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check docs gate pictures reference reference-full bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+.PHONY: help demo test test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,11 @@ check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned vers
 docs: $(VENV)/.installed-dev  ## build the site of docs/ into build/site; fails where a link leads nowhere
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "open build/site/index.html"
 
-gate: $(VENV)/.installed-dev  ## make the first samples of results/reference again and compare (a minute or two)
+gate: $(VENV)/.installed-dev  ## make a few cells of 200 prompts of results/reference again and compare (two minutes)
 	@$(BIN)/python scripts/reference.py gate
+
+gate-smollm2: $(VENV)/.installed-dev  ## the same for results/smollm2 (minutes; after kvbench data pull smollm2)
+	@$(BIN)/python scripts/reference.py gate --rows smollm2
 
 reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (an hour on two cores)
 	@$(BIN)/python scripts/reference.py run
@@ -63,6 +66,13 @@ pictures: $(VENV)/.installed  ## draw the figures of README and docs again: from
 
 reference-full: $(VENV)/.installed  ## all tasks that the embedded model reads, at 4K, and more books (hours; KVBENCH_DATA)
 	@$(BIN)/python scripts/reference.py run --part full --part full_books
+
+smollm2: $(VENV)/.installed  ## go on with the rows of SmolLM2 from the committed ones, pack them, make pages (a day on two cores; KVBENCH_DATA)
+	@[ -d results/runs/smollm2 ] || $(BIN)/python scripts/reference.py unpack --rows smollm2
+	@$(BIN)/python scripts/reference.py run --rows smollm2 --stale keep
+	@$(BIN)/python scripts/reference.py pack --rows smollm2
+	@$(BIN)/python scripts/reference.py pages
+	@$(BIN)/python scripts/reference.py pictures
 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done

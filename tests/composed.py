@@ -6,6 +6,7 @@ from typing import Any
 
 from kvbench.config.compose import combinations, resolved
 from kvbench.config.overrides import parse
+from tests import presses
 
 HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
 
@@ -24,7 +25,7 @@ def needed(group: str, name: str) -> list[str]:
         return [*path, "task.context_length=4096"]
     return {
         ("score", "head_table"): [f"score.path={HEADS}"],
-        ("score", "kvpress"): ["score.press=tests.presses.Norms", "score.reads=cache"],
+        ("score", "kvpress"): [f"score.press={presses.__name__}.Norms", "score.reads=cache"],
         ("policy", "duo_attention"): [f"score.path={HEADS}"],
         ("score", "kvzap"): [f"score.gates={HEADS.with_name('kvzap.safetensors')}"],
         ("score", "fastkvzip"): [f"score.gates={HEADS.with_name('fastkvzip.safetensors')}"],

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.damage import ATTACKS, COMMANDS, DAMAGES, OTHER_COMMANDS, attacked, flipped, side_table, table
+from benchmarks.damage import (
+    ATTACKS,
+    COMMANDS,
+    DAMAGES,
+    OTHER_COMMANDS,
+    attacked,
+    flipped,
+    flipped_beside,
+    lost_file,
+    side_table,
+    table,
+)
 
 CHOICE = [
     *("a digit of a value", "a value of 5.0", "a misspelt column", "a column twice", "a spliced row"),
@@ -52,3 +63,8 @@ def test_no_file_keeps_a_command_waiting_or_ends_it_as_a_bug(
 
 def test_no_flipped_bit_is_silent(tmp_path: Path) -> None:
     assert flipped(tmp_path / "flips", 100) == 0
+    assert flipped_beside(tmp_path / "beside", 60) == 0
+
+
+def test_no_lost_file_of_rows_is_silent(tmp_path: Path) -> None:
+    assert lost_file(tmp_path) == 0

@@ -20,6 +20,7 @@ from kvbench.probes.run import probing_of
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ELSEWHERE = ("in the plugin's folder", "needs kvpress")
 KVBENCH = [
     command for command in every_command() if command.program == "kvbench" and command.block.title not in ELSEWHERE
@@ -83,24 +84,6 @@ def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_the_cluster_page_submits_what_the_paper_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of docs/cluster.md make the cells of the item that it shows."""
-    from kvbench.papers.item import item_of
-    from kvbench.papers.settings import cells_of_item
-
-    monkeypatch.setattr(sweep, "check_data", lambda cells: None)
-    monkeypatch.setattr(sweep, "check_writable", lambda path: None)
-    (command,) = [
-        command for command in KVBENCH if command.block.page == "docs/cluster.md" and command.words[1] == "run"
-    ]
-    _, cells = sweep.checked(parse(command.words[2:]), print)
-    mine = parse([word for word in command.words[2:] if word.startswith(("model.path", "data.root"))])
-    assert {repr(cell) for cell in cells} == {
-        repr(entry.cell) for entry in cells_of_item(item_of("obcache/table1"), mine).entries
-    }
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if shown(page)])
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +111,7 @@ def test_plain_python_reads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_site_loads_nothing_from_elsewhere_and_is_searched_as_files(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -138,3 +121,9 @@ def test_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
             r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="((?:https?:)?//[^"]+)"', page.read_text("utf-8")
         )
         assert not loaded, f"{page.name}: {loaded}"
+    if CHROMIUM is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{tmp_path}/api/eviction.html?q=snapkv"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert re.search(r'md-search-result__meta">\s*\d+ matching documents', dom)

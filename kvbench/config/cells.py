@@ -1,12 +1,12 @@
 """The cells of a sweep from composed trees: what several of them share is checked and built once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from kvbench.cache.quantized import Store, packing_of
-from kvbench.config.compose import ARGUMENTS, MISSING, Tree, as_common, file_of, resolved
-from kvbench.config.overrides import written
+from kvbench.config.compose import ARGUMENTS, MISSING, Tree, as_common, combinations, file_of, resolved
+from kvbench.config.overrides import parse, written
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Tokens, parse_budget
 from kvbench.eviction.schedule import Schedule
@@ -14,6 +14,10 @@ from kvbench.records import KeptDetail
 from kvbench.run.plan import Cell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import FromFiles, NoData
+from kvbench.tasks.likelihood import Likelihood
+
+Reference = Literal["full", "none"]
+"""What a sweep holds its cells against: the full cache, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Cells:
         """The cell of a tree. Raises UserError for the first value that is not allowed."""
         tree = resolved(tree)
         self._once(_check_data_root, tree["data"])
+        self._once(validated, Reference, "reference", tree["reference"])
         seed = self._once(validated, int, "seed", tree["seed"])
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
@@ -84,6 +89,30 @@ class Cells:
         if key not in self._parts:
             self._parts[key] = make(*arguments)
         return self._parts[key]
+
+
+def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
+
+    Its store is that of the cells unless that quantizes. A text that is read in blocks, or as one with all others, gets
+    none: its full cache would be read token by token, or grow over all of them.
+    """
+    (tree,) = combinations(parse(["policy=full"]))
+    full, added = Cells().cell(tree), set[str]()
+    for cell in cells:
+        reference = replace(
+            full,
+            model=cell.model,
+            task=cell.task,
+            schedule=replace(cell.schedule, prefill_block=None, decode_every=None),
+            seed=cell.seed,
+            store="flat" if packing_of(cell.store) else cell.store,
+        )
+        is_read = not isinstance(cell.task, Likelihood) or (cell.task.reset and cell.schedule.prefill_block is None)
+        if is_read and (name := repr(reference)) not in added:
+            added.add(name)
+            yield reference
+        yield cell
 
 
 def check_data(cells: Iterable[Cell]) -> None:

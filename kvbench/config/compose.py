@@ -180,11 +180,16 @@ def _with_one_length(bases: Sequence[Tree], everywhere: bool) -> list[Tree]:
     if everywhere and len(lengths) > 1:
         raise UserError(f"with -m tasks of RULER have the lengths of their files: add {LENGTH}={max(lengths)}")
     return [
-        _replaced(base, LENGTH.split("."), max(lengths) if base["model"].get("path") is None else MISSING)
+        _replaced(base, LENGTH.split("."), max(lengths) if _has_own_weights(base) else MISSING)
         if _is_ruler(base)
         else base
         for base in bases
     ]
+
+
+def _has_own_weights(tree: Tree) -> bool:
+    """Whether the model of a tree is the embedded one or random."""
+    return tree["model"].get("path") is None and tree["model"].get("pulled") is None
 
 
 def _is_ruler(tree: Tree) -> bool:

@@ -2,8 +2,10 @@
 
 import hashlib
 import sys
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from importlib.abc import SourceLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,15 +64,33 @@ def node_of(path: str) -> dict[str, Any]:
     return settings
 
 
+@dataclass(frozen=True)
+class _Content(SourceLoader):
+    """Loads a module from the bytes of a file that were read, without Python's cache of compiled files: that knows an
+    edit by size and time, which two edits within a second can share.
+    """
+
+    file: Path
+    content: bytes
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self.file)
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self.content
+
+
 @cache
 def _load(file: Path, content: bytes) -> ModuleType:
     """The module of a file; an edited file is another module. Raises UserError if it does not load."""
     name = LOOSE + hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()[:16]
-    module = ModuleType(name)
-    module.__file__ = str(file)
+    loader = _Content(file, content)
+    spec = spec_from_loader(name, loader)
+    assert spec is not None, "a loader of a file has a spec"
+    module = module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        exec(compile(content, str(file), "exec"), module.__dict__)
+        loader.exec_module(module)
     except Exception as error:  # the code of a user may raise anything
         del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""

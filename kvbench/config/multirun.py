@@ -34,6 +34,9 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     refuses.
     """
     named = parse([word for word in words if not OF_HYDRA.match(word)])
+    for word in words:
+        if OF_HYDRA.match(word) and "_target_" in word:
+            raise UserError(f"{word}: what Hydra builds is chosen by name: hydra/launcher=NAME, hydra/sweeper=NAME")
     overrides = with_members(named)
     try:
         checked(overrides, tell, everywhere=True)  # Hydra composes every cell with all of the settings

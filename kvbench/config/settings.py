@@ -15,11 +15,13 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
-from kvbench.support.text import closest
+from kvbench.support.text import closest, printable
 from kvbench.tasks.task import Task
 
 KINDS: dict[str, type] = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}
 """What the class of a file must be."""
+OUTWARD = ("launcher", "logger", "results")
+"""Groups whose texts leave the process: as lines of batch scripts, options of programs, names of folders."""
 COLUMNS = ("variant", "layout")
 """Fields of a policy that have a column of their own in every row."""
 ALLOWED = {
@@ -28,6 +30,7 @@ ALLOWED = {
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
     "policy.window": "an integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
+    "policy.window_skips": "an integer such as 0, or template",
     "policy.recent": "an integer such as 16, question, or a part such as {part:0.05,of:budget}",
     "schedule": "its settings, such as schedule.evict_after=prompt",
 }
@@ -80,6 +83,8 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
 def validated(target: Any, group: str, values: Any) -> Any:
     """Values as `target` has them. Raises UserError, in one line, for the first that is not allowed."""
     _check_integers(group, values)
+    if group in OUTWARD:
+        _check_one_line(group, values)
     if isinstance(values, dict) and is_dataclass(target):
         allowed, texts = [field.name for field in fields(target) if field.init], text_fields(target)
         for key in values:
@@ -111,6 +116,19 @@ def _check_integers(name: str, value: Any) -> None:
     elif isinstance(value, (list, tuple)):
         for inner in value:
             _check_integers(name, inner)
+
+
+def _check_one_line(name: str, value: Any) -> None:
+    """Refuse texts with line ends and other control characters: in a batch script, such a line would run."""
+    if isinstance(value, str) and printable(value) != value:
+        raise UserError(f"{name}={value!r}: allowed: a text of one line without control characters")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_one_line(name, str(key))
+            _check_one_line(f"{name}.{key}", inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_one_line(name, inner)
 
 
 def _check_parts(group: str, values: Tree, built: Any) -> None:
@@ -159,7 +177,7 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     members = ("int", "float", "str")
     names = (group, *(n for n in places if n not in members and not n.startswith("literal[") and not n[:1].isupper()))
     setting = ".".join(names[:2])
-    if setting in ("policy.order", "policy.window", "policy.recent") or (
+    if setting in ("policy.order", "policy.window", "policy.window_skips", "policy.recent") or (
         setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
     ):
         return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {ALLOWED[setting]}"

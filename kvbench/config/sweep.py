@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from kvbench.config.cells import Cells, Results, check_data
+from kvbench.config.cells import Cells, Reference, Results, check_data, with_reference
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build
-from kvbench.records import Places, ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.records import Places, ResultsFolder, Row, check_writable, places, read_rows
 from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
+from kvbench.run.stale import Stale, settled
 from kvbench.support.errors import UserError
 
 Tell = Callable[[str], None]
@@ -25,8 +26,8 @@ AROUND = ("launcher", "logger")
 class Sweep:
     """A plan, the folder of its rows, those that are there and how far they were read, and how new ones are written.
 
-    arguments: of the command without its launcher. part: what of it is to do, if not all. quiet: only warnings and
-    errors are printed.
+    arguments: of the command without its launcher. part: what of it is to do, if not all. stale: what is done about
+    rows of other code. quiet: only warnings and errors are printed.
     """
 
     plan: Plan
@@ -40,6 +41,7 @@ class Sweep:
     part: Shard | None
     logger: Logger = field(default_factory=NoLogger)
     quiet: bool = False
+    stale: Stale = "stop"
 
     def holds(self, row: Row) -> bool:
         """Whether a row of the folder belongs to this sweep."""
@@ -52,11 +54,16 @@ class Sweep:
 
 
 def plan_sweep(
-    arguments: Sequence[str], tell: Tell, retry_errors: bool = False, part: Shard | None = None, quiet: bool = False
+    arguments: Sequence[str],
+    tell: Tell,
+    retry_errors: bool = False,
+    part: Shard | None = None,
+    quiet: bool = False,
+    stale: Stale = "stop",
 ) -> Sweep:
     """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
 
-    Raises UserError for bad input and for a folder that cannot be written.
+    Raises UserError for bad input, for a folder that cannot be written, and for rows of other code, as `settled`.
     """
     overrides = parse(arguments)
     launcher, logger = launcher_of(overrides), _around("logger", overrides)
@@ -69,11 +76,13 @@ def plan_sweep(
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
     since = places(where.dir)
-    rows = read_rows(where.dir, warn=lambda warning: tell(f"warning: {warning}"))
-    planned = plan(cells, done(rows, retry_errors))
+    rows, results = read_rows(where.dir, warn=lambda warning: tell(f"warning: {warning}")), ResultsFolder(where.dir)
+    cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
+    recorded = settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
+    planned = plan(cells, recorded)
     return Sweep(
         plan=planned if part is None else part.part_of(planned),
-        results=ResultsFolder(where.dir),
+        results=results,
         rows=rows,
         since=since,
         where=where,
@@ -83,6 +92,7 @@ def plan_sweep(
         part=part,
         logger=logger,
         quiet=quiet,
+        stale=stale,
     )
 
 
@@ -147,6 +157,16 @@ def refuse_around(overrides: Iterable[Override], command: str) -> None:
     for override in overrides:
         if override.root in AROUND:
             raise UserError(f"{override.text}: {command} runs in this process only: leave {override.root} out")
+
+
+def _reference(overrides: Sequence[Override]) -> Reference:
+    """What the cells of a command are held against. Raises UserError for a list: a sweep has one reference."""
+    settings = [override for override in overrides if override.key == "reference"]
+    for override in settings:
+        if len(override.values) > 1:
+            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one reference; name one")
+    (tree,) = combinations(settings)
+    return tree["reference"]
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:

@@ -26,7 +26,7 @@ from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
 from kvbench.probes import DEFAULT
 from kvbench.probes.run import Probing, probe_of
 from kvbench.probes.run import probing as probing_cells
-from kvbench.records import ResultsFolder, Row, check_writable, done, places, read_rows
+from kvbench.records import ResultsFolder, Row, check_writable, places, read_rows
 from kvbench.records.probed import probed
 from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
@@ -41,6 +41,7 @@ from kvbench.report.tables.windows import differing
 from kvbench.run.estimate import estimate, measure, total_text
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
+from kvbench.run.stale import Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -79,7 +80,8 @@ class Request:
 
     small: a smoke run. only_plan: run nothing and print the plan; with `measure`, estimate its time from new rows.
     only_commands: run nothing and print the commands that make the same cells.
-    only_published: only the paper's numbers. retry_errors: run samples again that failed.
+    only_published: only the paper's numbers. retry_errors: run samples again that failed. stale: what is done about
+    rows of other code.
     """
 
     words: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ class Request:
     measure: bool = False
     only_published: bool = False
     retry_errors: bool = False
+    stale: Stale = "stop"
 
     @cached_property
     def overrides(self) -> list[Override]:
@@ -297,9 +300,10 @@ class _ItemSweep(_PrintedNumbers):
         """One plan for all cells, the folder of its rows, and the existing rows. Raises MissingFile without a model."""
         assert self.cells.results is not None
         folder = self.cells.results.dir
-        rows = read_rows(folder, warn=self.warn)
-        planned = plan([entry.cell for entry in self.cells.able], done(rows, self.request.retry_errors))
-        return planned, ResultsFolder(folder), rows
+        rows, results = read_rows(folder, warn=self.warn), ResultsFolder(folder)
+        cells = [entry.cell for entry in self.cells.able]
+        recorded = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
+        return plan(cells, recorded), results, rows
 
     def run(self) -> _Result:
         cells, smoke = self.cells, is_smoke(self.cells.able)
@@ -356,6 +360,7 @@ class _ItemSweep(_PrintedNumbers):
             launcher=self.request.launcher,
             retry=self.request.retry_errors,
             part=part,
+            stale=self.request.stale,
         )
 
     def _draw(self, shown: Page, sweep: Sweep, smoke: bool, picture: Path) -> None:

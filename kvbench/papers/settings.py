@@ -23,7 +23,7 @@ from kvbench.tasks.likelihood import Likelihood
 
 FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")
 """Settings of places and seeds, which do not change what is measured."""
-PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.threads", "model.tile")
+PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.products", "model.threads", "model.tile")
 """Settings that change where and how fast a model runs, but not what it computes."""
 SMALL = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2")
 """The settings of every smoke run. `task.buffer`: the tokens that a needle's text leaves for question and answer."""
@@ -192,7 +192,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
     unused = {override.key for override in words}
     composed: set[tuple[str, ...]] = set()
     for run in item.all_runs:
-        settings = merged(("protocol=paper", *run), words, small)
+        settings = merged(("protocol=paper", "reference=none", *run), words, small)
         key = tuple(override.canonical for override in settings.overrides)
         if key in composed:
             continue
@@ -221,7 +221,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
 def is_smoke(entries: Iterable[Entry]) -> bool:
     """Whether the numbers cannot be compared with the paper's: embedded or random model, other number of samples."""
     return any(
-        entry.cell.model.path is None or any(text.startswith("task.samples=") for text in entry.differs)
+        not entry.cell.model.is_real or any(text.startswith("task.samples=") for text in entry.differs)
         for entry in entries
     )
 

@@ -27,6 +27,7 @@ from kvbench.models.prompts.prompt import ends
 from kvbench.models.repeat import FrozenCacheReader
 from kvbench.probes.calibration import loaded, prompts_of
 from kvbench.probes.scene import Scene
+from kvbench.run.evict_cell import eviction_of
 from kvbench.run.plan import Plan
 from kvbench.run.prefill_job import prefill
 from kvbench.support.errors import UserError
@@ -62,7 +63,7 @@ def budget_table(plan: Plan, done: Callable[[int], None] = lambda prompts: None)
     for read, (prompt, cell, new_tokens) in enumerate(prompts_of(plan, model), 1):
         scene = Scene(model, prompt, prefill(model, {0: prompt}, [cell]))
         ranked = [ranking.scores.double().cpu().numpy() for ranking in scene.rank(cell)]
-        first = cell.policy.of_prompt(prompt.head, scene.tokens, cell.budget, prompt.question_tokens).sinks
+        first = eviction_of(cell, prompt).policy.sinks
         stop = ends(model.tokenizer, cell.task, model.stop)
         utility = np.stack(utilities(scene, stop, new_tokens))[..., first : first + ranked[0].shape[1]]
         total = total + evicted_parts(utility, np.stack(ranked), scene.tokens)

@@ -46,7 +46,7 @@ class OracleRecall(Probe):
                 raise UserError(f"probe.{name}={list(values)}: allowed: a list of integers, each {least} or more")
 
     def judged(self, cell: Cell) -> Cell:
-        policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0, budget_span="prompt")
+        policy = replace(cell.policy, window=self.windows[0], sink=0, recent=0, window_skips=0, budget_span="prompt")
         return super().judged(replace(cell, policy=policy))
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:

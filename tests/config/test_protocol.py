@@ -1,5 +1,8 @@
 """One window, newest tokens and pooling for all policies that have them, or those of each policy's own file."""
 
+import re
+from itertools import takewhile
+
 import pytest
 
 from kvbench.config.compose import combinations, options
@@ -8,6 +11,7 @@ from kvbench.config.overrides import parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
 from kvbench.report.tables.windows import windows
+from kvbench.support import paths
 from tests.config.test_cells import cells_of
 
 OWN = {
@@ -84,3 +88,59 @@ def test_another_model_needs_the_length_of_rulers_prompts() -> None:
         cells_of([*HF, "task=ruler/niah_single_1"])
     (tree,) = combinations(parse([*HF, "task=efficiency"]))
     assert tree["task"]["context_length"] == 512
+
+
+def lines_of(name: str) -> dict[str, str]:
+    """What `# Paper:` and `# Code:` of a policy's file say, each on one line."""
+    text = (paths.conf() / "policy" / f"{name}.yaml").read_text("utf-8")
+    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines()))
+    return dict(re.findall(r"\b(Paper|Code): (.*?)\.(?= (?:Paper|Code|kvpress|Verified): )", comment))
+
+
+def stated(line: str) -> dict[str, str]:
+    """Window, newest tokens, pooling and first tokens that a line states; none where it names none or several."""
+    settings = {key: value for key in ("window", "recent") for value in re.findall(rf"\b{key} ([^,;]+)", line)[:1]}
+    settings["recent"] = settings["window"] if settings["recent"] == "the window" else settings["recent"]
+    pool = re.search(r"\bno pool\b|\b(max|avg) pool \d+", line)
+    settings["pool"] = pool[0] if pool else "not stated"
+    if sinks := re.search(r"(?<!to )\b(\d+) sinks", line):
+        settings["sink"] = sinks[1]
+    return settings
+
+
+def agrees(key: str, value: object, text: str) -> bool:
+    """Whether a setting has the value of a line; words without a number leave it open."""
+    if key == "pool":
+        return text == "not stated" or text == ("no pool" if value is None else f"{value['kind']} pool {value['size']}")  # type: ignore[index]
+    if text in ("all", "the question"):
+        return value == text.removeprefix("the ")
+    if text == "none":
+        return value in (None, 0, 1)
+    if text.partition(" ")[0].isdigit():
+        return value in [int(number) for number in re.findall(r"\b\d+\b(?! %)", text.partition("(")[0])]
+    assert text in ("not stated", "the rest", "half of the budget", "a size of its own", "5 % of the budget"), text
+    return text == "not stated" or value in (0, 8)  # StreamingLLM's budget; KVCache-Factory's H2O
+
+
+@pytest.mark.parametrize("name", [name for name in options("policy") if name not in ("full", "plain")])
+def test_the_papers_protocol_is_the_paper_or_its_code(name: str) -> None:
+    """All that one of the two lines of a policy's file states is what `protocol=paper` runs."""
+    (tree,) = combinations(parse([f"policy={name}", "protocol=paper"]))
+    lines = {label: stated(line) for label, line in lines_of(name).items() if line != "none"}
+    assert lines, name
+    for settings in lines.values():  # what the paper leaves open its code states
+        settings |= {key: text for key, text in lines.get("Code", {}).items() if settings.get(key) == "not stated"}
+    wrong = {
+        label: [f"{key}: {tree['policy'][key]}, {label}: {text}" for key, text in settings.items()
+                if not agrees(key, tree["policy"][key], text)]
+        for label, settings in lines.items()
+    }  # fmt: skip
+    assert [] in wrong.values(), wrong
+
+
+def test_the_lines_are_read() -> None:
+    """A setting that none of the two states fails."""
+    assert stated(lines_of("simlayerkv")["Code"]) == {"window": "1", "recent": "1024", "pool": "no pool", "sink": "4"}
+    assert stated(lines_of("cake")["Code"]) == {"window": "32", "recent": "32", "pool": "avg pool 5"}
+    assert not agrees("recent", 16, "1024") and not agrees("pool", None, "max pool 7") and not agrees("sink", 4, "16")
+    assert not agrees("window", 16, "none") and not agrees("recent", 16, "half of the budget")

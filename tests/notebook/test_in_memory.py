@@ -132,7 +132,13 @@ def test_kept_sets_are_drawn() -> None:
 
 def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Path) -> None:
     """The same prompt, read by the command line and in memory, keeps the same positions and has the same answer."""
-    words = ["results.kept=positions", f"results.dir={tmp_path}", "task.samples=1", "task.max_new_tokens=8"]
+    words = [
+        "results.kept=positions",
+        f"results.dir={tmp_path}",
+        "task.samples=1",
+        "task.max_new_tokens=8",
+        "reference=none",
+    ]
     frame = library.run(*words, policy=["snapkv", "h2o"], score="attn", budget=[0.1, 0.2])
     rows = list(read_rows(tmp_path))
     assert len(frame) == 4 and set(frame["cell"]) == {row.cell for row in rows}

@@ -57,6 +57,7 @@ def planted(folder, model, data, *words):
         "task_version": task.version,
     }
     requested |= {"context_length": task.context_length, "policy": "h2o", "score": "attn", "budget": "80", "seed": 42}
+    requested |= {"code": cell.code.id}
     requested |= {"variant": cell.policy.variant, "layout": cell.policy.layout, "schedule": str(cell.schedule)}
     rows = [
         Row(**requested, sample=sample, metric=task.metric, value=float(sample % 2), prompt_sha256=f"{sample}")

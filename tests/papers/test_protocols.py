@@ -244,7 +244,7 @@ def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):
     table = tmp_path / "heads.tsv"
     shares = [0.25, 0.75, 0.5, 0.0][:KV_HEADS]
     table.write_text(("\t".join(map(str, shares)) + "\n") * LAYERS)
-    words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=384", "task.samples=2"]
+    words = ["model=reference", "task=ruler/niah_single_1", "task.context_length=768", "task.samples=2"]
     assert (
         main(
             ["paper", "kvzip/head_scores", *words, f"score.path={table}", f"results.dir={tmp_path}", "--format", "csv"]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -32,13 +33,13 @@ ROOMS = ("rows", "leases", "processes", "jobs", "sweeps", "kept", "prompts", "ce
 
 @pytest.fixture(autouse=True)
 def limited() -> Iterator[None]:
-    """A test that hangs ends."""
+    """A test that hangs ends; it may wait long for a busy machine."""
 
     def hangs(*_: object) -> None:
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(120)
+    signal.alarm(900)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -71,10 +72,10 @@ def test_a_run_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.Monkey
     lease = folder / "leases" / f"{todo.groups[0].key}-1.0"
     lease.parent.mkdir(parents=True)
     lease.touch()
-    outcome = go(folder, cells, tell=messages.append)
+    outcome = go(folder, cells, tell=messages.append, seconds=3)  # longer than its own rows take
     assert outcome.rows == todo.rows_to_do and list(lease.parent.iterdir()) == []
     (text,) = messages
-    assert text.startswith("waiting for 3 rows of ") and f"{lease}; " in text and "silent for 0.4 s" in text
+    assert text.startswith("waiting for 3 rows of ") and f"{lease}; " in text and "silent for 3 s" in text
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "vocab_size", "num_key_value_heads"])
@@ -96,6 +97,11 @@ LETTERS = "{% for a in messages[-1].content %}{% for b in messages[-1].content %
 CALLS = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}"
 
 
+def processor_seconds() -> float:
+    """Of this process and of those that it has waited for: the same on a busy machine."""
+    return time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+
 def with_template(model: Path, template: object) -> ModelSpec:
     for file in model.glob("*.jinja"):
         file.unlink()
@@ -109,10 +115,10 @@ def with_template(model: Path, template: object) -> ModelSpec:
 )
 def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.setattr(chat, "MOST_SECONDS", 1)
-    spec, before = with_template(model, template), time.monotonic()
+    spec, before = with_template(model, template), processor_seconds()
     with pytest.raises(ValueError, match=r"its chat template needs more than 1 s or 2 GiB"):
         model_info(spec)
-    assert time.monotonic() - before < 60
+    assert processor_seconds() - before < 30
     assert model_info(replace(spec, chat="never")).heads == (LAYERS, KV_HEADS)
 
 

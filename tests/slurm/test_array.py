@@ -170,7 +170,15 @@ def test_a_sample_longer_than_the_warning_ends_its_task(tmp_path: Path) -> None:
     score.write_text(SLOW)
     limits = ("launcher.time=0:02:00", "launcher.shards=1", "launcher.warning_seconds=1")
     kvbench(
-        "run", "policy=plain", f"score={score}", "task.samples=1", *JOBS, *limits, f"results.dir={folder}", cwd=tmp_path
+        "run",
+        "policy=plain",
+        f"score={score}",
+        "task.samples=1",
+        "reference=none",
+        *JOBS,
+        *limits,
+        f"results.dir={folder}",
+        cwd=tmp_path,
     )
     (number,) = status(folder)["jobs"]
     until(lambda: "timeout" in status(folder)["jobs"][number], folder)

@@ -89,6 +89,16 @@ def recorded(tokens: int, seed: int = 0) -> KVCache:
 
 
 @lru_cache
+def without_newest(tokens: int, newest: int) -> KVCache:
+    """`recorded(tokens)` as if its newest tokens had not been read."""
+    layers, stop = [], tokens - newest
+    for layer in recorded(tokens).layers:
+        queries, keys, values = (part[:, :stop] for part in (layer.windows[0].queries, *layer.dense))
+        layers.append(replace(layer_of(queries, keys, values, layer.index), projections=layer.projections))
+    return KVCache(tuple(layers), stop)
+
+
+@lru_cache
 def with_equal_pairs(tokens: int) -> KVCache:
     """A cache whose KV pairs and queries are all the same."""
     keys = values = torch.ones(KV_HEADS, tokens, HEAD_DIM)

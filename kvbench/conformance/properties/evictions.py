@@ -19,6 +19,7 @@ from kvbench.conformance.properties.caches import (
     recorded,
     saturated,
     with_equal_pairs,
+    without_newest,
 )
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Decision, Eviction, reads_rows
@@ -30,7 +31,7 @@ Property = Callable[[Policy, Score], None]
 Token = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values [heads, new, head_dim] of new tokens."""
 
-TOKENS, BUDGET = 97, 53
+TOKENS, BUDGET, SKIPPED = 97, 53, 7
 NOT_FINITE = (("keys", torch.nan), ("keys", -torch.inf), ("values", torch.inf))
 PROMPT, NEW, BLOCK = 50, 2, 22
 """Repeated evictions: tokens of the prompt, of the answer, and of a block of the prompt."""
@@ -43,9 +44,14 @@ def require(holds: object, message: str) -> None:
 
 
 def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: Any) -> Eviction:
-    """An eviction of `tokens` to `pairs` per head, with fields of the policy replaced; the head of the prompt has 5."""
-    inside = replace(policy, budget_span="prompt")  # what is outside only adds to it
-    return Eviction(replace(inside.of_prompt(5, tokens, Tokens(pairs)), **fields), score, Tokens(pairs))
+    """An eviction of `tokens` to `pairs` per head, with fields of the policy replaced; the head of the prompt has 5.
+
+    Of the newest tokens that a policy protects, no more than these small budgets hold.
+    """
+    inside = replace(policy, budget_span="prompt").of_prompt(5, tokens, Tokens(pairs))  # what is outside adds to it
+    if inside.protected > pairs:
+        inside = replace(inside, recent=pairs // 3)
+    return Eviction(replace(inside, **fields), score, Tokens(pairs))
 
 
 def masks(decision: Decision) -> Tensor:
@@ -56,7 +62,8 @@ def masks(decision: Decision) -> Tensor:
 def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> None:
     """The budget of all heads is spent; of whole heads or layers, less is left than another of them needs."""
     policy, left = eviction.policy, budget - pairs
-    limit = (tokens - policy.protected) * (HEADS if policy.layers.kind == "lazy" else 1) if policy.keeps_whole else 1
+    whole = max(1, tokens - policy.protected) * (HEADS if policy.layers.kind == "lazy" else 1)
+    limit = whole if policy.keeps_whole else 1
     require(0 <= left < limit, f"{left} KV pairs of the budget are not used")
 
 
@@ -135,6 +142,20 @@ def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
         grown = [positions[:-1] for positions in _by_head(layer.append(new, new, TOKENS))]
         require(grown == kept[-1], "a new token changes KV pairs that were kept")
     require(kept[0] == kept[1], "the KV pairs kept depend on later tokens")
+
+
+def skipped_tokens_only_stay(policy: Policy, score: Score) -> None:
+    """With a window that ends before the newest tokens, these are kept, and of the others what a prompt without them
+    keeps. Not of scores that read the whole prompt again, or with other passes.
+    """
+    inputs = score.inputs
+    if policy.layers.kind == "table" or inputs.repeat or inputs.hidden_states or inputs.future_queries:
+        return
+    eviction = evicting(policy, score, BUDGET + SKIPPED, TOKENS, window_skips=SKIPPED)
+    alone, stop = Eviction(replace(eviction.policy, window_skips=0), score, Tokens(BUDGET)), TOKENS - SKIPPED
+    kept, kept_alone = masks(eviction.decide(recorded(TOKENS))), masks(alone.decide(without_newest(TOKENS, SKIPPED)))
+    require(kept[..., stop:].all(), "tokens that the window skips are evicted")
+    require(torch.equal(kept[..., :stop], kept_alone), "tokens that the window skips change what else is kept")
 
 
 def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
@@ -291,7 +312,7 @@ def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[l
         rows = [over_layer(queries * (layer.index + 1), layer, Rule(HEAD_DIM**-0.5)) for layer in layers]
         num_tokens += keys.shape[1]
         if incremental.divides:
-            ranked = list(map(incremental.rank_ragged, layers, rows))
+            ranked = list(map(incremental.rank, layers, rows))
             counts = incremental.divide([ranking for _, ranking in ranked], num_tokens)
             layers = [incremental.keep(*each, kept).layer for each, kept in zip(ranked, counts, strict=True)]
         else:
@@ -326,6 +347,7 @@ SINGLE: tuple[Property, ...] = (
     samples_do_not_see_each_other,
     only_declared_inputs_are_read,
     later_tokens_change_nothing,
+    skipped_tokens_only_stay,
     query_heads_can_be_stored_apart,
     official_variant_stays_near_the_budget,
 )

@@ -1,0 +1,191 @@
+"""Texts that would become lines of scripts, and files of weights, tables and rows that are not what they should be."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kvbench.eviction.allocation.layers import TableLayers
+from kvbench.eviction.scores.gates import FastKVzip, KVzap
+from kvbench.eviction.scores.head_table import FORMAT, HeadTable
+from kvbench.eviction.scores.triattention import FORMAT as STATISTICS
+from kvbench.eviction.scores.triattention import TriAttention
+from kvbench.models.press import Press
+from kvbench.report.tables.grid import write_csv
+from kvbench.support.errors import UserError
+from kvbench.tasks.data.convert import convert
+from kvbench.tasks.data.download import Unobtained
+from kvbench.tasks.data.lock import Download, Output
+from tests.cli.conftest import Command
+
+LINES = {
+    "launcher.partition": '"a\nrm -rf x"',
+    "launcher.account": '"a\rb"',
+    "launcher.qos": '"a\u2028b"',
+    "launcher.extra": '{comment:"a\nb"}',
+    "launcher.setup": '["module load x\ny"]',
+    "launcher.python": '"python\x1b[31m"',
+}
+
+
+@pytest.mark.parametrize("setting", LINES)
+def test_a_setting_of_a_batch_script_is_one_line(kvbench: Command, setting: str) -> None:
+    refused = kvbench("run", "policy=full", "launcher=slurm", f"{setting}={LINES[setting]}")
+    assert refused.code == 2 and refused.err.count("\n") == 1, refused.err
+    assert f"{setting}" in refused.err and "a text of one line without control characters" in refused.err
+
+
+def test_so_is_the_folder_of_results(kvbench: Command, tmp_path: Path) -> None:
+    refused = kvbench("plan", "policy=full", f'results.dir="{tmp_path}/a\nb"')
+    assert refused.code == 2 and "results.dir" in refused.err and "one line" in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["::error::x", "a\n::set-output name=x::y", "a\r  ::add-mask::b", "x\n##[error]y"])
+def test_no_line_of_csv_is_a_command_of_github_actions(text: str) -> None:
+    out = io.StringIO()
+    write_csv([[text, "x"], ["a::b", "x"]], out)
+    assert not [line for line in out.getvalue().splitlines() if line.lstrip().startswith(("::", "##["))]
+    (field, _), (plain, _) = csv.reader(io.StringIO(out.getvalue(), newline=""))
+    assert field.replace("'", "") == text and plain == "a::b"
+
+
+@pytest.mark.parametrize("setting", ["hydra.launcher._target_=os.system", "hydra.sweeper._target_=os.system"])
+def test_hydra_builds_no_class_by_its_name(kvbench: Command, setting: str) -> None:
+    refused = kvbench("run", "-m", "policy=full", setting)
+    assert refused.code == 2 and "is chosen by name" in refused.err and refused.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"context": "a", "answers": [""]}', "every prediction would match"),
+        ('{"context": "a", "answers": ["b", "  "]}', "every prediction would match"),
+        ('{"context": "a", "answers": ["b"], "answers": ["c"]}', "'answers' stands in one object twice"),
+    ],
+)
+def test_answers_that_decide_nothing_are_refused(kvbench: Command, tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text(line + "\n")
+    refused = kvbench("run", "policy=full", "task=jsonl", f"task.path={file}", f"results.dir={tmp_path / 'rows'}")
+    assert refused.code == 2 and message in refused.err and "line 1" in refused.err
+    assert not list((tmp_path / "rows").glob("rows/*"))
+
+
+@pytest.mark.parametrize("name", ["antigravity.X", "this.Zen", "..", ".Press", "turtledemo.clock.Hand"])
+def test_a_press_comes_from_kvpress_or_a_plugin(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr("kvbench.models.press.imported", imported.append)
+    with pytest.raises(UserError, match="allowed: a class of kvpress"):
+        Press(name)
+    assert not imported
+
+
+ARRAYS = {
+    "complex": np.zeros((99, 2, 2), complex),
+    "dates": np.zeros((99, 2, 2), "datetime64[s]"),
+    "texts": np.zeros((99, 2, 2), "U3"),
+    "objects": np.array([[None]]),
+    "short": np.zeros((9, 2, 2)),
+    "nan": np.full((99, 2, 2), np.nan),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_a_budget_table_holds_parts(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "table.npy", ARRAYS[kind], allow_pickle=True)
+    with pytest.raises(UserError, match=r"policy\.layers\.path=.*expected a \.npy of parts"):
+        TableLayers(path=str(tmp_path / "table.npy"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04", b"x" * 300, b"\xff\xfe"])
+def test_what_is_no_array_is_no_budget_table(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "table.npy").write_bytes(content)
+    with pytest.raises(UserError, match=r"policy\.layers\.path=.* is no array"):
+        TableLayers(path=str(tmp_path / "table.npy"))
+
+
+def test_a_shape_that_no_file_holds_takes_no_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "table.npy", np.zeros((99, 2, 2)))
+    content = (tmp_path / "table.npy").read_bytes()
+    (tmp_path / "table.npy").write_bytes(content.replace(b"(99, 2, 2), }  ", b"(99, 2, 2000),}"))
+    with pytest.raises(UserError, match="is no array"):
+        TableLayers(path=str(tmp_path / "table.npy"))
+
+
+def gates(**changes: object) -> dict[str, torch.Tensor]:
+    """The weights of one layer of KVzap: 2 KV heads, hidden states of 4."""
+    parts = {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)} | changes
+    return {f"layers.0.{name}": part for name, part in parts.items() if isinstance(part, torch.Tensor)}
+
+
+GATES = {
+    "another size": gates(bias=torch.zeros(3)),
+    "one axis": gates(weight=torch.zeros(4)),
+    "no head": gates(weight=torch.zeros(0, 4), bias=torch.zeros(0)),
+    "whole numbers": gates(weight=torch.zeros(2, 4, dtype=torch.int64)),
+    "nan": gates(bias=torch.full((2,), torch.nan)),
+}
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_weights_of_gates_fit_together(tmp_path: Path, kind: str) -> None:
+    save_file(GATES[kind], tmp_path / "gates.safetensors")
+    with pytest.raises(UserError, match=r"score\.gates=.*(do not fit together|not finite floating-point numbers)"):
+        KVzap(str(tmp_path / "gates.safetensors"))
+    save_file(gates(), tmp_path / "gates.safetensors")
+    KVzap(str(tmp_path / "gates.safetensors"))
+
+
+@pytest.mark.parametrize("content", [[], {"module": 3}, {"module": [3]}, {"module": [{"b": 1}]}, {"module": [{3: 4}]}])
+def test_a_file_of_another_kind_holds_no_gates(tmp_path: Path, content: object) -> None:
+    torch.save(content, tmp_path / "gates.pt")
+    with pytest.raises(UserError, match=r"score\.gates="):
+        FastKVzip(str(tmp_path / "gates.pt"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16])
+def test_statistics_of_queries_are_float32(tmp_path: Path, dtype: torch.dtype) -> None:
+    arrays = {"mean": torch.zeros(1, 2, 3, 2), "size": torch.zeros(1, 2, 3), "frequencies": torch.zeros(1, 3)}
+    words = {"format": STATISTICS, "interleaved": "false", "model": "a", "model_sha256": "b", "source": "{}"}
+    path = tmp_path / "queries.safetensors"
+    save_file({name: array.to(dtype) for name, array in arrays.items()}, path, words)
+    with pytest.raises(UserError, match="not finite float32 numbers"):
+        TriAttention(str(path))
+    save_file(arrays, path, words | {"source": "[" * 100_000})
+    with pytest.raises(UserError, match="holds no statistics of queries"):
+        TriAttention(str(path))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "deep": lambda: '{"scores": ' + "[" * 100_000,
+    "not an object of ours": lambda: json.dumps({"format": FORMAT, "shape": 3, "scores": [[1]]}),
+    "huge": lambda: '{"format": "' + FORMAT + '", "shape": [1, 1], "scores": [[1' + "0" * 400 + "]]}",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_what_is_no_head_table_is_refused(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "heads.json").write_text(TABLES[kind]())
+    with pytest.raises(UserError, match=r"score\.path="):
+        HeadTable(str(tmp_path / "heads.json"))
+
+
+def test_a_parquet_file_does_not_grow_without_limit(tmp_path: Path) -> None:
+    """A dictionary holds a text once, and each row names it."""
+    once, often = pa.array(["x" * 20_000]), pa.array([0] * 2000, pa.int32())
+    fetched = tmp_path / "f.parquet"
+    parquet.write_table(pa.table({"a": pa.DictionaryArray.from_arrays(often, once)}), fetched, compression="zstd")
+    assert fetched.stat().st_size < 2**14
+    download = Download("mine", "parquet", "f.parquet", (Output("mine/f.jsonl"),))
+    with pytest.raises(Unobtained, match="grow to more than 100 times"):
+        list(convert(download, fetched, tmp_path))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 2**20
