@@ -13,7 +13,6 @@ import json
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,8 @@ def main() -> None:
     engine, tokens = model.engine, torch.tensor(prompt)
     plain: Any = AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32, attn_implementation="sdpa")
     flops = arithmetic(plain.eval(), options.tokens)
-    engine.prefill(tokens[:64], (16,)), plain(tokens[None, :64], logits_to_keep=1)
+    engine.prefill(tokens[:64], (16,))
+    plain(tokens[None, :64], logits_to_keep=1)
     measured: dict[str, list[float]] = {}
     for _ in range(options.repeat):
         for name, seconds in once(engine, plain, tokens, options.cells, options.steps):
@@ -129,22 +129,19 @@ def arithmetic(model: Any, tokens: int) -> float:
 
 def parts(engine: Engine, tokens: torch.Tensor) -> dict[str, float]:
     """Seconds of the products, the attention and everything else in one more prefill."""
-    seconds, starts = Counter[str](), list[float]()
-    hooks = []
+    starts, products, hooks = list[float](), list[float](), []
     for layer in engine.model.modules():
         if isinstance(layer, PaddedLinear):
             hooks.append(layer.register_forward_pre_hook(lambda *_: starts.append(time.process_time())))
-            hooks.append(
-                layer.register_forward_hook(lambda *_: seconds.update(products=time.process_time() - starts.pop()))
-            )
+            hooks.append(layer.register_forward_hook(lambda *_: products.append(time.process_time() - starts.pop())))
     begin = time.process_time()
     with Attention() as attention:
         engine.prefill(tokens, WINDOWS)
     total = time.process_time() - begin
     for hook in hooks:
         hook.remove()
-    seconds["attention"] = attention.seconds
-    seconds["everything else"] = total - seconds["products"] - seconds["attention"]
+    seconds = {"products": sum(products), "attention": attention.seconds}
+    seconds["everything else"] = total - sum(seconds.values())
     return {name: round(value, 2) for name, value in seconds.items()}
 
 

@@ -19,7 +19,7 @@ def unpack_all(known: RowSet, results: Path) -> None:
     """
     folder, parts = ResultsFolder(results), dict[str, list[str]]()
     present = {cell for cell, _ in done(read_rows(folder))} if folder.rows.is_dir() else set[str]()
-    for part in {part.file: part for part in reversed(known.parts.values())}.values():
+    for part in {part.file: part for part in reversed(list(known.parts.values()))}.values():
         file, copied = known.folder / f"{part.file}.parquet", known.folder / part.file
         if not file.is_file() and not copied.is_dir():
             continue

@@ -43,11 +43,13 @@ def show_covered(axis: Axes, lines: Sequence[Line2D], dots: float) -> None:
         step = min(RING, RINGS / max(1, max(map(np.max, ranks))))
         places, face = to_data.transform(path * dots), line.get_markerfacecolor()
         edge = "white" if face == line.get_color() else line.get_color()
-        shapes = () if line.get_marker() == "None" else (("o", rank > 0), (line.get_marker(), rank == 0))
-        for marker, chosen in shapes:
+        marker: Any = line.get_marker()
+        shapes = () if marker == "None" else (("o", rank > 0), (marker, rank == 0))
+        for shape, chosen in shapes:
             sizes = (line.get_markersize() + step * rank[chosen]) ** 2
             style: dict[str, Any] = {"facecolors": face, "edgecolors": edge, "linewidths": step / 6, "clip_on": False}
-            drawn = axis.scatter(*places[chosen].T, sizes, marker=marker, zorder=above + 0.1, **style)
+            x, y = places[chosen].T
+            drawn = axis.scatter(x, y, sizes, marker=shape, zorder=above + 0.1, **style)
             drawn.set_in_layout(False)
 
 
