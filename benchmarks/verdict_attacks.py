@@ -16,7 +16,7 @@ import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
@@ -96,10 +96,13 @@ def attacks() -> Iterator[Attack]:
     """All of them."""
     for n in (*range(1, 8), 50):
         yield Attack(f"one cell 1.0 -> 0.0, n {n}", (cell(lost(n, 0)), cell(lost(n, n))), FAILED)
-    for n in (1, 7, 50, 60):
-        verdict = CANNOT_TELL if n < 50 else PASSED
+    for n in (1, 7, 50, 300):
+        verdict = CANNOT_TELL if n < 300 else PASSED
         yield Attack(f"one cell, nothing lost, n {n}", (cell(lost(n, 0)), cell(lost(n, 0))), verdict)
-    yield Attack("one cell, 4 of 10 lost", (cell(lost(10, 0)), cell(lost(10, 4))), CANNOT_TELL)
+    yield Attack("one cell, 1 of 10 lost", (cell(lost(10, 0)), cell(lost(10, 1))), CANNOT_TELL)
+    yield Attack("one cell, 4 of 10 lost", (cell(lost(10, 0)), cell(lost(10, 4))), FAILED)
+    same = [replace(row, prompt_sha256=_sha256("one prompt")) for row in cell(lost(300, 0))]
+    yield Attack("one prompt 300 times, nothing lost", (same, same), CANNOT_TELL)
     for contexts in (1, 3, 7):
         before, after = (cell(lost(50, count), contexts) for count in (0, 50))
         yield Attack(f"50 questions on {contexts} contexts, 1.0 -> 0.0", (before, after), FAILED)
@@ -113,16 +116,25 @@ def attacks() -> Iterator[Attack]:
     yield Attack("half of the baseline's rows missing", (half, cells(4, lost(300, 0))), CANNOT_TELL)
     yield Attack("the same, allowed", (half, cells(4, lost(300, 0))), CANNOT_TELL, ("--allow-undecided",))
     yield Attack("half of the baseline's cells missing", (cells(2, lost(300, 0)), cells(4, lost(300, 0))), CANNOT_TELL)
+    full = cells(4, lost(300, 0))
+    broken = [replace(row, value=None, error="out of memory") if row.sample < 150 else row for row in full]
+    yield Attack("half of the baseline's rows failed", (broken, full), CANNOT_TELL)
+    apart = [replace(row, prompt_sha256=_sha256(f"{row.budget} {row.sample}")) for row in cells(10, [1.0] * 5)]
+    groups = apart, [replace(row, value=0.0) if row.budget == "0.01" else row for row in apart]
+    together = ("by=policy", "--min-effect", "50,50")
+    yield Attack("by=policy, one of ten cells 1.0 -> 0.0", groups, FAILED, together)
     for runs in (3, 9):
         series = tuple(cell(lost(50, min(50, 7 * run))) for run in range(runs))
         yield Attack(f"drift: 7 of 50 lost a run, run {runs}", series, FAILED)
     slow = tuple(cell(lost(50, run)) for run in range(12))
     yield Attack("drift: 1 of 50 lost a run, run 12", slow, FAILED)
+    later = (cell(lost(50, 0)), *[cell(lost(50, 0)) + cell(lost(50, 7 * run), budget="0.5") for run in range(4)])
+    yield Attack("drift of a cell that the anchor lacks, run 5", later, FAILED)
     standing = (cell(lost(50, 0)), *[cell(lost(50, 7))] * 7)
     yield Attack("7 of 50 lost once, and for seven runs", standing, FAILED)
     yield Attack(
-        "50 of 50 lost for three runs, then mended",
-        (*[cell(lost(50, 0))] * 2, *[cell(lost(50, 50))] * 3, *[cell(lost(50, 0))] * 4),
+        "everything lost for three runs, then mended",
+        (*[cell(lost(300, 0))] * 2, *[cell(lost(300, 300))] * 3, *[cell(lost(300, 0))] * 4),
         PASSED,
     )
 

@@ -3,7 +3,7 @@
 Rows are paired cell by cell and sample by sample. There are six checks; the middle four compare one row with its
 baseline:
 
-present     every row of the baseline that has a value has one in the current run, and every row a baseline
+present     every row of the baseline that has a value has one in the current run, and every value a baseline
 prompts     the prompt is the same (prompt_sha256)
 tokens      it has as many tokens (prompt_tokens)
 kept sets   the same KV pairs were kept (kept_sha256)
@@ -19,7 +19,16 @@ from dataclasses import dataclass
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import settings_that_differ
-from kvbench.report.compare.losses import ALARM, MIN_EFFECT, Effects, LossTest, grouped_cells, is_tested, loss_tests
+from kvbench.report.compare.losses import (
+    ALARM,
+    MIN_EFFECT,
+    Effects,
+    LossTest,
+    grouped_cells,
+    is_tested,
+    large_losses,
+    loss_tests,
+)
 from kvbench.report.compare.paired_rows import Match, Side, counted, pair
 from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired_tests import ALPHA
@@ -53,8 +62,8 @@ class Gate:
     """``cells``: all that the baseline or the run has. ``groups``: the test in which a cell stands, if not its own.
 
     ``checked``: for every check, the cells in which it had something to compare. ``findings`` make the gate fail,
-    ``undecided`` leave it undecided. ``without_baseline``: rows of the run that the baseline lacks. ``allows``: whether
-    an undecided gate is accepted.
+    ``undecided`` leave it undecided. ``without_baseline``: rows of the run for which the baseline has no value.
+    ``timed``: cells of seconds, which no test judges. ``allows``: whether an undecided gate is accepted.
     """
 
     baseline: str
@@ -67,6 +76,7 @@ class Gate:
     findings: tuple[Finding, ...]
     undecided: tuple[Finding, ...]
     without_baseline: int
+    timed: int
     notes: tuple[str, ...]
     alpha: float
     allows: bool = False
@@ -82,8 +92,9 @@ class Gate:
         return self.verdict == PASSED or (self.verdict == CANNOT_TELL and self.allows)
 
     def verdict_of(self, where: str) -> str:
-        """The verdict on one cell, one group, or "all cells"."""
+        """The verdict on one cell, one group with its cells, or "all cells"."""
         places = {where, self.groups.get(where, where)}
+        places |= {cell for cell, group in self.groups.items() if group == where}
         if any(finding.where in places for finding in self.findings):
             return FAILED
         return CANNOT_TELL if any(finding.where in places for finding in self.undecided) else PASSED
@@ -124,17 +135,11 @@ def check(
     notes: list[str] = []
     without_baseline = 0
     for match, where in zip(pairing.matches, names, strict=True):
-        if new := tuple(row.sample for row in match.unpaired if (row.side, row.reason) == ("A", "absent")):
-            what = plural(len(new), "row")
-            missing = (
-                f"the baseline has no such cell, {what}"
-                if len(new) == len(_samples(match))
-                else f"no baseline of {what}"
-            )
-            undecided.append(Finding("present", where, new, missing))
-            without_baseline += len(new)
+        without = _without_baseline(match, where)
+        undecided += without
+        without_baseline += sum(len(finding.samples) for finding in without)
         findings += _present(match, where, notes)
-        if not match.rows and not new and not (findings and findings[-1].where == where):
+        if not match.rows and not without and not (findings and findings[-1].where == where):
             undecided.append(Finding("present", where, (), "no row has a value on both sides"))
         for name in _COLUMNS:
             if changed := [(row, other) for row, other in match.both if _fails(name, row, other)]:
@@ -150,6 +155,14 @@ def check(
             findings.append(Finding("regression", test.where, test.lost, _loss(test)))
         elif test.is_undecided:
             undecided.append(Finding("regression", test.where, (), _blind(test)))
+    if groups:
+        large = large_losses(list(zip(names, pairing.matches, strict=True)), alpha, alarm)
+        known = {finding.where for finding in findings}
+        findings += [
+            Finding("regression", test.where, test.lost, _loss(test))
+            for test in large
+            if not {test.where, groups[test.where]} & known
+        ]
     rows = [row for match in pairing.matches for row, _ in match.both if row.error is None]
     for name in _COLUMNS.values():
         if count := sum(getattr(row, name) is None for row in rows):
@@ -169,6 +182,7 @@ def check(
         findings=tuple(sorted(findings, key=lambda finding: CHECKS.index(finding.check))),
         undecided=tuple(sorted(undecided, key=lambda finding: CHECKS.index(finding.check))),
         without_baseline=without_baseline,
+        timed=timed,
         notes=tuple(notes),
         alpha=alpha,
         allows=allows,
@@ -200,14 +214,32 @@ def _groups(matches: Sequence[Match], names: Sequence[str], by: Sequence[str]) -
     return {name: " ".join(texts) for name, texts in zip(names, values, strict=True)} if by else {}
 
 
+def _without_baseline(match: Match, where: str) -> list[Finding]:
+    """Rows of the run that the baseline lacks, and values where it has none: nothing says whether they are worse."""
+    groups = counted(match.unpaired)
+    lacking = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
+    findings = []
+    for (side, reason), samples in groups.items():
+        new = tuple(sample for sample in samples if reason == "absent" or sample not in lacking)
+        if side == "A" and new:
+            count = plural(len(new), "row")
+            if reason == "absent":
+                text = f"no baseline of {count}" if match.both else f"the baseline has no such cell, {count}"
+            else:
+                text = f"{count} {_GONE[reason]}"
+            findings.append(Finding("present", where, new, text))
+    return findings
+
+
 def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
     groups = counted(match.unpaired)
     bad = {sample for (side, _), samples in groups.items() if side == "A" for sample in samples}
+    lacking = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
     findings = []
     for (side, reason), samples in groups.items():
         if side == "A":
-            gone = {"failed": "failed in the baseline", "no value": "without a value in the baseline"}
-            notes += [f"{gone[reason]}: {where}{_named(samples)}"] if reason in gone else []
+            both = [sample for sample in samples if sample in lacking]
+            notes += [f"{_GONE[reason]}, as now: {where}{_named(both)}"] if both and reason in _GONE else []
             continue
         lost = tuple(sample for sample in samples if sample not in bad)
         if not lost:
@@ -220,10 +252,6 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
             text = f"{count} failed: {' '.join(row.error.split())[:200]}" if row.error else f"{count} without a value"
         findings.append(Finding("present", where, lost, text))
     return findings
-
-
-def _samples(match: Match) -> set[int]:
-    return {row.sample for row, _ in match.both} | {row.sample for row in match.unpaired}
 
 
 def _loss(test: LossTest) -> str:
@@ -242,6 +270,8 @@ def _blind(test: LossTest) -> str:
         return f"{prompts} cannot show any loss"
     return f"{prompts} show no loss below {test.amount(test.smallest)}, asked for {test.amount(test.min_effect)}"
 
+
+_GONE = {"failed": "failed in the baseline", "no value": "without a value in the baseline"}
 
 _COLUMNS = {
     "prompts": "prompt_sha256",

@@ -164,7 +164,7 @@ def headline(gate: Gate) -> str:
     """The verdict, why, and of what."""
     sides = f"{gate.current} against {gate.baseline}, {plural(len(gate.cells), 'cell')}"
     if gate.verdict == PASSED:
-        return f"gate passed: {sides}"
+        return f"gate passed: {sides}{f'; seconds of {gate.timed} of them not tested' if gate.timed else ''}"
     found = gate.findings or gate.undecided
     checks = ", ".join(name for name in CHECKS if any(finding.check == name for finding in found))
     lacking = gate.without_baseline

@@ -98,7 +98,8 @@ def loss_tests(
 ) -> tuple[list[LossTest], LossTest | None]:
     """One test of each cell, or group of cells, with its name, and of all rates of several together; none of seconds.
 
-    Raises UserError for a group whose metrics have different units.
+    A single test of rates is that of all rates, and is held to the effects of all. Raises UserError for a group whose
+    metrics have different units.
     """
     tested = [(where, [match for match in matches if is_tested(match)]) for where, matches in cells]
     tested = [(where, matches) for where, matches in tested if matches]
@@ -115,15 +116,16 @@ def loss_tests(
         losses = values.gain().difference < 0
         lost = tuple(row.sample for (row, _), is_loss in zip(rows, losses, strict=True) if is_loss)
         unit = 1.0 if values.rate or rows[0][0].metric == "nll" else abs(float(values.a.mean()))
+        is_all = values.rate and len(rates) == 1
         tests.append(
             _test(
                 where,
                 values,
                 (p, results.threshold, is_worse),
-                noise,
+                max(noise, _noise([values])),
                 correlation=1.0 if len(matches) == 1 else CORRELATION,
-                min_effect=unit * min_effect.cell,
-                alarm=unit * alarm.cell,
+                min_effect=unit * (min_effect.overall if is_all else min_effect.cell),
+                alarm=unit * (alarm.overall if is_all else alarm.cell),
                 lost=lost if len(matches) == 1 else (),
             )
         )
@@ -132,6 +134,15 @@ def loss_tests(
     outcome = results.pooled, results.pooled_threshold, results.pooled_worse
     effects = {"min_effect": min_effect.overall, "alarm": alarm.overall}
     return tests, _test(ALL_CELLS, together, outcome, noise, correlation=CORRELATION, lost=(), **effects)
+
+
+def large_losses(cells: Sequence[tuple[str, Match]], alpha: float, alarm: Effects) -> list[LossTest]:
+    """The tests of cells of a group that lost several prompts and more than the alarm, which their group may hide.
+
+    One lost answer of a cell with one prompt is not in it: noise can take that, and a group is of such cells.
+    """
+    tests, _ = loss_tests([(where, [match]) for where, match in cells], alpha, MIN_EFFECT, alarm)
+    return [test for test in tests if test.is_large and test.prompts > 1 and len(test.lost) > 1]
 
 
 def is_tested(match: Match) -> bool:

@@ -15,11 +15,11 @@ from json import loads
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvbench.records import ResultsFolder, read_processes
+from kvbench.records import ResultsFolder, Row, read_processes
 from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
-from kvbench.report.compare.paired_rows import Side, side
+from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
 from kvbench.report.export import WHAT, measured, named
 from kvbench.report.html.page import check_page, rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
@@ -116,7 +116,8 @@ class Run:
 def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | None = None) -> list[Run]:
     """Read runs and judge them; kept sets may change.
 
-    ``anchor``: the number or the name of a run; by default the first. Raises UserError for another, and what reading
+    ``anchor``: the number or the name of a run; by default the first. A cell or sample that it lacks is held against
+    the first accepted run that has it. Raises UserError for another, and what reading
     rows raises.
     """
     anchor_number = _number_of(anchor, sources)
@@ -138,11 +139,11 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
             undecided += gates[0].undecided
         if anchored is not None and reference is not baseline:
             gates.append(check(anchored[1], now, kept="note"))
-            problems += _others(gates[-1].findings, problems, anchor_number)
-            undecided += _others(gates[-1].undecided, undecided, anchor_number)
-        if reference is not None:
+            problems += _others(gates[-1].findings, problems, anchored[1].name)
+            undecided += _others(gates[-1].undecided, undecided, anchored[1].name)
+        if anchored is not None:
             sums = _sums(gates[-1], runs[-1].sums)
-            problems += _drifts(gates[-1], sums, reference, problems)
+            problems += _drifts(gates[-1], sums, anchored[1].name, problems)
         if baseline is not None:
             same_cells = baseline.methods.keys() == {named(cell) for cell in cells}
             problems += _dearer(spent, baseline.costs, same_cells)
@@ -166,7 +167,10 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
         )
         runs.append(run)
         accepted = accepted if problems else (run, now)
-        anchored = (run, now) if number == anchor_number else anchored
+        if number == anchor_number:
+            anchored = run, replace(now, name=f"run {number}")
+        elif anchored is not None and not problems:
+            anchored = anchored[0], _extended(anchored[1], now)
     return runs
 
 
@@ -180,11 +184,31 @@ def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
     raise UserError(f"--anchor {anchor}: allowed: a run as it is named here, or its number, 1 to {len(sources)}")
 
 
-def _others(findings: Sequence[Finding], known: Sequence[Finding], anchor: int) -> list[Finding]:
+def _extended(anchor: Side, run: Side) -> Side:
+    """The anchor, and the rows of an accepted run that it lacks: what came later is held against its own first run."""
+    known = {_place(row) for row in anchor.rows}
+    if not (new := [row for row in run.rows if _place(row) not in known]):
+        return anchor
+    cells = {row.cell for row in new}
+    name = anchor.name if "first run" in anchor.name else f"{anchor.name} or the first run that has it"
+    return replace(
+        anchor,
+        name=name,
+        rows=[*anchor.rows, *new],
+        describe=lambda cell: (run if cell in cells else anchor).describe(cell),
+    )
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    """What the gate pairs rows by."""
+    return (*(getattr(row, name) for name in (*QUESTION, *CELL) if name != "task_version"), row.sample)
+
+
+def _others(findings: Sequence[Finding], known: Sequence[Finding], anchor: str) -> list[Finding]:
     """Findings against the anchor in places where the last accepted run showed none by the same check."""
     places = {(finding.check, finding.where) for finding in known}
     return [
-        replace(finding, text=f"against the anchor, run {anchor}: {finding.text}")
+        replace(finding, text=f"against the anchor, {anchor}: {finding.text}")
         for finding in findings
         if (finding.check, finding.where) not in places
     ]
@@ -200,11 +224,11 @@ def _sums(gate: Gate, before: Mapping[str, float]) -> dict[str, float]:
     return sums
 
 
-def _drifts(gate: Gate, sums: Mapping[str, float], anchor: Run, known: Sequence[Finding]) -> list[Finding]:
+def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, known: Sequence[Finding]) -> list[Finding]:
     """The tests whose CUSUM is an alarm, where nothing else is."""
     places = {finding.where for finding in known}
     return [
-        Finding("regression", test.where, (), f"losses against the anchor, run {anchor.number}, add up over the runs")
+        Finding("regression", test.where, (), f"losses against the anchor, {anchor}, add up over the runs")
         for test in gate.all_tests
         if is_alarm(sums.get(test.where, 0.0)) and test.loss > 0 and test.where not in places
     ]
