@@ -86,6 +86,8 @@ def declare(parser: Parser) -> None:
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
     parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
+    over = "what a mean is over: questions (the default), or contexts, each with the mean of its questions, as in KVzip"
+    parser.verbs["table"].add_argument("--mean-over", metavar="questions|contexts", default="questions", help=over)
     runs = (
         "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last run that did "
         "not fail and against the anchor; exit code 5 if the newest run fails"
@@ -147,7 +149,8 @@ def _print(flags: argparse.Namespace) -> None:
     if flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
-        print_table(flags.results, form, out, View(**view, average=flags.average, pass_at=flags.pass_at), warn, where)
+        chosen = View(**view, average=flags.average, pass_at=flags.pass_at, mean_over=flags.mean_over)
+        print_table(flags.results, form, out, chosen, warn, where)
     elif flags.verb == "rows":
         from kvbench.report.export import print_rows
 

@@ -14,7 +14,7 @@ import yaml
 
 from kvbench.config.compose import file_of
 from kvbench.config.settings import build
-from kvbench.report.tables.summary import budget_key
+from kvbench.report.tables.summary import Unit, budget_key
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
@@ -67,10 +67,10 @@ class Item:
 
     settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
     each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
-    costs come from formulas, efficiency from runs that measure time. arms: the words of a paper's protocol that stand
-    for each value of an arm. quantity: of the probe's numbers, the one that the paper prints. sources: where the paper
-    or its code says a setting. labels: names as this item prints them, before those of its paper.
-    device: the planned one.
+    costs come from formulas, efficiency from runs that measure time. mean_over: what our means are over, where a context
+    has several questions. arms: the words of a paper's protocol that stand for each value of an arm. quantity: of the
+    probe's numbers, the one that the paper prints. sources: where the paper or its code says a setting. labels: names
+    as this item prints them, before those of its paper. device: the planned one.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Item:
     methods: tuple[Settings, ...] = ()
     runs: tuple[Settings, ...] = ()
     layout: Layout = field(default_factory=Layout)
+    mean_over: Unit = "questions"
     arms: dict[str, dict[str, str]] = field(default_factory=dict)
     only: dict[str, tuple[str, ...]] = field(default_factory=dict)
     picture: Picture | None = None

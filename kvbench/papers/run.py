@@ -36,7 +36,7 @@ from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import probe as probe_table
 from kvbench.report.tables.efficiency import print_efficiency
-from kvbench.report.tables.summary import summaries
+from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import differing
 from kvbench.run.estimate import estimate, measure, total_text
 from kvbench.run.launch import Launcher
@@ -330,8 +330,10 @@ class _ItemSweep(_PrintedNumbers):
 
             table = print_times
         else:
-            by_cell = {summary.cell: summary for summary in summaries(rows)}
+            by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
             placed = [entry.placed(by_cell) for entry in cells.able]
+            if self.item.mean_over == "contexts":
+                remarks.append(_contexts(list(by_cell.values())))
             shown = page(self.item, self.printed, placed, remarks=remarks, smoke=smoke)
             described = {entry.cell.id: entry.cell.description for entry in cells.able}
             if text := differing(described, described.get):
@@ -390,6 +392,13 @@ def _plan_line(cell: Cell) -> str:
         return f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}"
     score = "" if cell.score_label is None else f" score {cell.score_label}"
     return f"{cell.model.label}, policy {cell.policy_label}{score} budget {cell.budget}, {cell.schedule}"
+
+
+def _contexts(cells: Sequence[Summary]) -> str:
+    """How many contexts the means are over."""
+    counts = sorted({cell.contexts for cell in cells if cell.contexts})
+    number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "no"
+    return f"Ours are means over {number} contexts a task, each with the mean of its questions; n counts questions."
 
 
 def _protocol(entries: Sequence[Entry], unit: str) -> str:

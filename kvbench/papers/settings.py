@@ -46,6 +46,7 @@ LENGTHS = {
 """Context lengths by rank per task or benchmark: the shortest that its prompts can have."""
 SHORTENING = {
     "booksum": ("task.context_length=256",),
+    "ruler_published": ("task.truncation=left", "task.max_prompt_tokens=320"),
     "scbench": ("task.truncation=left", "task.max_prompt_tokens=320"),
 }
 """Settings that shorten the prompts of benchmarks whose items set no length."""

@@ -24,6 +24,7 @@ from typing import Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
+from kvbench.tasks.kvzip import inclusion
 from kvbench.tasks.metrics import rouge_scorer
 from kvbench.tasks.ruler.haystack import essay_files, joined_essays
 from kvbench.tasks.task import Sample, Task, Tokens, require_positive
@@ -75,8 +76,9 @@ SCORERS: dict[str, Callable[[str], float]] = {
     "words": overlap,
     "words_without_dots": overlap_without_dots,
     "rouge1": lambda answer: rouge1(answer, NEEDLE),
+    "inclusion": lambda answer: inclusion(answer, ANSWER),
 }
-"""Words that answer and needle share, 0..1: the scores of the heat-map in papers on eviction."""
+"""Words that answer and needle share, 0..1: the scores of the heat-map in papers on eviction; `inclusion` is 0 or 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +86,13 @@ class Needle(FromFiles, Task):
     """One cell of the heat-map.
 
     depth: percent of the haystack before the needle. buffer: tokens of `context_length` left for the question and the
-    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa) or `rouge1`. stop_replaces: an answer
+    answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa), `rouge1`, or `inclusion`: the
+    answer says the needle's, both normalised (KVzip). stop_replaces: an answer
     ends only at `stop` and the tokenizer's end of sequence, as in both scripts.
     """
 
     style: Literal["official", "book"]
-    scorer: Literal["words", "words_without_dots", "rouge1"]
+    scorer: Literal["words", "words_without_dots", "rouge1", "inclusion"]
     context_length: int = 1000
     depth: float = 50.0
     buffer: int = 200

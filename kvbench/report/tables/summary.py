@@ -6,6 +6,7 @@ Cells are told apart by their hash, so that two settings, seeds or model weights
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 import pandas
@@ -16,6 +17,9 @@ from kvbench.report.rows import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.paired import NO_CONTEXT, is_rate, shown
 from kvbench.support.grouped import grouped
+
+Unit = Literal["questions", "contexts"]
+"""What the mean of a cell is over: its questions, or their contexts, each with the mean of its questions (KVzip)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,8 @@ class Summary:
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
     per sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts failed samples, ``blanks`` those that have
     neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.
+    ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is that of ``mean``, if samples
+    are independent or the mean is over contexts.
     """
 
     model: str
@@ -59,13 +65,14 @@ class Summary:
     kept_tokens: float | None
     blanks: int
     rate: bool  # not a column: print x100
-    variance: float | None  # not a column: of the samples' values, over n - 1
+    variance: float | None  # not a column: of the samples' values, over n - 1, or n times that of a mean over contexts
     failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
     blank_samples: tuple[int, ...]  # not a column
     question_number: int | None = None  # not a column
+    contexts: int | None = None  # not a column
 
 
-_NO_COLUMNS = ("rate", "variance", "failures", "blank_samples", "question_number")
+_NO_COLUMNS = ("rate", "variance", "failures", "blank_samples", "question_number", "contexts")
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in _NO_COLUMNS)
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
@@ -80,10 +87,11 @@ NEEDED: tuple[str, ...] = (*_FIRST, *MEANS, *_CONTEXT, "question_number", "sampl
 """Columns of rows that a summary is made from."""
 
 
-def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list[Summary]:
+def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: Unit = "questions") -> list[Summary]:
     """One summary per cell, in the order of `sort_key`: the same for the same rows in any order.
 
     ``rows``: a table with the columns ``NEEDED``, or rows. ``by_question``: one for each question number of a cell.
+    ``over``: what a mean is over; perplexities are over tokens either way.
     """
     table: pa.Table = rows if isinstance(rows, pa.Table) else table_of(rows)
     if not table.num_rows:
@@ -114,10 +122,15 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
         blank = samples[members][~valued & ~is_failed]
         scores = values[members][valued]
         mean = low = high = None
+        variance = float(np.var(scores, ddof=1)) if len(scores) > 1 else None
+        cluster = np.unique(context[members][valued], return_inverse=True)[1]
         if len(scores) and name == "nll":
             mean, low, high = perplexity(scores.tolist(), measured["new_tokens"][members][valued].tolist())
+        elif len(scores) and over == "contexts":
+            means = np.bincount(cluster, weights=scores) / np.bincount(cluster)
+            mean, low, high = mean_interval(means.tolist(), rates[name])
+            variance = float(np.var(means, ddof=1)) * len(scores) / len(means) if len(means) > 1 else None
         elif len(scores):
-            cluster = np.unique(context[members][valued], return_inverse=True)[1]
             mean, low, high = mean_interval(scores.tolist(), rates[name], cluster)
         return Summary(
             **labels,  # type: ignore[arg-type]
@@ -130,9 +143,10 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False) -> list
             blanks=len(blank),
             metric=shown(name),
             rate=rates[name],
-            variance=float(np.var(scores, ddof=1)) if len(scores) > 1 else None,
+            variance=variance,
             failures={text: tuple(samples[places].tolist()) for text, places in errors.items()},
             blank_samples=tuple(blank.tolist()),
+            contexts=int(cluster.max()) + 1 if len(cluster) else 0,
         )
 
     stops = [*starts[1:].tolist(), len(order)]

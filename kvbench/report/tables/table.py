@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, get_args
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import Mark, survivors
@@ -26,7 +26,7 @@ from kvbench.report.tables.latex import latex_text
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.sheet import Figure, Sheet, sheet
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
-from kvbench.report.tables.summary import NEEDED, Summary, frame_of, summaries
+from kvbench.report.tables.summary import NEEDED, Summary, Unit, frame_of, summaries
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable, wrapped
 
@@ -34,6 +34,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "json", "parquet")
 LONG = ("csv", "json", "parquet")
 WIDTH = 100  # of text that does not go to a terminal
 """The metric of `task=efficiency`, whose cells decode alone."""
+OVER_CONTEXTS = "Means are over contexts, each with the mean of its questions; n counts questions."
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class View:
     None: the defaults.
     ``against``: a policy, or a selection as of `kvbench compare` ("policy=snapkv,score=attn"); cells that differ from
     it beyond chance are marked. ``average``: one line per setting over the tasks of LongBench, see
-    `kvbench.report.tables.average`. ``pass_at``: k of pass@k, over prompts.
+    `kvbench.report.tables.average`. ``pass_at``: k of pass@k, over prompts. ``mean_over``: what means are over, where
+    several questions are asked about a context.
 
     Raises ValueError for an unknown key, and for settings that do not go together.
     """
@@ -54,6 +56,7 @@ class View:
     against: str | None = None
     average: str | None = None
     pass_at: int | None = None
+    mean_over: Unit = "questions"
 
     def __post_init__(self) -> None:
         check_keys(self.line_keys, self.column_keys)
@@ -66,6 +69,15 @@ class View:
             )
         if self.pass_at is not None and (self.against, self.average) != (None, None):
             raise UserError("--pass-at goes without --average and against=; kvbench compare --pass-at compares")
+        if self.mean_over not in get_args(Unit):
+            raise UserError(f"--mean-over {self.mean_over}: allowed: {', '.join(get_args(Unit))}")
+        if self.mean_over == "contexts" and (
+            self.by_question or (self.against, self.average, self.pass_at) != (None, None, None)
+        ):
+            raise UserError(
+                "--mean-over contexts takes the questions of a context together: leave out against=, --average, "
+                "--pass-at and question_number"
+            )
 
     @property
     def line_keys(self) -> tuple[str, ...]:
@@ -115,7 +127,7 @@ def print_table(
     file = check_parquet(out) if format == "parquet" else None
     describe = describer(folder)
     if view.pass_at is None:
-        measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question)
+        measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question, view.mean_over)
     else:
         measured = summaries(pass_at(load(folder, warn, where), view.pass_at, describe), view.by_question)
     cells = measured if view.average is None else averaged(measured, view.average)
@@ -131,6 +143,8 @@ def print_table(
     marks = {} if view.against is None else _marks(folder, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
     sheets = [sheet(block, describe, marks, view.against or "") for block in blocks]
+    if view.mean_over == "contexts":
+        sheets = [replace(part, notes=(*part.notes, OVER_CONTEXTS)) for part in sheets]
     _write_sheets(sheets, format, out, width, _of_random_weights(measured, describe))
 
 
