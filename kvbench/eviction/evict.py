@@ -21,7 +21,7 @@ from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayer
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce
+from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
@@ -220,9 +220,11 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
 def _shaped(
     columns: Scores, pool: Pool | None, weight: Weight | None, layer: LayerCache, policy: Policy, score: Score
 ) -> Ranked:
-    """Raw scores pooled, reduced to cache heads, and refined."""
-    ranked = pool_and_reduce(columns, pool, policy.group_of(score.group), policy.order, layer.cache_heads, weight)
-    return score.refine(ranked, layer)
+    """Raw scores pooled, reduced to cache heads, and refined; or refined before they are reduced (`merges_last`)."""
+    group = policy.group_of(score.group)
+    first = "none" if score.merges_last else group
+    refined = score.refine(pool_and_reduce(columns, pool, first, policy.order, layer.cache_heads, weight), layer)
+    return reduce_group(refined, group, layer.cache_heads) if score.merges_last else refined
 
 
 def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:

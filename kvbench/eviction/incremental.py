@@ -6,7 +6,8 @@ ones, and their queries attended to exactly these KV pairs. Where heads or layer
 `policy.state` says which numbers a KV pair carries
 from one eviction to the next, in `LayerCache.state`:
 
-    accumulate  the sum of the group-reduced scores of all rows so far (H2O: Zhang et al. 2023,
+    accumulate  the sum of the group-reduced scores of all rows so far, or one sum per query head for a score that
+                reduces them last (H2O: Zhang et al. 2023,
                 https://arxiv.org/abs/2306.14048, algorithm 1); a score that reads no window accumulates nothing
     overwrite   nothing: only the queries of this step decide (TOVA: Oren et al. 2024, https://arxiv.org/abs/2401.06104)
     none        nothing, and no query is observed: only positions or keys decide (StreamingLLM)
@@ -111,7 +112,9 @@ class IncrementalEviction:
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
         """An empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
         cache_heads = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
-        state = {ACCUMULATED: like.new_empty(0, dtype=torch.float)} if self.accumulates else {}
+        rows = query_heads // cache_heads if self.score.merges_last else 1
+        sums = _sum_names(rows) if self.accumulates else ()
+        state = {name: like.new_empty(0, dtype=torch.float) for name in sums}
         return LayerCache(
             index=index,
             query_heads=query_heads,
@@ -136,7 +139,9 @@ class IncrementalEviction:
         for before, layer, kept in zip(full.evictable, smaller.evictable, decision.kept, strict=True):
             if self.accumulates:
                 running = self.raw(before, before.observed(policy.rows(full.num_tokens)), kept.shape[0])
-                layer = replace(layer, state={ACCUMULATED: running[kept]})
+                by_head = running.unflatten(0, (kept.shape[0], -1)).unbind(1)
+                names = _sum_names(len(by_head))
+                layer = replace(layer, state={name: sums[kept] for name, sums in zip(names, by_head, strict=True)})
             layers.append(layer)
         if policy.slot_order == "score" and decision.rankings is not None and not decision.keeps_all(full.num_tokens):
             ranked = zip(layers, decision.kept, decision.rankings, strict=True)
@@ -163,15 +168,20 @@ class IncrementalEviction:
             seen = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
             raw = self.raw(part, seen, part.cache_heads, score)
             if self.accumulates:
-                raw = part.state[ACCUMULATED].view_as(raw) + raw
-                sums |= zip(heads, raw, strict=True)
+                by_head = raw.unflatten(0, (part.cache_heads, -1))
+                names = _sum_names(by_head.shape[1])
+                so_far = torch.stack([part.state[name].view(by_head[:, 0].shape) for name in names], dim=1)
+                by_head = so_far + by_head
+                raw = by_head.flatten(0, 1)
+                sums |= zip(heads, by_head, strict=True)
             ranking = rank_columns(raw, part, policy, score)
             if not ranking.scores.isfinite().all():
                 raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
             rankings[heads] = ranking
         if sums:
-            accumulated = torch.cat([sums[head] for head in range(layer.cache_heads)])
-            layer = replace(layer, state={**layer.state, ACCUMULATED: accumulated})
+            accumulated = torch.cat([sums[head] for head in range(layer.cache_heads)], dim=1)
+            named = zip(_sum_names(len(accumulated)), accumulated, strict=True)
+            layer = replace(layer, state={**layer.state, **dict(named)})
         ranking = merged(rankings)
         if self.divides:
             observed, scores = rows and rows.last(policy.layer_rows(rows.queries.shape[1])), ranking.real_scores
@@ -208,14 +218,19 @@ class IncrementalEviction:
         return Step(left, layer.positions.split(layer.lengths), tuple(by_head))
 
     def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int, score: Score | None = None) -> Scores:
-        """Scores of a dense layer, reduced over the group; in a step this comes before pooling. score: that of these
-        heads, if they are not all.
+        """Scores of a dense layer, reduced over the group unless the score does that last; in a step this comes before
+        pooling. score: that of these heads, if they are not all.
         """
         policy, score = self.policy, score or self.score
         raw = score(layer, rows, policy.reduce)
         if (copies := cache_heads // raw.shape[0]) > 1:
             raw = raw.repeat_interleave(copies, dim=0)
-        return reduce_group(raw, policy.group_of(score.group), cache_heads)
+        return reduce_group(raw, "none" if score.merges_last else policy.group_of(score.group), cache_heads)
+
+
+def _sum_names(rows: int) -> list[str]:
+    """The names of a pair's running scores in `LayerCache.state`: one for each row that its cache head has."""
+    return [ACCUMULATED, *(f"{ACCUMULATED} {row}" for row in range(1, rows))]
 
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:

@@ -67,10 +67,10 @@ class Item:
 
     settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
     each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
-    costs come from formulas, efficiency from runs that measure time. mean_over: what our means are over, where a context
-    has several questions. arms: the words of a paper's protocol that stand for each value of an arm. quantity: of the
-    probe's numbers, the one that the paper prints. sources: where the paper or its code says a setting. labels: names
-    as this item prints them, before those of its paper. device: the planned one.
+    costs come from formulas, efficiency from runs that measure time. mean_over: what our means are over, where
+    questions share contexts. arms: the words of a paper's protocol that stand for each value of an arm. quantity: of
+    the probe's numbers, the one that the paper prints. sources: where the paper or its code says a setting. labels:
+    names as this item prints them, before those of its paper. device: the planned one.
     """
 
     name: str

@@ -40,6 +40,8 @@ LATER = (
 """Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
 LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1), ("turns", "none"))
 """The same of tasks."""
+LATER_OF_SCORES = (("merge", "attention"),)
+"""The same of scores."""
 
 
 def describe(part: Any) -> Description:
@@ -105,7 +107,9 @@ class Cell:
             "model": describe_model(self.model),
             "task": describe_task(self.task),
             "policy": asdict(self.policy, dict_factory=without_later),
-            "score": describe(self.score),
+            "score": {
+                name: value for name, value in describe(self.score).items() if (name, value) not in LATER_OF_SCORES
+            },
             "budget": str(self.budget),
             "schedule": asdict(self.schedule),
             "seed": self.seed,

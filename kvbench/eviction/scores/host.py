@@ -1,7 +1,7 @@
 """Scores that are made of another score, their host: CAOTE and CriticalKV."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -71,17 +71,25 @@ class Caote(OverHost):
     if a pair is evicted; the pooled host score stands for the attention weight. Unsquared, which is the form that the
     paper proves; equation 7 squares the norm only. A pair that has all of the mass gets the largest possible change of
     the output, because no other pair is left to compare with.
+
+    merge: what the query heads of a KV head merge, as the policy says (`group`): their `attention`, of which the error
+    is then taken, or their `error`, each of its own attention. The paper's equations are of one head.
     """
 
     squared: bool = False
+    merge: Literal["attention", "error"] = "attention"
     name: str = "caote"
     whole: ClassVar[bool] = True
     from_mean: ClassVar[bool] = False
     """Whether x is the mean of the values."""
 
     @property
+    def merges_last(self) -> bool:  # type: ignore[override]
+        return self.merge == "error"
+
+    @property
     def row_term(self) -> RawTerm | None:  # type: ignore[override]
-        return row_term_of(self.host)
+        return None if self.merges_last else row_term_of(self.host)
 
     @property
     def row_merge(self) -> Merge | None:  # type: ignore[override]

@@ -103,6 +103,7 @@ class Score(Protocol):
     signed: whether scores may be negative; they are then no distribution over the tokens.
     by_head: whether all KV pairs of a head get the same score, so that only whole heads can be chosen.
     apart: why scores of different heads cannot be compared, and what helps; None where they can.
+    merges_last: whether query heads are reduced after `refine`, which then gets one row per query head.
     whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
     row_term: the sum that the raw score is, or is made of, for the single row of a new token (`kernels/row_sums`), or
@@ -118,6 +119,7 @@ class Score(Protocol):
     signed: ClassVar[bool] = False
     by_head: ClassVar[bool] = False
     apart: ClassVar[str | None] = None
+    merges_last: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
     row_term: ClassVar[RawTerm | None] = None

@@ -9,7 +9,7 @@ from torch import Tensor
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.pooling import Pool
+from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.attn import Cake, Lava
 from kvbench.eviction.scores.host import Caote, FastCaote
 from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
@@ -64,6 +64,23 @@ def test_one_row_squared_is_the_exact_removal() -> None:
     caote = Eviction(policy, Caote(), Tokens(20)).rank(cache)[0].scores.square()
     exact = Eviction(policy, ExactRemoval(), Tokens(20)).rank(cache)[0].scores
     assert torch.allclose(caote, exact, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("group", ["mean", "max"])
+@pytest.mark.parametrize("score", [Caote(), FastCaote()], ids=lambda score: score.name)
+def test_query_heads_merge_their_errors_or_their_attention(score: Caote, group: Group) -> None:
+    """Errors of query heads are those that a cache of query heads ranks by."""
+    cache = random_cache(40, layers=1)
+    policy = Policy("p", window=8, recent=6, sink=3, pool=Pool("max", 3), group=group)
+    alone = replace(policy, layout="query_heads", group=None)
+    by_head = Eviction(alone, score, Tokens(20)).rank(cache)[0].scores.unflatten(0, (cache.layers[0].cache_heads, -1))
+    expected = by_head.mean(1) if group == "mean" else by_head.amax(1)
+    errors = Eviction(policy, replace(score, merge="error"), Tokens(20)).rank(cache)[0].scores
+    assert torch.allclose(errors, expected)
+    assert not torch.allclose(errors, Eviction(policy, score, Tokens(20)).rank(cache)[0].scores)
+    assert torch.equal(
+        Eviction(alone, replace(score, merge="error"), Tokens(20)).rank(cache)[0].scores, by_head.flatten(0, 1)
+    )
 
 
 @pytest.mark.parametrize("host", [KeyNorm(), KeyDiff(), Caote(), FastCaote()], ids=lambda host: host.name)
