@@ -47,6 +47,8 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 from kvbench.support.text import closest
+from kvbench.tasks.shared_context import SharedContext
+from kvbench.tasks.task import Task
 
 OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
 ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "store")
@@ -273,7 +275,7 @@ class _ItemSweep(_PrintedNumbers):
             read: dict[str, int] = {}
             for entry in entries:
                 prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
-                read[prompt] = max(read.get(prompt, 0), entry.cell.task.samples)
+                read[prompt] = max(read.get(prompt, 0), _texts(entry.cell.task))
             answers = sum(entry.cell.task.num_answers for entry in entries)
             prompts, rows = prompts + sum(read.values()), rows + answers
             yield f"{line}: {_counts(len(entries), sum(read.values()), answers)}"
@@ -379,6 +381,12 @@ class _ItemSweep(_PrintedNumbers):
             cells = {"cell": [cell.id for cell in sweep.plan.cells]}
             figure = KINDS[kind].draw(PlotRequest(sweep.results.path, cells, settings, self.warn))
             save(stamped(figure, "SMOKE") if smoke else figure, picture)
+
+
+def _texts(task: Task) -> int:
+    """How many prompts a task has at most; the questions about a context share one."""
+    contexts = task.contexts if isinstance(task, SharedContext) else None
+    return task.samples if contexts is None else min(task.samples, contexts)
 
 
 def _counts(cells: int, prompts: int, rows: int) -> str:

@@ -10,8 +10,9 @@ question; questions are numbered context by context, so that sample i is the sam
 
 Differences from KVzip: the chat template is the model's own (KVzip writes out those of Llama and Qwen and adds a blank
 line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; context and
-instruction are tokenised as one text; an answer that its length ended keeps its last token; means are over questions
-(KVzip: over contexts of the mean over their questions), which differs if contexts have different numbers of questions.
+instruction are tokenised as one text; an answer that its length ended keeps its last token. Tables average over
+questions, and as KVzip does with `--mean-over contexts`: over contexts, each with the mean of its questions, which
+differs if contexts have different numbers of questions.
 """
 
 from abc import abstractmethod

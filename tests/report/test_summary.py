@@ -1,6 +1,9 @@
 import random
+from dataclasses import replace
 
+import numpy as np
 import pandas
+import pytest
 
 from kvbench.report.stats.intervals import student, wilson
 from kvbench.report.tables.summary import COLUMNS, budget_key, frame_of, summaries
@@ -82,3 +85,27 @@ def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:
     assert pandas.isna(frame.loc[0, "score"]) and frame.loc[1, "context_length"] == 512
     assert frame["mean"].dtype == "float64" and frame["cache_bytes"].isna().all()
     assert frame_of(summaries([])).empty
+
+
+def test_a_mean_over_contexts_weighs_each_alike(cell) -> None:
+    """Three questions about one context, one about another: (1/3 + 1) / 2, not 2/4."""
+    contexts = ["a" * 64, "a" * 64, "a" * 64, "b" * 64]
+    rows = [replace(row, context_sha256=sha) for row, sha in zip(cell([1.0, 0.0, 0.0, 1.0]), contexts, strict=True)]
+    (questions,), (of_contexts,) = summaries(rows), summaries(rows, over="contexts")
+    assert (questions.n, questions.mean, questions.contexts) == (4, 0.5, 2)
+    assert (of_contexts.n, of_contexts.mean, of_contexts.contexts) == (4, pytest.approx(2 / 3), 2)
+    low, high = student([1 / 3, 1.0])
+    assert (of_contexts.low, of_contexts.high) == (max(low, 0.0), min(high, 1.0))
+    assert of_contexts.variance / of_contexts.n == pytest.approx(np.var([1 / 3, 1.0], ddof=1) / 2)
+
+
+def test_a_failed_question_leaves_its_context_to_the_others(cell) -> None:
+    contexts = ["a" * 64, "a" * 64, "b" * 64]
+    rows = [replace(row, context_sha256=sha) for row, sha in zip(cell([1.0, "too long", 0.0]), contexts, strict=True)]
+    (line,) = summaries(rows, over="contexts")
+    assert (line.n, line.errors, line.mean, line.contexts) == (2, 1, 0.5, 2)
+
+
+def test_without_shared_contexts_both_means_are_the_same(cell) -> None:
+    rows = cell([0.25, 1.0, 0.5])
+    assert summaries(rows) == summaries(rows, over="contexts")

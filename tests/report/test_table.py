@@ -65,7 +65,9 @@ full: no eviction (512 KiB), repeated in every column for reference. """ + (
 
 def table(folder: Path, format: str = "text", **options: object) -> str:
     out = io.StringIO()
-    view = View(*(options.pop(name, None) for name in ("rows", "cols", "against", "average")))  # type: ignore[arg-type]
+    over = options.pop("mean_over", "questions")
+    keys = (options.pop(name, None) for name in ("rows", "cols", "against", "average"))
+    view = View(*keys, mean_over=over)  # type: ignore[arg-type]
     print_table(folder, format, out, view, **options)  # type: ignore[arg-type]
     return out.getvalue()
 
@@ -346,3 +348,16 @@ def test_a_policy_with_several_scores_is_named_by_a_selection(cell, results) -> 
         table(folder, against="policy=snapkv,score=none")
     with pytest.raises(ValueError, match="rows have no column 'scor'"):
         table(folder, against="policy=snapkv,scor=attn")
+
+
+def test_a_table_averages_over_contexts_where_asked(cell, results) -> None:
+    rows = cell([1.0, 0.0, 0.0, 1.0], metric="kvzip_inclusion")
+    shas = ["a" * 64] * 3 + ["b" * 64]
+    folder = results([replace(row, context_sha256=sha) for row, sha in zip(rows, shas, strict=True)])
+    assert re.search(r"^snapkv .* 50 ", table(folder), re.MULTILINE)
+    text = table(folder, mean_over="contexts")
+    assert re.search(r"^snapkv .* 67 ", text, re.MULTILINE) and "Means are over contexts" in text
+    with pytest.raises(ValueError, match="--mean-over questins: allowed: questions, contexts"):
+        table(folder, mean_over="questins")
+    with pytest.raises(ValueError, match="--mean-over contexts takes the questions of a context together"):
+        table(folder, mean_over="contexts", against="snapkv")
