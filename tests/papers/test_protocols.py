@@ -229,10 +229,66 @@ def test_figures_of_kvzip_run_with_their_models(name):
 def test_ratios_of_kvzip_are_of_the_context_and_short_examples_have_a_window_of_16(name):
     """Algorithm 1 scores the context's pairs; Baseline Methods: window 32, 16 for examples shorter than 1K tokens."""
     for run in runs_of(name):
-        assert values(run, "policy.budget_span") == ["context"]
+        assert name == "kvzip/ruler" or values(run, "policy.budget_span") == ["context"]
         if {"snapkv", "pyramidkv"} & set(values(run, "policy")) and name != "kvzip/ruler":
             short = {"squad", "gsm8k"} & set(values(run, "task")) or values(run, "task.context_length") == ["500"]
             assert values(run, "policy.window") == ["16" if short else "32"]
+
+
+def test_table_12_reads_all_rows_with_the_scorer_and_the_pyramids_of_lavas_code():
+    """Its published answers are named pyram_beta_5; 154 / 229 = 67.2 % and 13 / 200 = 6.5 % are of all rows."""
+    for run in runs_of("lava/table12"):
+        assert values(run, "task.scorer") == ["loose"] and int(values(run, "task.samples")[0]) >= 229
+        is_pyramid = {"pyramidkv", "ada_pyramidkv"} & set(values(run, "policy"))
+        assert values(run, "policy.layers.beta") == (["5"] if is_pyramid else [])
+
+
+@pytest.mark.parametrize("name", ["caote/table5", "caote/table13", "caote/figure2"])
+def test_needles_of_caote_are_500_right_or_wrong(name):
+    for run in runs_of(name):
+        assert len(values(run, "task.context_length")) * len(values(run, "task.depth")) == 500
+        assert max(map(int, values(run, "task.context_length"))) == 32000 and values(run, "task.scorer") == [
+            "inclusion"
+        ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in names() if name.startswith("kvzip/") and item_of(name).kind == "table"]
+)
+def test_samples_of_kvzip_are_contexts_with_all_their_questions(name):
+    """eval.py --num 100; results/parse.py averages the questions of a context, then the contexts."""
+    shared = [run for run in runs_of(name) if {"squad", "scbench"} & {t.partition("/")[0] for t in values(run, "task")}]
+    for run in shared:
+        assert values(run, "task.contexts") == ["100"] and int(values(run, "task.samples")[0]) == 1000
+        assert values(run, "task.cut_last") == (["false"] if values(run, "task") == ["squad"] else [])
+    assert item_of(name).mean_over == ("contexts" if shared else "questions")
+
+
+def test_repoqa_is_short_for_the_model_of_8k():
+    """README of KVzip: scbench_repoqa_short for LLaMA3-8B-W8A8KV4."""
+    lengths = {
+        task: tuple(values(run, "task.length"))
+        for run in runs_of("kvzip/llama8b_w8a8kv4")
+        for task in values(run, "task")
+        if task.startswith("scbench/")
+    }
+    assert {task for task, length in lengths.items() if length == ("short",)} == {"scbench/repoqa"}
+    tiny = {task for task, length in lengths.items() if length == ("tiny",)}
+    assert tiny == {"scbench/kv", "scbench/prefix_suffix", "scbench/mf"} and len(lengths) == 9
+
+
+def test_ruler_of_kvzip_is_that_of_kvpress_leaderboard():
+    """evaluation/leaderboard.sh: 4096; ratios 0.25 to 0.875; SnapKVPress: window 64, average pool 5, pooled by head."""
+    runs = runs_of("kvzip/ruler")
+    for run in runs:
+        assert values(run, "task") == ["ruler_published"] and values(run, "task.context_length") == ["4096"]
+        assert values(run, "budget") == ["0.125", "0.25", "0.5", "0.75"]
+        if {"snapkv", "pyramidkv", "ada_snapkv"} & set(values(run, "policy")):
+            assert values(run, "policy.window") == values(run, "policy.recent") == ["64"]
+            assert values(run, "policy.pool") == ["{kind:avg,size:5}"]
+            assert values(run, "policy.order") == ["[pool,group]"]
+    (kvzip,) = runs_of("kvzip/ruler", policy="kvzip")
+    assert (values(kvzip, "policy.sink"), values(kvzip, "score.chunk")) == (["4"], ["2048"])
 
 
 def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):

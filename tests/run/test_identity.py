@@ -10,6 +10,7 @@ import pytest
 from kvbench.eviction.allocation.heads import MixHeads
 from kvbench.eviction.budget import Fraction
 from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
@@ -59,6 +60,9 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
     assert "window_skips" not in cell.description["policy"]
     changed = replace(cell, policy=replace(cell.policy, window_skips="template"))
     assert changed.description["policy"] == cell.description["policy"] | {"window_skips": "template"}
+    caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
+    assert "merge" not in caote.description["score"]
+    assert errors.description["score"] == caote.description["score"] | {"merge": "error"} and errors.id != caote.id
 
 
 def test_how_it_runs_is_no_part_of_a_name() -> None:
