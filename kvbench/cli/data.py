@@ -17,7 +17,8 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import closest, printable
 from kvbench.tasks.data.download import Full, Unobtained, Unreachable, address
 from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
-from kvbench.tasks.data.pull import pull, read_records, state_of
+from kvbench.tasks.data.pull import pull
+from kvbench.tasks.data.record import read_records, state_of
 from kvbench.tasks.files import folder
 
 if TYPE_CHECKING:

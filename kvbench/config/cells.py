@@ -13,7 +13,8 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.run.plan import Cell
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.tasks.files import FromFiles, NoData
+from kvbench.tasks.data.record import altered
+from kvbench.tasks.files import FromFiles, NoData, command, folder
 from kvbench.tasks.likelihood import Likelihood
 
 Reference = Literal["full", "none"]
@@ -48,7 +49,7 @@ class Cells:
     def cell(self, tree: Tree) -> Cell:
         """The cell of a tree. Raises UserError for the first value that is not allowed."""
         tree = resolved(tree)
-        self._once(_check_data_root, tree["data"])
+        self._once(_check_data, tree["data"])
         self._once(validated, Reference, "reference", tree["reference"])
         seed = self._once(validated, int, "seed", tree["seed"])
         policy = self._once(build, "policy", tree["policy"])
@@ -140,6 +141,23 @@ def check_data(cells: Iterable[Cell]) -> None:
     )
 
 
+def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:
+    """Raise MissingFile where a task reads files that are not those of the lock or of their download; without `verify`
+    only tell.
+    """
+    for task in {cell.task.name: cell.task for cell in cells}.values():
+        if not isinstance(task, FromFiles) or task.data_sha256 is None:
+            continue
+        if differing := altered(folder(task.root), task.files, task.data_sha256):
+            more = f" and {len(differing) - 1} more" if differing[1:] else ""
+            family = differing[0].partition("/")[0]
+            text = f"{folder(task.root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
+            if verify:
+                again = f"{command(task.root, family)} --replace fetches it again"
+                raise MissingFile(f"{text}: {again}; data.verify=false reads it as it is")
+            tell(f"warning: {text}: its rows say so, and count as another task's")
+
+
 def _budget(value: Any) -> Budget:
     is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
     budget = parse_budget(value if is_number else written(value))
@@ -148,9 +166,10 @@ def _budget(value: Any) -> Budget:
     return budget
 
 
-def _check_data_root(node: Any) -> None:
-    if not isinstance(node, dict) or set(node) != {"root"} or not isinstance(node["root"], str | None):
+def _check_data(node: Any) -> None:
+    if not isinstance(node, dict) or set(node) != {"root", "verify"} or not isinstance(node["root"], str | None):
         raise UserError(f"data={written(node)}: allowed: data.root=FOLDER, such as data.root=/shared/data")
+    validated(bool, "data.verify", node["verify"])
 
 
 def _schedule(node: Any, evicts: bool) -> Schedule:

@@ -91,7 +91,7 @@ def _load(file: Path, content: bytes) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up
     try:
         loader.exec_module(module)
-    except Exception as error:  # the code of a user may raise anything
+    except (Exception, SystemExit) as error:  # the code of a user may raise anything
         del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())

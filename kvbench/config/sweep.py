@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from kvbench.config.cells import Cells, Reference, Results, check_data, with_reference
+from kvbench.config.cells import Cells, Reference, Results, check_data, check_unaltered, with_reference
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build
@@ -121,6 +121,7 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
             allowed.append(tree)
     where = results_of((built.results(tree) for tree in allowed or trees), "a sweep")
     check_data(cells)
+    check_unaltered(cells, verifies(overrides), tell)
     check_writable(where.dir)
     for (error, score), policies in refused.items():
         tell(f"left out score {score} on {', '.join(policies)}: {error}")
@@ -167,6 +168,16 @@ def _reference(overrides: Sequence[Override]) -> Reference:
             raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one reference; name one")
     (tree,) = combinations(settings)
     return tree["reference"]
+
+
+def verifies(overrides: Sequence[Override]) -> bool:
+    """Whether a command refuses data files that are not those of the lock. Raises UserError for a list."""
+    settings = [override for override in overrides if override.key == "data.verify"]
+    for override in settings:
+        if len(override.values) > 1:
+            raise UserError(f"{override.text} lists {len(override.values)} values: name one")
+    (tree,) = combinations(settings)
+    return tree["data"]["verify"]
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:

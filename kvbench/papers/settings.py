@@ -8,10 +8,10 @@ keeps several columns, and tables that share cells at full size also share them 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvbench.config.cells import Results
+from kvbench.config.cells import Results, check_unaltered
 from kvbench.config.compose import with_members
 from kvbench.config.overrides import Override, parse
-from kvbench.config.sweep import cells_of
+from kvbench.config.sweep import cells_of, verifies
 from kvbench.papers.item import Item
 from kvbench.papers.numbers import At, Placed, kind_of
 from kvbench.probes.run import PREFIX, unless_named
@@ -21,7 +21,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import FromFiles, NoData
 from kvbench.tasks.likelihood import Likelihood
 
-FREE = ("data.root", "results.dir", "results.kept", "results.lease_seconds", "seed")
+FREE = ("data.root", "data.verify", "results.dir", "results.kept", "results.lease_seconds", "seed")
 """Settings of places and seeds, which do not change what is measured."""
 PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.products", "model.threads", "model.tile")
 """Settings that change where and how fast a model runs, but not what it computes."""
@@ -215,6 +215,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
         used = settings.without(unused_here)
         cells.commands.append(tuple(override.canonical for override in used.overrides))
         cells.add(item, run_cells, tuple(used.differences()))
+        check_unaltered((entry.cell for entry in cells.able), verifies(settings.overrides), lambda text: None)
     cells.unused = {key for key in unused if item.probe is None or not key.startswith(PREFIX)}
     return cells
 

@@ -88,9 +88,19 @@ def crc32_of(path: Path) -> str:
 
 def check_file(path: Path) -> None:
     """Raise UserError for a name that leads to no file: a broken link, a folder, or a FIFO, which nobody may write."""
+    check_name(path)
     if not path.is_file():
         what = "a broken link" if path.is_symlink() and not path.exists() else "no file"
         raise UserError(f"{path} is {what}: remove it, or put the file back")
+
+
+def check_name(path: Path) -> None:
+    """Raise UserError for a name that is not UTF-8, which no report could print and no table hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = str(path).encode(errors="backslashreplace").decode()
+        raise UserError(f"{shown}: its name is not UTF-8: rename it") from None
 
 
 def read_json(kind: type[Item], path: Path, name: str) -> Item:

@@ -25,6 +25,8 @@ CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
 """The `code` of a row where the sources of kvbench, or of a plugin, cannot be read."""
+LARGEST_NUMBER = 1e100
+"""No measurement is larger, and the squares of such numbers are still numbers."""
 CHECKSUM = b', "checksum": "%08x"}'
 END = len(CHECKSUM % 0)
 """The end of a line, and its length in bytes."""
@@ -51,8 +53,8 @@ class Row:
     sequence, which no other column counts; None for models without them. ``weights``: how a checkpoint stores them,
     if it is quantised; None for plain numbers.
 
-    Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity), and a rate outside
-    0..1.
+    Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
+    than `LARGEST_NUMBER`, and a rate outside 0..1.
     """
 
     # requested
@@ -105,7 +107,9 @@ class Row:
         for name, kinds in _EXACT.items():
             item = getattr(self, name)
             kind = type(item)
-            is_plain = math.isfinite(item) if kind is float else -(2**63) <= item < 2**63 if kind is int else True
+            is_plain = (
+                abs(item) <= LARGEST_NUMBER if kind is float else -(2**63) <= item < 2**63 if kind is int else True
+            )
             if kind not in kinds or not is_plain:
                 object.__setattr__(self, name, _checked(name, item))
         if self.error is not None and self.value is not None:
@@ -182,6 +186,8 @@ def _checked(name: str, item: Any) -> Any:
         raise UserError(f"row column {name!r} is {item!r}; an integer has 64 bits")
     if isinstance(item, float) and not math.isfinite(item):
         raise UserError(f"row column {name!r} is {item!r}; a number must be finite, a missing one is None")
+    if isinstance(item, float) and abs(item) > LARGEST_NUMBER:
+        raise UserError(f"row column {name!r} is {item!r}; no number is larger than {LARGEST_NUMBER:g}")
     return item
 
 

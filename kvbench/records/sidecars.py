@@ -22,7 +22,7 @@ from typing import ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, crc32_of, of_json, read_lines
-from kvbench.records.row import has_checksum, with_checksum
+from kvbench.records.row import LARGEST_NUMBER, has_checksum, with_checksum
 from kvbench.records.rows_files import read_rows
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
@@ -162,6 +162,8 @@ class Curve(Sidecar):
         edges, sums, counts = len(self.edges), len(self.sums), len(self.counts)
         if not edges - 1 == sums == counts or list(self.edges) != sorted(set(self.edges)):
             raise UserError(f"{sums} sums and {counts} counts do not fit {edges} rising bin edges")
+        if not all(abs(each) <= LARGEST_NUMBER for each in self.sums):
+            raise UserError(f"its sums are not finite numbers up to {LARGEST_NUMBER:g}")
 
     @classmethod
     def over(cls, cell: str, sample: int, metric: str, values: Sequence[float], length: int) -> "Curve":
@@ -215,9 +217,9 @@ class Timing(Sidecar):
         for name, value in self.quantities.items():
             if name not in QUANTITIES:
                 raise UserError(f"there is no quantity {name!r}; allowed: {', '.join(QUANTITIES)}")
-            if not math.isfinite(value):
-                raise UserError(f"{name} is {value!r}; it must be a finite number")
-        if not all(map(math.isfinite, self.steps)):
+            if not abs(value) <= LARGEST_NUMBER:
+                raise UserError(f"{name} is {value!r}; it must be a finite number up to {LARGEST_NUMBER:g}")
+        if not all(abs(step) <= LARGEST_NUMBER for step in self.steps):
             raise UserError("steps are finite numbers of seconds")
 
     @classmethod

@@ -27,10 +27,11 @@ import pyarrow.json
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
-from kvbench.records.lines import Warn, read_blocks
+from kvbench.records.lines import Warn, check_name, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
-from kvbench.records.row import RATE
+from kvbench.records.row import LARGEST_NUMBER, RATE
 from kvbench.records.rows_files import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
+from kvbench.report.altered import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
 from kvbench.report.missing import tell_missing
 from kvbench.report.selection import Describe, Where, check_where, select
@@ -78,6 +79,7 @@ def load_table(
     where = where or {}
     check_where(where)
     path = Path(source)
+    check_name(path)
     needed = {"cell", "sample", "error", "code", *columns, *where}
     read = [name for name in COLUMNS if name in needed.union(WORDS, JUDGED)]
     ordered = [name for name in COLUMNS if name in needed]
@@ -97,6 +99,7 @@ def load_table(
         raise MissingFile(_no_rows(path))
     rows = _once(select(rows, where, describe, warn), warn)
     tell_codes(os.fspath(source), rows, code_reader(path), warn)
+    tell_altered(os.fspath(source), rows, describe, warn)
     if not _is_parquet(path):
         tell_missing(ResultsFolder(path), rows, bool(where), warn)
     return rows
@@ -165,6 +168,8 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     table = pa.table(arrays, names=list(columns))
     if "value" in columns and (outside := _rates_outside(table)):
         raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: the file is damaged; copy or export it again")
+    if large := _too_large(table):
+        raise UserError(f"{path}: the column {large[0]!r} has a number over {LARGEST_NUMBER:g}: the file is damaged")
     for name in REQUIRED:
         if name in columns and table[name].null_count:
             raise UserError(f"{path}: the column {name!r} has missing values; it must have none")
@@ -237,6 +242,7 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
         or not set(rows["schema"].unique().to_pylist()) <= {None, *range(1, SCHEMA + 1)}
         or value_and_error.any()
         or _rates_outside(rows)
+        or _too_large(rows)
         or any(
             np.count_nonzero(~np.isfinite(rows[name].to_numpy())) != rows[name].null_count
             for name, kind in types.items()
@@ -244,6 +250,12 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
         )
     )
     return None if suspicious else rows
+
+
+def _too_large(rows: pa.Table) -> list[str]:
+    """Columns with a number that is no measurement."""
+    numbers = {name: rows[name].to_numpy() for name in rows.column_names if TYPES.get(name) == pa.float64()}
+    return [name for name, column in numbers.items() if (np.abs(column) > LARGEST_NUMBER).any()]
 
 
 def _rates_outside(rows: pa.Table) -> list[str]:
@@ -345,8 +357,8 @@ def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
 
 def _descriptions(path: Path) -> dict[str, Any]:
     """The descriptions of cells in the metadata of a Parquet file. Raises ValueError if they are broken."""
-    metadata = pyarrow.parquet.read_metadata(path).metadata or {}
     try:
+        metadata = pyarrow.parquet.read_metadata(path).metadata or {}
         text = metadata.get(_CELLS, b"{}")
         if _COMPRESSED_CELLS in metadata:
             decompressor = zlib.decompressobj()
@@ -354,7 +366,7 @@ def _descriptions(path: Path) -> dict[str, Any]:
             if decompressor.unconsumed_tail:
                 raise UserError(f"unpacked they have more than {LARGEST} bytes")
         cells = json.loads(text)
-    except (ValueError, RecursionError, zlib.error) as error:
+    except (ValueError, OSError, pa.ArrowException, RecursionError, zlib.error) as error:
         raise UserError(f"{path}: its descriptions of cells cannot be read: {error}") from error
     return cells if isinstance(cells, dict) else {}
 

@@ -24,8 +24,9 @@ from kvbench.run.code import Code, code_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
+from kvbench.tasks.data.record import altered
 from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.files import FromFiles
+from kvbench.tasks.files import FromFiles, folder
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
 
@@ -50,7 +51,9 @@ def describe(part: Any) -> Description:
 
 
 def describe_task(task: Task) -> Description:
-    """A task without its number of samples and the folder of its data; the hash of its data is included."""
+    """A task without its number of samples and the folder of its data; the hash of its data is included, and which of
+    its files are not those of the lock.
+    """
     elsewhere = ("samples", "repeats", "root", *(("path",) if isinstance(task, FromFiles) else ()))
     parts = describe(task).items()
     description = {
@@ -58,6 +61,8 @@ def describe_task(task: Task) -> Description:
     }
     if isinstance(task, FromFiles) and task.data_sha256 is not None:
         description["data_sha256"] = task.data_sha256
+        if differing := altered(folder(task.root), task.files, task.data_sha256):
+            description["data_altered"] = list(differing)
     return description | {"version": task.version}
 
 

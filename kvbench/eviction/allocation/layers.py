@@ -261,7 +261,7 @@ class TableLayers(Layers):
         except Exception as error:  # numpy raises many kinds for a damaged header or another content
             problem = " ".join(str(error).split())[:200]
             raise UserError(f"policy.layers.path={self.path} is no array: {problem}; expected {expected}") from error
-        if table.ndim != 3 or len(table) != 99 or not ((table >= 0) & (table <= 1)).all():
+        if table.ndim != 3 or len(table) != 99 or not table.size or not ((table >= 0) & (table <= 1)).all():
             raise UserError(f"policy.layers.path={self.path} has shape {list(table.shape)}; expected {expected}")
         return np.array(table, np.float64)
 

@@ -6,10 +6,12 @@ KVzap (Jegou and Jeblick 2026, https://arxiv.org/abs/2601.07891), as `KVzapPress
 
 import hashlib
 import re
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import ClassVar
 
 import torch
@@ -154,7 +156,10 @@ def read_gates(path: str) -> list[Weights]:
     by_layer: dict[int, Weights] = defaultdict(dict)
     try:
         if Path(path).suffix == ".pt":
-            by_layer |= dict(enumerate(torch.load(path, map_location="cpu", weights_only=True)["module"]))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the pickle of whoever wrote the file
+                content = torch.load(path, map_location="cpu", weights_only=True)
+            by_layer |= dict(enumerate(content["module"]))
         else:
             from safetensors.torch import load_file
 
@@ -164,6 +169,10 @@ def read_gates(path: str) -> list[Weights]:
         weights = {
             index: {name: _finite(name, part) for name, part in layer.items()} for index, layer in by_layer.items()
         }
+    except UnpicklingError as error:  # torch goes on with how to run its code
+        raise UserError(
+            f"score.gates={path} holds more than tensors, or is no file of torch: it is not read"
+        ) from error
     except Exception as error:  # readers of files raise many kinds
         raise UserError(f"score.gates={path} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if sorted(by_layer) != list(range(len(by_layer))) or not by_layer:

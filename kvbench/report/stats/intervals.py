@@ -247,4 +247,5 @@ def perplexity(nll: Sequence[float], tokens: Sequence[float]) -> tuple[float, fl
 
 
 def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
+    """The exponential, at most e^700, which a float still holds."""
+    return math.exp(min(nats, 700.0))

@@ -17,6 +17,8 @@ from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, numbered, percent, size
 
 BETTER, WORSE = "▲", "▼"
+MANY_DIGITS = 1e9
+"""Numbers from here on are written with a power of ten."""
 BLANK = "†"
 """Marks cells whose samples have neither an error nor a number."""
 _LISTED_ERRORS = 5
@@ -139,13 +141,18 @@ def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], 
     factor, places = (100.0 if cell.rate else 1.0), decimals[cell.metric]
     low, high = (
         # An interval of a rate is whole percentages wide until there are a thousand samples.
-        "" if end is None else f"{factor * end:.{places if not cell.rate or cell.n >= 1000 else 0}f}"
+        "" if end is None else _number(factor * end, places if not cell.rate or cell.n >= 1000 else 0)
         for end in (cell.low, cell.high)
     )
     note = ("" if cell.n == common else f"n={cell.n}") + blank
     if mark and mark.survives:
         note += BETTER if mark.better else WORSE
-    return Figure(f"{factor * cell.mean:.{places}f}", low, high, note)
+    return Figure(_number(factor * cell.mean, places), low, high, note)
+
+
+def _number(value: float, places: int) -> str:
+    """A number with so many decimals, or by its power of ten where it has many digits."""
+    return f"{value:.{places}f}" if abs(value) < MANY_DIGITS else f"{value:.3g}"
 
 
 def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:

@@ -165,17 +165,38 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet as parquet
 
+    most = _most(file)
     try:
-        with parquet.ParquetFile(file) as table:
-            groups = [table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)]
-            parts = (group.column(index) for group in groups for index in range(group.num_columns))
-            if sum(part.total_uncompressed_size for part in parts) > _most(file):
-                raise UserError(GROWS)
+        metadata = parquet.read_metadata(file)
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        parts = [group.column(index) for group in groups for index in range(group.num_columns)]
+        # a number takes a character at least, also where a file says only how often it comes
+        if max(sum(part.total_uncompressed_size for part in parts), sum(part.num_values for part in parts)) > most:
+            raise UserError(GROWS)
+        texts = sorted({part.path_in_schema for part in parts if part.physical_type == "BYTE_ARRAY"})
+        with parquet.ParquetFile(file, read_dictionary=texts) as table:  # a text that comes often is read once
             for batch in table.iter_batches(batch_size=16):
-                for row in range(len(batch)):  # one at a time: a short file can hold one long text many times
-                    yield from batch.slice(row, 1).to_pylist()
+                for row in range(len(batch)):
+                    line = batch.slice(row, 1)
+                    if sum(map(_text_bytes, line.columns)) > most:
+                        raise UserError(GROWS)
+                    yield from line.to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(str(error).splitlines()[0]) from None
+
+
+def _text_bytes(column: Any) -> int:
+    """The bytes of all texts of a column of Arrow, each as often as it comes."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    if pyarrow.types.is_dictionary(column.type):
+        lengths = compute.call_function("binary_length", [column.dictionary])
+        return lengths.take(column.indices).cast(pyarrow.int64()).sum().as_py() or 0
+    if pyarrow.types.is_nested(column.type):
+        parts = column.flatten()
+        return sum(map(_text_bytes, parts if isinstance(parts, list) else [parts]))
+    return 0
 
 
 def _csv_rows(file: Path) -> Iterator[dict[str, str]]:

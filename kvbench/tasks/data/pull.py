@@ -14,10 +14,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.data.convert import check_installed, convert
@@ -34,65 +33,15 @@ from kvbench.tasks.data.download import (
     unwritable,
 )
 from kvbench.tasks.data.lock import Download, Output
+from kvbench.tasks.data.record import RECORD, PullRecord, read_records, state_of
 from kvbench.tasks.data.wheel import fetch_wheel
 from kvbench.tasks.files import sha256_of
 from kvbench.tasks.jsonl import Line
 
-RECORD = "pulled.json"
 PAGE_STARTS = (b"<!doctype html", b"<html")
 GZIP = b"\x1f\x8b"
 WORK = ".pull"
 """The folder of partial downloads and lock files under `data.root`: on the same disk, so that a rename is atomic."""
-
-State = Literal["ok", "recorded", "unpinned", "missing", "differs"]
-"""ok: as the lock says; recorded: not pinned, as on the day it was pulled; unpinned: neither lock nor record has its
-SHA-256; differs: not as the lock or the record says."""
-
-
-@dataclass(frozen=True)
-class PullRecord:
-    """A file as it was when it was pulled. pinned: whether the lock had the SHA-256 of its download, `fetched`."""
-
-    sha256: str
-    bytes: int
-    origin: str
-    revision: str | None
-    pinned: bool
-    fetched: str
-    when: str
-
-
-def state_of(output: Output, root: Path, records: Mapping[str, PullRecord]) -> State:
-    """The state of a file; reads all of it if there is a SHA-256 to compare with."""
-    path = root / output.path
-    if not path.is_file():
-        return "missing"
-    record = records.get(output.path)
-    expected = output.sha256 or (record.sha256 if record else None)
-    if expected is None:
-        return "unpinned"
-    if sha256_of(path) != expected:
-        return "differs"
-    if output.sha256:
-        return "ok"
-    if output.made_of is None or record is None:
-        return "recorded"
-    return "ok" if record.fetched == output.made_of else "differs"  # made from the download of an older lock
-
-
-def read_records(root: Path) -> dict[str, PullRecord]:
-    """The record by names of files, empty if there is none. Raises UserError for another file of its name."""
-    path = root / RECORD
-    try:
-        content: Mapping[str, Any] = json.loads(path.read_text("utf-8"))["files"]
-        return {name: PullRecord(**fields) for name, fields in content.items()}
-    except FileNotFoundError:
-        return {}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"{path} is not a record of downloads by kvbench ({type(error).__name__}): restore it, or remove it: "
-            "files without a pinned SHA-256 are then reported as unpinned"
-        ) from None
 
 
 def add_records(root: Path, files: Mapping[str, PullRecord]) -> None:

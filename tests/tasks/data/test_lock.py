@@ -76,7 +76,7 @@ def test_a_lock_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 
 def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
     """Whole files of the shared data are those of their sources; heads of files are not, and are not locked as such."""
-    from kvbench.tasks.data.pull import state_of
+    from kvbench.tasks.data.record import state_of
 
     outputs = [output for name in ("paul_graham_essays", "pg19", "longbench") for output in LOCK[name].outputs(shared)]
     states = {

@@ -15,7 +15,8 @@ from huggingface_hub import constants
 
 from kvbench.tasks.data.download import Full, Unobtained
 from kvbench.tasks.data.lock import Download, read_lock
-from kvbench.tasks.data.pull import pull, read_records, state_of
+from kvbench.tasks.data.pull import pull
+from kvbench.tasks.data.record import read_records, state_of
 from tests.tasks.data.conftest import Locked, plain, sha
 from tests.tasks.data.host import Host
 from tests.tasks.data.test_convert import archive

@@ -16,7 +16,8 @@ from kvbench.tasks.data import convert, wheel
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.gguf_folder import FILES, write_folder
 from kvbench.tasks.data.lock import read_lock
-from kvbench.tasks.data.pull import pull, state_of
+from kvbench.tasks.data.pull import pull
+from kvbench.tasks.data.record import state_of
 from kvbench.tasks.files import folder
 from tests.cli.conftest import Command, kvbench  # noqa: F401
 from tests.gguf_files import write_gguf
