@@ -18,7 +18,7 @@ PYTEST_ARGS ?= -n 2 -m "not slow"
 DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe,ruler/niah_single_1 task.max_new_tokens=24 task.samples=30 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo test test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+.PHONY: help demo hashed test test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,10 +99,18 @@ clean:  ## remove .venv, caches, builds and the demo's results; your own results
 	@rm -rf $(VENV) build dist results/demo .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-constraints:  ## pin the newest versions that pyproject.toml admits (torch stays): rewrite constraints.txt
+hashed:  ## make .venv from files whose SHA-256 .ci/hashes.txt has, but for torch and triton, as CI does
+	@$(call venv,$(VENV))
+	@$(BIN)/python -m pip install -q --no-input torch triton -c constraints.txt
+	@$(BIN)/python -m pip install -q --no-input --require-hashes --no-deps -r .ci/hashes.txt
+	@$(BIN)/python -m pip install -q --no-input --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.installed $(VENV)/.installed-dev
+
+constraints:  ## pin the newest versions that pyproject.toml admits (torch stays): rewrite constraints.txt and .ci/hashes.txt
 	@rm -rf build/pins && $(call venv,build/pins)
 	@grep '^torch==' constraints.txt > build/torch.txt
 	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,docs,energy,kernels,kvpress,slurm,wandb]' -c build/torch.txt
+	@build/pins/bin/python -m pip install -q uv
 	@build/pins/bin/python .ci/pins.py --write
 
 # The first interpreter that is 3.11 to 3.13 and can make an environment; PYTHON=... is the only one tried.

@@ -5,8 +5,13 @@ every package that kvbench needs, directly or not, is installed here at the pinn
 installed. Writing takes the versions of the running environment, which should be fresh and must hold every extra: see
 ``make constraints``. A local version (``+cpu``) is left out of a pin, so that the same file chooses the CPU build here
 and the CUDA build elsewhere.
+
+.ci/hashes.txt has the same pins with the SHA-256 of every file that the package index has of each, for ``make hashed``.
+torch has none there: its CPU build is on an index of its own, and pip takes whichever build a machine offers. Writing
+hashes asks the index through uv, which must be installed.
 """
 
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
@@ -18,6 +23,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "constraints.txt"
+HASHES = ROOT / ".ci" / "hashes.txt"
+UNHASHED = {"torch"}
 UNPINNED = {"flash-attn", "triton"}  # the torch and CUDA of each machine decide
 HEADER = """\
 # Every package that kvbench and its extras need, at the versions that the tests ran with. Written by
@@ -63,6 +70,20 @@ def pinned() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pins}
 
 
+def hashed() -> dict[str, str]:
+    """Name and version of every requirement of hashes.txt that has a hash."""
+    lines = HASHES.read_text().replace("\\\n", " ").splitlines()
+    pins = [line.split()[0].split("==") for line in lines if "--hash=sha256:" in line]
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def write_hashes() -> None:
+    """Write hashes.txt: what the package index says of the pins."""
+    command = ["-m", "uv", "pip", "compile", "-q", "--no-deps", "--generate-hashes", "--no-annotate", "--no-header"]
+    lines = "".join(f"{name}=={version}\n" for name, version in pinned().items() if name not in UNHASHED)
+    subprocess.run([sys.executable, *command, "-", "-o", str(HASHES)], input=lines, text=True, check=True)
+
+
 def complaints() -> list[str]:
     """What is wrong, one sentence each."""
     pins, named = pinned(), requirements()
@@ -75,6 +96,8 @@ def complaints() -> list[str]:
         if pins.get(name) != version:
             wrong.append(f"{name}=={version} is installed, pinned is {pins.get(name, 'nothing')}")
     wrong += [f"{name}=={pin} carries a local version" for name, pin in pins.items() if "+" in pin]
+    if hashed() != {name: pin for name, pin in pins.items() if name not in UNHASHED}:
+        wrong.append("hashes.txt has other pins than constraints.txt: run make constraints")
     return wrong
 
 
@@ -84,6 +107,7 @@ if __name__ == "__main__":
         if absent:
             sys.exit(f"not installed here, so no version to pin: {', '.join(sorted(absent))}; use `make constraints`")
         FILE.write_text(HEADER + "".join(f"{n}=={v}\n" for n, v in sorted(installed(requirements()).items())))
+        write_hashes()
     wrong = complaints()
     print(
         "\n".join(wrong) or f"constraints.txt pins {len(pinned())} packages", file=sys.stderr if wrong else sys.stdout

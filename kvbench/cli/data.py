@@ -204,13 +204,11 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
 def _list(lock: Lock, root: Path) -> int:
     console = screen()
     for source in lock.values():
-        downloads = list(expanded(source.downloads, root))
         state = _tree(source, root)
         count, present = state["files"], state["there"]
         total_bytes = f", {decimal_size(state['bytes'])}" if present else ""
         to_fetch = "" if present == count else f"; to fetch: {_amount(source.downloads)}"
-        pins = sum(download.is_pinned for download in downloads)
-        pinned = f"{pins} of {len(downloads) + source.unnamed(root)} downloads have a pinned SHA-256"
+        pinned = "{} of {} downloads have a pinned SHA-256".format(*source.pins(root))
         say(console, f"{source.name}: {present} of {count} files are there{total_bytes}{to_fetch}; {pinned}")
         say(console, f"  for {source.tasks}")
         say(console, f"  licence: {source.licence}")

@@ -252,11 +252,13 @@ def places(root: str | None) -> Iterator[Finding]:
     yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
     for name, source in read_lock().items():
         lacking = absent(root, source)
+        pins, downloads = source.pins(under)
+        unpinned = f"; {downloads - pins} of {downloads} downloads have no pinned SHA-256" if pins < downloads else ""
         if lacking:
-            text = f"{source.tasks}: no {', '.join(lacking)} under {under}"
+            text = f"{source.tasks}: no {', '.join(lacking)} under {under}{unpinned}"
             yield Finding("-", f"data {name}", text, command(root, name))
         else:
-            yield Finding("ok", f"data {name}", source.tasks)
+            yield Finding("ok", f"data {name}", f"{source.tasks}{unpinned}")
     try:
         if resolved("auto") == "english":
             yield Finding("ok", "sentences", "the English Punkt model, as RULER uses it")

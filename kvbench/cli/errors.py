@@ -15,6 +15,8 @@ from kvbench.records import ResultsFolder, Stopped
 from kvbench.support.errors import MissingFile, NothingSelected, UserError, is_panic
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""What the system reports where a disk, or the server of a network disk, fails."""
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """What the system reports for a file that was named and cannot be read or written."""
 
@@ -43,18 +45,21 @@ class InternalError(Exception):
 
 
 class FileRefused(Exception):
-    """The system has no room for a file or grants no access to it: nobody's bug. `code` is the command's exit code."""
+    """The system has no room for a file, grants no access to it or cannot read its disk: nobody's bug.
+
+    `code` is the command's exit code.
+    """
 
     def __init__(self, error: OSError) -> None:
-        full = error.errno in FULL
-        fix = (
-            "free some space, then run the same command to continue"
-            if full
-            else "name another file, or change its permissions"
-        )
+        if error.errno in FULL:
+            fix = "free some space, then run the same command to continue"
+        elif error.errno in FAILED:
+            fix = "the disk or its server failed; when it works again, run the same command to continue"
+        else:
+            fix = "name another file, or change its permissions"
         file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
         super().__init__(f"{file}{error.strerror}: {fix}")
-        self.code = Exit.UNEXPECTED if full else Exit.USAGE
+        self.code = Exit.UNEXPECTED if error.errno in (*FULL, *FAILED) else Exit.USAGE
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -90,7 +95,7 @@ def guarded(command: Callable[[], int]) -> int:
 def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """Keep the traceback of an internal error under `results`, or in the system's temporary folder.
 
-    Errors that are meant for the user pass. A full disk and files without access become `FileRefused`.
+    Errors that are meant for the user pass. A full or failing disk and files without access become `FileRefused`.
     """
     try:
         yield
@@ -99,7 +104,7 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        if isinstance(error, OSError) and (error.errno in FULL or (error.errno in CLOSED and error.filename)):
+        if isinstance(error, OSError) and (error.errno in (*FULL, *FAILED) or (error.errno in CLOSED and error.filename)):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error
 

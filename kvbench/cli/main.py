@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from kvbench.cli.parser import HELP, Parser, folded
-from kvbench.cli.terminal import forgive, open_closed, silence, tell
+from kvbench.cli.terminal import forgive, inert, open_closed, silence, tell
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     forgive(sys.stdout, sys.stderr)
     code = 0
     try:
-        code = _main(arguments)
+        with inert():
+            code = _main(arguments)
         sys.stdout.flush()  # an output that cannot be written is reported here, not when the interpreter ends
         return code
     except BrokenPipeError:

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 
@@ -18,6 +18,7 @@ from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.models.loading.load import choose_device
 from kvbench.records import Row, done, read_rows
+from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Shard, shards_of
@@ -31,23 +32,35 @@ from kvbench.tasks.efficiency import Efficiency
 
 @dataclass(frozen=True)
 class PartOfSweep:
-    """A part of the sweep that `arguments` ask for, made in the process that calls it; returns its exit code."""
+    """A part of the sweep that `arguments` ask for, made in the process that calls it; returns its exit code.
+
+    logger: that of the command, which `arguments` do not name.
+    """
 
     arguments: tuple[str, ...]
     retry: bool
     part: Shard
     stale: Stale = "stop"
+    logger: Logger = field(default_factory=NoLogger)
 
     def __call__(self) -> int:
-        return guarded(lambda: run_sweep(plan_sweep(self.arguments, tell, self.retry, self.part, stale=self.stale)))
+        return guarded(self._run)
+
+    def _run(self) -> int:
+        sweep = plan_sweep(self.arguments, tell, self.retry, self.part, stale=self.stale)
+        return run_sweep(replace(sweep, logger=self.logger))
 
 
 def run_sweep(sweep: Sweep, table: bool = True) -> int:
     """Run what is missing of a sweep and print its table. Exit code 4 when some of its samples have failed."""
     flags = {"--retry-errors": sweep.retry, f"--stale={sweep.stale}": sweep.stale != "stop"}
     command = ("kvbench", "run", *sweep.arguments, *(flag for flag, given in flags.items() if given))
-    code, ended = make(sweep, command, partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale))
-    if not ended or sweep.part is not None:  # the table is of the whole sweep
+    part = partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale, logger=sweep.logger)
+    code, ended = make(sweep, command, part)
+    if not ended:
+        return code
+    if sweep.part is not None:  # table and logger are of the whole sweep
+        _mirror_whole(sweep)
         return code
     rows = rows_of(sweep)
     if table and not sweep.quiet:
@@ -56,6 +69,18 @@ def run_sweep(sweep: Sweep, table: bool = True) -> int:
             tell(advice)
     sweep.logger.mirror(sweep.results, rows)
     return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+
+
+def _mirror_whole(sweep: Sweep) -> None:
+    """Mirror a sweep whose last part has ended; the other parts leave that to it."""
+    if isinstance(sweep.logger, NoLogger):
+        return
+    rows = [row for row in read_rows(sweep.results, warn=_ignore) if sweep.holds(row)]
+    if left := sum(sweep.samples.values()) - len(done(rows)):
+        if not sweep.quiet:
+            tell(f"logger={sweep.logger.name}: {plural(left, 'row')} of other parts are missing; the last part mirrors all")
+        return
+    sweep.logger.mirror(sweep.results, rows)
 
 
 def print_sweep(sweep: Sweep, rows: Sequence[Row]) -> None:

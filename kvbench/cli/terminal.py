@@ -5,11 +5,13 @@ Knows nothing of what is printed. rich follows NO_COLOR, TERM and COLUMNS by its
 
 import codecs
 import os
+import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from kvbench.support.text import printable, wrapped
 
@@ -23,6 +25,46 @@ NEAR |= {"▲": "^", "▼": "v", "†": "+", "‘": "'", "’": "'", "“": '"',
 SENTENCE = 30
 """Columns that a sentence needs to stand beside the other columns of a list."""
 GAP = "  "
+_COMMAND = re.compile(r"((?:^|[\r\n])\s*)(::|##\[)")
+"""What GitHub Actions takes for a command, at the start of a line."""
+
+
+class Inert:
+    """A stream on which no line is a command of GitHub Actions: `::error` at its start gets an apostrophe before it.
+
+    Texts of models, tasks and folders reach the log of a CI so, however a table is folded.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._line_is_blank = stream, True
+
+    def write(self, text: str) -> int:
+        """Write a text; returns its length, without what was added."""
+        before = "" if self._line_is_blank else "."
+        self._stream.write(_COMMAND.sub(r"\1'\2", before + text)[len(before) :])
+        *whole, line = re.split("[\r\n]", text)
+        self._line_is_blank = not line.strip() and (bool(whole) or self._line_is_blank)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def inert() -> Iterator[None]:
+    """While the block runs, stdout is `Inert` unless it is a terminal."""
+    stream = sys.stdout
+    if not stream.isatty():
+        sys.stdout = cast(TextIO, Inert(stream))
+    try:
+        yield
+    finally:
+        sys.stdout = stream
 
 
 def forgive(*streams: TextIO | None) -> None:

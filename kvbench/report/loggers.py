@@ -7,6 +7,7 @@ the means of the table; runs of one command are a group, with one more run for t
 command. Nothing about the machine is sent: no variables, arguments, packages, code or git.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -28,8 +29,8 @@ if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to
     from kvbench.report.tables.summary import Summary
 
 Mode = Literal["offline", "online", "disabled"]
-MIRRORED = "wandb/mirrored.json"
-"""A hash of the mirrored rows, by run."""
+MIRRORED, LOCK = "wandb/mirrored.json", "wandb/mirrored.lock"
+"""A hash of the mirrored rows, by run; and the file whose lock the one process has that mirrors."""
 SAMPLE = ("sample", "value", "prediction", "error", "new_tokens", "kept_fraction", "cache_bytes", "prompt_sha256")
 
 
@@ -98,6 +99,10 @@ class Wandb:
         """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""
         if os.environ.get("WANDB_MODE", self.mode) == "disabled" or not rows:
             return
+        with _alone(results):
+            self._mirror(results, rows)
+
+    def _mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
         from kvbench.report.tables.summary import summaries
 
         by_cell = grouped(sorted(rows, key=lambda row: row.sample), lambda row: row.cell)
@@ -191,6 +196,16 @@ def _columns() -> list[str]:
 def _state(rows: Sequence[Row]) -> str:
     text = "\n".join(sorted(row.to_json() for row in rows))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def _alone(results: ResultsFolder) -> Iterator[None]:
+    """Hold the folder's lock of mirrored runs: two parts of a sweep may end at the same time."""
+    path = results.path / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _read(results: ResultsFolder) -> dict[str, str]:

@@ -38,4 +38,4 @@ def test_missing_data_of_a_benchmark_is_named_once(tmp_path, capsys):
 @pytest.mark.parametrize("name", names())
 def test_every_item_is_planned_without_model_and_data(name, tmp_path, capsys):
     if item_of(name).all_runs:
-        assert "cells, at most" in planned(name, tmp_path, capsys)
+        assert "at most" in planned(name, tmp_path, capsys)

@@ -105,6 +105,12 @@ class Source:
         return sum(index.each.count - len(index.each.files) for index in indices if index.each)
 
 
+    def pins(self, root: Path) -> tuple[int, int]:
+        """How many downloads have a pinned SHA-256, and how many there are."""
+        downloads = list(expanded(self.downloads, root))
+        return sum(download.is_pinned for download in downloads), len(downloads) + self.unnamed(root)
+
+
 Lock = Mapping[str, Source]
 
 
