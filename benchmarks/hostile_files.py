@@ -1,12 +1,12 @@
 """Files of other people that are not what they should be: each may end a command with one line, never as a bug.
 
-    python -m benchmarks.hostile_files [--only WORD] [--samples 1]
+    python -m benchmarks.hostile_files [--only WORDS] [--all]
 
-An attack makes a file (rows, weights, tables, statistics, prompts, settings, a model's folder, a download) and names the
-command that reads it. Each runs in a child of this process with 4 GiB more memory and 60 s of processor time. Printed is
-how each ends: refused (exit code 2 or 3 and one line), read (0, 4 or 5), or BAD: another exit code, an internal error,
-several lines of error, a traceback, code of the file that ran, a refusal that was not due, or no refusal that was. Ends
-with 1 if any is BAD.
+An attack makes a file (rows, weights, tables, statistics, prompts, settings, a model's folder, a download) and names
+the command that reads it. Each runs in a child of this process with 4 GiB more memory and 60 s of processor time.
+Printed is how each ends: refused (exit code 2 or 3 and one line), read (0, 4 or 5), or BAD: another exit code, an
+internal error, several lines of error, a traceback, code of the file that ran, a refusal that was not due, or no
+refusal that was. Ends with 1 if any is BAD.
 """
 
 import argparse

@@ -104,7 +104,9 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        if isinstance(error, OSError) and (error.errno in (*FULL, *FAILED) or (error.errno in CLOSED and error.filename)):
+        if isinstance(error, OSError) and (
+            error.errno in (*FULL, *FAILED) or (error.errno in CLOSED and error.filename)
+        ):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error
 

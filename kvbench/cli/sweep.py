@@ -78,7 +78,8 @@ def _mirror_whole(sweep: Sweep) -> None:
     rows = [row for row in read_rows(sweep.results, warn=_ignore) if sweep.holds(row)]
     if left := sum(sweep.samples.values()) - len(done(rows)):
         if not sweep.quiet:
-            tell(f"logger={sweep.logger.name}: {plural(left, 'row')} of other parts are missing; the last part mirrors all")
+            missing = f"{plural(left, 'row')} of other parts are missing"
+            tell(f"logger={sweep.logger.name}: {missing}; the last part mirrors all")
         return
     sweep.logger.mirror(sweep.results, rows)
 

@@ -1,6 +1,7 @@
 """The offline files of Weights & Biases, read back record by record; secrets of the environment are nowhere in them."""
 
 import json
+import pickle
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'kvbench[wandb]'")
 
 from kvbench.cli.main import main  # noqa: E402
+from kvbench.cli.sweep import PartOfSweep  # noqa: E402
 from kvbench.records import ResultsFolder, read_rows  # noqa: E402
 from kvbench.report.loggers import Logger, Wandb  # noqa: E402
+from kvbench.run.plan import Shard  # noqa: E402
 from kvbench.support.errors import UserError  # noqa: E402
 
 COMMAND = ["run", "policy=full,snapkv", "budget=0.2", "task.context_length=512", "task.samples=2"]
@@ -104,6 +107,28 @@ def test_a_finished_command_is_not_mirrored_twice(mirrored):
     before = sorted(mirrored.glob("wandb/offline-run-*"))
     Wandb().mirror(ResultsFolder(mirrored), read_rows(mirrored))
     assert sorted(mirrored.glob("wandb/offline-run-*")) == before
+
+
+def test_the_last_part_of_a_sweep_mirrors_all_of_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    words = [*COMMAND, f"results.dir={tmp_path}", "logger=wandb"]
+    assert main([*words, "--shard", "1/2"]) == 0
+    assert "2 rows of other parts are missing; the last part mirrors all" in capsys.readouterr().err
+    assert not list(tmp_path.glob("wandb/*"))
+    assert main([*words, "--shard", "2/2"]) == 0
+    assert {row.cell for row in read_rows(tmp_path)} < set(records(tmp_path))
+
+
+def test_a_task_of_a_cluster_has_the_logger_of_its_command(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert main([*COMMAND, f"results.dir={tmp_path}"]) == 0
+    task = PartOfSweep((*COMMAND[1:], f"results.dir={tmp_path}"), False, Shard(0, 1, 0), logger=Wandb(project="mine"))
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert task() == 0, "all rows were there"
+    runs = [
+        record.run for own in records(tmp_path).values() for record in own if record.WhichOneof("record_type") == "run"
+    ]
+    assert {run.project for run in runs} == {"mine"}
 
 
 def test_no_secret_is_anywhere_in_the_folder(mirrored):

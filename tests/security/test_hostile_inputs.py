@@ -1,8 +1,11 @@
 """Texts that would become lines of scripts, and files of weights, tables and rows that are not what they should be."""
 
 import csv
+import errno
 import io
 import json
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from benchmarks import hostile_files
+from kvbench.cli.terminal import Inert
+from kvbench.config.loose_score import class_in
 from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.eviction.scores.gates import FastKVzip, KVzap
 from kvbench.eviction.scores.head_table import FORMAT, HeadTable
@@ -96,6 +102,8 @@ ARRAYS = {
     "objects": np.array([[None]]),
     "short": np.zeros((9, 2, 2)),
     "nan": np.full((99, 2, 2), np.nan),
+    "no layers": np.zeros((99, 0, 2)),
+    "no heads": np.zeros((99, 2, 0)),
 }
 
 
@@ -189,3 +197,84 @@ def test_a_parquet_file_does_not_grow_without_limit(tmp_path: Path) -> None:
     with pytest.raises(Unobtained, match="grow to more than 100 times"):
         list(convert(download, fetched, tmp_path))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 2**20
+
+
+def test_neither_does_one_long_list(tmp_path: Path) -> None:
+    """Numbers that are all the same take no room in the file, and one row holds them all."""
+    fetched = tmp_path / "f.parquet"
+    parquet.write_table(pa.table({"a": pa.array([[0] * 2 * 10**6], pa.list_(pa.int8()))}), fetched)
+    rows = [{"a": ["x", None], "b": {"c": "y"}}, {"a": None, "b": {"c": None}}]
+    with pytest.raises(Unobtained, match="grow to more than 100 times"):
+        list(convert(Download("mine", "parquet", "f.parquet", (Output("mine/f.jsonl"),)), fetched, tmp_path))
+    parquet.write_table(pa.Table.from_pylist(rows), fetched)
+    ((_, made),) = convert(Download("mine", "parquet", "f.parquet", (Output("mine/f.jsonl"),)), fetched, tmp_path)
+    assert [json.loads(line) for line in made.read_text().splitlines()] == rows
+
+
+@pytest.mark.parametrize("content", [pickle.dumps(os.getcwd), b"x" * 99])
+def test_no_message_tells_how_to_run_a_pickle(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "gates.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"score\.gates=.* holds more than tensors") as refused:
+        FastKVzip(str(tmp_path / "gates.pt"))
+    assert "weights_only" not in str(refused.value)
+
+
+def test_a_score_that_exits_does_not_load(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(UserError, match=r"mine\.py does not load: SystemExit: 3"):
+        class_in(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [["::error::x\n"], ["a\n", "  ##[error]x"], ["a", "\r::x\nb"], ["\t", "::x"], ["a ::x\n::y"], ["a", "::b", "::c"]],
+)
+def test_no_line_of_stdout_is_a_command_of_github_actions(writes: list[str]) -> None:
+    out = io.StringIO()
+    stream = Inert(out)
+    assert [stream.write(text) for text in writes] == [*map(len, writes)]
+    lines = out.getvalue().replace("\r", "\n").split("\n")
+    assert not [line for line in lines if line.lstrip().startswith(("::", "##["))]
+    assert out.getvalue().replace("'", "") == "".join(writes)
+    assert "a::b" not in "".join(writes) or "a::b" in out.getvalue(), "within a line it is none"
+
+
+def test_a_table_prints_no_command(kvbench: Command, folder: Callable[..., Path]) -> None:
+    path = folder("log", policy="::error::taken", metric="::error::taken", task="::error::taken")
+    for command in (["table"], ["table", "--format", "markdown"], ["table", "--format", "latex"], ["cost"]):
+        shown = kvbench("report", *command, "--results", str(path))
+        assert shown.code in (0, 4) and "::error::taken" in shown.out
+        assert not [line for line in shown.out.splitlines() if line.lstrip().startswith("::")]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_failing_disk_is_no_bug(kvbench: Command, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "rows/a.jsonl")
+
+    monkeypatch.setattr("kvbench.cli.status.status", fails)
+    refused = kvbench("status", "--results", ".")
+    assert refused.code == 1 and refused.err.count("\n") == 1
+    assert "rows/a.jsonl" in refused.err and "disk" in refused.err and "bug" not in refused.err
+
+
+CHOICE = [
+    *("rows: empty, table", "rows: truncated, html", "rows: an LFS pointer, export"),
+    *("folder: its name is not UTF-8, table", "folder: a name in rows/ that is not UTF-8, csv"),
+    *("folder: an nll of 1e300, table", "folder: an nll of 800, html", "folder: curves of 1e300, perplexity"),
+    *("head table: code in a .py", "gates.pt: code", "budget table: objects", "loose score: an exit"),
+    *("setting: launcher.qos with a line end", "setting: hydra.launcher._target_", "setting: score.press=.."),
+]
+
+
+@pytest.mark.parametrize("name", CHOICE)
+def test_a_choice_of_the_hostile_files(name: str) -> None:
+    ends, text = hostile_files.ending(dict(hostile_files.attacks())[name])
+    assert ends in ("refused", "read"), (ends, text)
+
+
+def test_an_attack_that_succeeds_is_seen() -> None:
+    prints = hostile_files.Attack(lambda path: ("list", "reports"))
+    assert hostile_files.ending(prints)[0] == "BAD: it is read"
+    runs = hostile_files.Attack(lambda path: ((path / hostile_files.RAN).touch(), ("--version",))[1])
+    assert hostile_files.ending(runs)[0] == "BAD: code of the file ran"

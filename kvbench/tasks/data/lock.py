@@ -104,7 +104,6 @@ class Source:
         indices = [index for index in self.downloads if index.each and not (root / index.outputs[0].path).is_file()]
         return sum(index.each.count - len(index.each.files) for index in indices if index.each)
 
-
     def pins(self, root: Path) -> tuple[int, int]:
         """How many downloads have a pinned SHA-256, and how many there are."""
         downloads = list(expanded(self.downloads, root))
