@@ -8,7 +8,7 @@ from typing import Any
 from kvbench.config.cells import Cells, Reference, Results, check_data, check_unaltered, with_reference
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
-from kvbench.config.settings import build
+from kvbench.config.settings import build, validated
 from kvbench.records import Places, ResultsFolder, Row, check_writable, places, read_rows
 from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.launch import Launcher
@@ -177,7 +177,7 @@ def verifies(overrides: Sequence[Override]) -> bool:
         if len(override.values) > 1:
             raise UserError(f"{override.text} lists {len(override.values)} values: name one")
     (tree,) = combinations(settings)
-    return tree["data"]["verify"]
+    return validated(bool, "data.verify", tree["data"]["verify"])
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
