@@ -83,7 +83,11 @@ class Parser(argparse.ArgumentParser):
             if verb not in self.verbs:
                 raise UserError(f"unknown {self._command} {verb}: {closest(verb, self.verbs)}")
             return argparse.Namespace(**vars(self.verbs[verb].read(rest)), verb=verb)
-        flags, words = self.parse_known_args(arguments)
+        read = [*takewhile(lambda argument: argument not in self._greedy, arguments)]
+        flags, words = self.parse_known_args(read)
+        if len(read) < len(arguments):  # argparse would drop a "--" of the rest
+            flag, *rest = arguments[len(read) :]
+            setattr(flags, self._greedy[flag].dest, rest)
         for word in words:
             if word.startswith("-"):
                 name = word.partition("=")[0]
@@ -96,8 +100,14 @@ class Parser(argparse.ArgumentParser):
 
     def asks_for_help(self, arguments: Sequence[str]) -> bool:
         """Whether a line has --help, other than after a flag that takes the rest of the line."""
-        greedy = {flag for flag, action in self._option_string_actions.items() if action.nargs == argparse.REMAINDER}
-        return any(argument in HELP for argument in takewhile(lambda argument: argument not in greedy, arguments))
+        read = takewhile(lambda argument: argument not in self._greedy, arguments)
+        return any(argument in HELP for argument in read)
+
+    @property
+    def _greedy(self) -> dict[str, argparse.Action]:
+        """The flags that take the rest of the line."""
+        actions = self._option_string_actions.items()
+        return {flag: action for flag, action in actions if action.nargs == argparse.REMAINDER}
 
     def flags(self) -> list[str]:
         flags = {flag for action in self._shown for flag in action.option_strings}

@@ -107,6 +107,8 @@ def test_formats_are_those_that_commands_take() -> None:
 def test_the_answer_is_printed_a_word_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "--ask", "run", "policy=ada"]) == 0
     assert capsys.readouterr().out == "policy=ada_pyramidkv\npolicy=ada_snapkv\n"
+    assert main(["completion", "--ask", "gate", "--"]) == 0
+    assert {"--allow-undecided", "--baseline"} <= {*capsys.readouterr().out.split()}, "a line that ends with two dashes"
 
 
 def script(shell: str, folder: Path) -> str:
