@@ -404,9 +404,9 @@ def _plan_line(cell: Cell) -> str:
 
 def _contexts(cells: Sequence[Summary]) -> str:
     """How many contexts the means are over."""
-    counts = sorted({cell.contexts for cell in cells if cell.contexts})
-    number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "no"
-    return f"Ours are means over {number} contexts a task, each with the mean of its questions; n counts questions."
+    counts = sorted({cell.contexts for cell in cells if cell.contexts}) or [0]
+    number = f"{counts[0]} to " * (counts[0] < counts[-1]) + plural(counts[-1], "context")
+    return f"Ours are means over contexts ({number} a task), each with the mean of its questions; n counts questions."
 
 
 def _protocol(entries: Sequence[Entry], unit: str) -> str:
