@@ -25,7 +25,7 @@ def test_what_is_read_in_blocks_is_named_by_method_and_budget(tmp_path, capsys):
     lines = [line for line in planned("caote/table13", tmp_path, capsys).splitlines() if "prefill_block=128" in line]
     assert len(lines) == 2 * 3 * 3
     (line,) = [line for line in lines if "Qwen2.5-7B" in line and "policy h2o" in line and "score fastcaote" in line]
-    assert "window=all" in line and "budget 6144" in line and "60 cells" in line  # 6 lengths, 10 depths
+    assert "window=all" in line and "budget 6144" in line and "500 cells" in line  # 50 lengths, 10 depths
 
 
 def test_missing_data_of_a_benchmark_is_named_once(tmp_path, capsys):
