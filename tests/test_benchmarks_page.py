@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.config.compose import options
+from kvbench.cli.list import describe
+from kvbench.config.compose import file_of, options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.support import paths
+from kvbench.support.plugins import items
 
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
 LINES = {
@@ -39,12 +41,11 @@ def test_a_family_says_its_protocol_split_and_source(title: str) -> None:
 def test_every_task_file_names_the_split_and_opens_with_an_example() -> None:
     """The split in its YAML, an example and the official file at the top of the Python file."""
     for name in options("task"):
-        text = (paths.conf() / "task" / f"{name}.yaml").read_text("utf-8")
-        target = re.search(r"_target_: (kvbench[\w.]+)\.\w+$", text, re.MULTILINE)
-        assert target is not None
-        source = (paths.conf().parent / Path(*target[1].split("."))).with_suffix(".py")
+        described, module = describe(items("task")[name]), file_of("task", name)["_target_"].rpartition(".")[0]
+        says = " ".join((described.says, *(setting.comment for setting in described.settings)))
+        source = (paths.conf().parent / Path(*module.split("."))).with_suffix(".py")
         opening = source.read_text("utf-8").split('"""')[1]
-        names_split = any(words in text for words in ("evict_after", "The context is", "Nothing is asked"))
+        names_split = any(words in says for words in ("evict_after", "The context is", "Nothing is asked"))
         assert names_split, f"{name} does not say where its prompt is split"
         assert re.search(r"\n    \S", opening), f"{source} opens with no example of its data"
         own = name == "jsonl"

@@ -21,13 +21,14 @@ from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.cli.parser import split_settings
-from kvbench.config.compose import file_of, folders, options
+from kvbench.config.compose import content, file_of, folders, options
 from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.records import COLUMNS, SCHEMA
 from kvbench.records.row import _TYPES
 from kvbench.support import paths
+from kvbench.support.plugins import items
 from tests.documented import (
     DOCS,
     MARKS,
@@ -127,7 +128,7 @@ def members(group: str, text: str) -> list[str]:
 @cache
 def settings_of(group: str, name: str) -> set[str]:
     """The settings of a file of a group; one without a class of its own stands on another."""
-    node = OmegaConf.load(paths.conf() / group / f"{name}.yaml")
+    node = content(items(group)[name])
     if group == "model" and "_target_" not in node:
         return settings_of(group, "hf") | ({"shape"} & set(node))
     return {field.name for field in fields(get_class(file_of(group, name)["_target_"]))}

@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvbench.support.paths import conf, papers
+from kvbench.support.paths import papers
+from kvbench.support.plugins import items
 from kvbench.tasks.longbench_averages import ALL, CHINESE
 
 COLUMNS = [
@@ -38,7 +39,7 @@ def published() -> pd.DataFrame:
 
 
 def names(group: str) -> set[str]:
-    return {str(file.relative_to(conf() / group).with_suffix("")) for file in (conf() / group).rglob("*.yaml")}
+    return set(items(group))
 
 
 def test_columns_and_papers(published):

@@ -15,6 +15,7 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.records.row import COLUMNS
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.members import LOADER, MEMBERS, member_of
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
 
@@ -141,13 +142,16 @@ def _fields(group: str) -> Iterable[str]:
     import yaml
 
     fields: dict[str, None] = {}
-    for path in (paths.conf() / "run.yaml", *(item.path for item in items(group).values())):
+    for path in dict.fromkeys((paths.conf() / "run.yaml", *(item.path for item in items(group).values()))):
         try:
-            tree = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            tree = yaml.load(path.read_text("utf-8"), LOADER)
         except (OSError, ValueError, yaml.YAMLError):  # the command itself reports it
             continue
         if isinstance(tree, dict):
-            fields |= dict.fromkeys(_keys(group, tree.get(group, None if path.name == "run.yaml" else tree)))
+            members = tree.get(MEMBERS)
+            trees = [member_of(tree, group, name).tree for name in members] if members else [tree]
+            for each in trees:
+                fields |= dict.fromkeys(_keys(group, each.get(group, None if path.name == "run.yaml" else each)))
     return fields
 
 

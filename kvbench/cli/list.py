@@ -10,11 +10,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
+from typing import Any
+
+import yaml
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.support.errors import UserError
+from kvbench.support.members import LOADER, Member, member_names, member_of
 from kvbench.support.plugins import OURS, Item, items
 from kvbench.support.text import closest, printable, wrapped
 
@@ -114,7 +118,10 @@ def print_list(group: str) -> None:
 
 def describe(item: Item) -> Description:
     """Read the file of an item."""
-    lines = item.path.read_text("utf-8").splitlines()
+    text = item.path.read_text("utf-8")
+    if member_names(text):
+        return _member(item, member_of(yaml.load(text, LOADER), item.group, item.name))
+    lines = text.splitlines()
     comments = takewhile(lambda line: line.startswith("#"), lines)
     above = [line.lstrip("# ") for line in comments if "@package" not in line]
     says, _, verified = " ".join(above[1:]).partition(VERIFIED)
@@ -123,6 +130,31 @@ def describe(item: Item) -> Description:
     says = re.sub(r"(?:^|(?<=\.)) *(?=(?:Paper|Code|kvpress): )", "\n", says.strip()).strip()  # defaults elsewhere
     says = "\n".join(filter(None, (*above[:1], says)))
     return Description(item.name, str(item.source), says, verified, settings)
+
+
+def _member(item: Item, member: Member) -> Description:
+    """One of the names that a file stands for."""
+    settings = []
+    for key, value in _leaves(member.tree if item.group in member.tree else {item.group: member.tree}):
+        if not {*key.split(".")} & NO_SETTINGS and not (isinstance(value, str) and value.startswith("${")):
+            note = member.notes.get(key.removeprefix(f"{item.group}."), "")
+            settings.append(Setting(key, _as_typed(value), note))
+    return Description(item.name, str(item.source), member.says, "", tuple(settings))
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is no part with settings of its own, by its full name."""
+    if not isinstance(node, dict):
+        yield prefix, node
+        return
+    for key, value in node.items():
+        yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+
+
+def _as_typed(value: Any) -> str:
+    """A value as a command line can have it."""
+    is_word = isinstance(value, str) and not value.isdigit() and not set(value) & set("{}[]:,\"'\\\n")
+    return value if is_word else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def settings_in(lines: Sequence[str], prefix: str) -> Iterator[Setting]:

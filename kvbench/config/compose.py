@@ -25,6 +25,7 @@ from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.synonyms import here
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.members import MEMBERS, member_of
 from kvbench.support.plugins import Item, groups, items
 from kvbench.support.text import closest
 
@@ -101,7 +102,7 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
     item = _item(group, name)
     if item is None:
         raise UserError(f"unknown {group} {name}: {closest(name, items(group))}")
-    node = _read(item.path, str(item))
+    node = content(item)
     return _checked_file(item, node.get(group, node) if isinstance(node, dict) else node)
 
 
@@ -316,7 +317,7 @@ def _merged(
     `# @package _global_` says.
     """
     whose = str(item or path.name)
-    node = _read(path, whose)
+    node = content(item) if item else _read(path, path.name)
     if not isinstance(node, dict):
         raise UserError(f"{whose}: {path} names no class: add _target_: package.module.Class")
     if at is None:
@@ -364,10 +365,18 @@ def _merge(old: Any, new: Any) -> Any:
     return {**old, **{key: _merge(old[key], value) if key in old else value for key, value in new.items()}}
 
 
+def content(item: Item) -> Any:
+    """What the file of an item says of it. Raises UserError for one that is no YAML. Never change the result."""
+    if is_loose(item.path.name):
+        return node_of(str(item.path))
+    node = _read(item.path, str(item))
+    if isinstance(node, dict) and item.name in (node.get(MEMBERS) or ()):
+        return member_of(node, item.group, item.name).tree
+    return node
+
+
 def _read(path: Path, whose: str) -> Any:
     """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
-    if is_loose(path.name):
-        return node_of(str(path))
     try:
         return _parsed(path.read_text("utf-8"))
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:

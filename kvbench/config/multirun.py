@@ -5,17 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hydra import __version__ as hydra_version
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from kvbench.config.compose import with_members
+from kvbench.config.compose import content, with_members
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import Tell, checked
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import sources
+from kvbench.support.members import member_names
+from kvbench.support.plugins import groups, items, sources
 
 try:  # Hydra has no public call that runs a multirun over given words: hydra.main reads sys.argv
     from hydra._internal.hydra import Hydra
@@ -56,13 +59,9 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
             sys.exit(stop)  # past Hydra, which would go on with the next job
 
     settings = [override.canonical for override in overrides]
-    ours, *plugins = sources()  # kvbench's own settings first, so that nothing of those can be replaced
-    path = create_config_search_path(str(ours.conf.resolve()))
-    for source in plugins:
-        path.append(str(source), f"file://{source.conf.resolve()}")
     try:
         GlobalHydra.instance().clear()
-        hydra = Hydra.create_main_hydra2("kvbench run", path)
+        hydra = Hydra.create_main_hydra2("kvbench run", search_path())
         hydra.multirun("multirun", job, settings + [word for word in words if OF_HYDRA.match(word)])
     except SystemExit as exit:
         return int(exit.code or 0)
@@ -73,3 +72,21 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     finally:
         GlobalHydra.instance().clear()
     return max(codes)
+
+
+def search_path() -> ConfigSearchPath:
+    """Where Hydra looks for settings. kvbench's own come first, so that nothing of those can be replaced.
+
+    Hydra knows files of one name: members of a benchmark are stored for it one by one.
+    """
+    store = ConfigStore.instance()
+    for item in (item for group in groups() for item in items(group).values()):
+        if item.name in member_names(item.path.read_text("utf-8")):
+            folder, _, name = f"{item.group}/{item.name}".rpartition("/")
+            tree = content(item)
+            store.store(name, tree, group=folder, package="_global_" if item.group in tree else item.group)
+    ours, *plugins = sources()
+    path = create_config_search_path(str(ours.conf.resolve()))
+    for source in plugins:
+        path.append(str(source), f"file://{source.conf.resolve()}")
+    return path

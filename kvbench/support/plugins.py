@@ -18,6 +18,7 @@ from typing import Any
 
 from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
+from kvbench.support.members import member_names
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
@@ -41,7 +42,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Item:
-    """One file of settings. `name` is its name on the command line, e.g. `ruler/niah_single_1` of group task."""
+    """A name of the command line, e.g. `ruler/niah_single_1` of group task, and the file that says what it means.
+
+    The file is that of this name alone, or of all `members` of a benchmark.
+    """
 
     group: str
     name: str
@@ -100,7 +104,7 @@ def groups() -> list[str]:
 
 
 def items(group: str) -> dict[str, Item]:
-    """Every file of a group, by name. Raises UserError for a name that two sources have. Never change the result."""
+    """Every name of a group. Raises UserError for a name that two sources have. Never change the result."""
     return _items(group, tuple(sys.path))
 
 
@@ -109,14 +113,14 @@ def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
     by_name: dict[str, Item] = {}
     for source in sources():
         for path in sorted((source.conf / group).rglob(f"*{SUFFIX}")):
-            name = path.relative_to(source.conf / group).with_suffix("").as_posix()
-            item = Item(group, name, path, source)
-            if name in by_name:
-                raise UserError(
-                    f"{group} {name} is in {by_name[name].source} and in plugin {source}: rename {path}, "
-                    f"or pip uninstall {source.name}"
-                )
-            by_name[name] = item
+            own_name = path.relative_to(source.conf / group).with_suffix("").as_posix()
+            for name in member_names(path.read_text("utf-8", "replace")) or (own_name,):
+                if name in by_name:
+                    raise UserError(
+                        f"{group} {name} is in {by_name[name].source} and in plugin {source}: rename {path}, "
+                        f"or pip uninstall {source.name}"
+                    )
+                by_name[name] = Item(group, name, path, source)
     return dict(sorted(by_name.items()))
 
 

@@ -98,15 +98,14 @@ def held_out_words(folder: Path) -> frozenset[str]:
 
 
 def _task(name: str, length: int, samples: int, seed: int, data: Path | None) -> Any:
-    from hydra import compose, initialize_config_dir
-    from hydra.utils import instantiate
-
-    from kvbench.support import paths
+    from kvbench.config.compose import combinations, resolved
+    from kvbench.config.overrides import parse
+    from kvbench.config.settings import build
 
     overrides = [f"task={name}", f"task.context_length={length}", f"task.samples={samples}", f"task.seed={seed}"]
     overrides += [f"data.root={data}"] if data else []
-    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        return instantiate(compose("run", overrides=overrides).task)
+    (tree,) = combinations(parse(overrides))
+    return build("task", resolved({key: tree[key] for key in ("seed", "data", "task")})["task"])
 
 
 def _figure(model, tokenizer, held_out: frozenset[str], task: Any) -> dict[str, Any]:

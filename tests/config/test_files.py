@@ -1,16 +1,20 @@
 """Contracts over conf/: every file composes, builds what it names, and every policy works with every score."""
 
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf, open_dict
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations, options
+from kvbench.config.multirun import search_path
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
@@ -23,6 +27,7 @@ from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.members import member_names
 from kvbench.support.plugins import items
 from kvbench.tasks.task import Task
 from tests.composed import composed, needed
@@ -40,10 +45,19 @@ KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 
 
+hydras_path = cache(search_path)
+
+
 def composed_by_hydra(*overrides: str) -> dict[str, Any]:
     """The resolved configuration that Hydra makes of a command line."""
-    with initialize_config_dir(str(paths.conf().resolve()), version_base="1.3"):
-        tree = OmegaConf.to_container(compose("run", overrides=list(overrides)), resolve=True)
+    hydra = Hydra.create_main_hydra2("test", hydras_path())
+    try:
+        config = hydra.compose_config("run", list(overrides), RunMode.RUN, with_log_configuration=False)
+    finally:
+        GlobalHydra.instance().clear()
+    with open_dict(config):
+        del config["hydra"]
+    tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
 
@@ -70,6 +84,15 @@ def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
     """That line is what `kvbench list` shows."""
     line = describe(items(group)[name]).says.partition("\n")[0]
     assert len(line) > 20 and line.endswith(".")
+
+
+def test_no_member_is_named_like_its_file() -> None:
+    """Hydra would read the whole file under that name."""
+    files = {path: member_names(path.read_text("utf-8")) for path in paths.conf().rglob("*.yaml")}
+    members = {path: names for path, names in files.items() if names}
+    assert len(members) > 10 and len(options("task")) > 140
+    for path, names in members.items():
+        assert path.relative_to(paths.conf() / "task").with_suffix("").as_posix() not in names
 
 
 def test_every_group_can_be_listed() -> None:
