@@ -42,7 +42,7 @@ def test_every_task_file_names_the_split_and_opens_with_an_example() -> None:
     """The split in its YAML, an example and the official file at the top of the Python file."""
     for name in options("task"):
         described, module = describe(items("task")[name]), file_of("task", name)["_target_"].rpartition(".")[0]
-        says = " ".join((described.says, *(setting.comment for setting in described.settings)))
+        says = " ".join((described.says, *(f"{setting.key} {setting.comment}" for setting in described.settings)))
         source = (paths.conf().parent / Path(*module.split("."))).with_suffix(".py")
         opening = source.read_text("utf-8").split('"""')[1]
         names_split = any(words in says for words in ("evict_after", "The context is", "Nothing is asked"))

@@ -12,6 +12,7 @@ from typing import Any
 from kvbench.cli.errors import Exit
 from kvbench.cli.list import NO_SETTINGS
 from kvbench.cli.parser import Parser, Words
+from kvbench.config.protocol import protocols
 from kvbench.records.row import COLUMNS
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -25,7 +26,6 @@ SHELLS = ("bash", "zsh", "fish")
 """Each has a script beside this file."""
 CHOICES = {
     "store": ("flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"),
-    "protocol": ("common", "paper"),
     "reference": ("full", "none"),
 }
 """Values of settings that are words: what a run takes, which tests compare."""
@@ -99,9 +99,10 @@ def _settings(words: Words, typed: str) -> Iterable[str]:
     if words.selects_rows:
         return _columns(words, typed)
     key, equals, value = typed.partition("=")
-    if equals and key in CHOICES and f"{key}=" in words.settings:
+    choices = protocols() if key == "protocol" else CHOICES.get(key, ())
+    if equals and choices and f"{key}=" in words.settings:
         start = f"{key}={value.removesuffix(value.rpartition(',')[2])}"
-        return [f"{start}{name}" for name in CHOICES[key]]
+        return [f"{start}{name}" for name in choices]
     if equals:
         return _values(key, value) if key in words.groups or key == "score.host" else []
     if "." in typed and words.groups:

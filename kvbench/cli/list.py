@@ -17,6 +17,7 @@ import yaml
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import print_columns, screen, width_of
+from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
 from kvbench.support.members import LOADER, Member, member_names, member_of
 from kvbench.support.plugins import OURS, Item, items
@@ -32,7 +33,6 @@ SETTING = re.compile(
 """A line of a settings file."""
 REPORTS = "reports"
 """What `kvbench report` makes: no settings files."""
-PROTOCOLS = ("common", "paper")
 NO_SETTINGS = {"_target_", "name", "takes", "defaults"}
 """Keys of settings files that cannot be set on a command line."""
 
@@ -77,7 +77,7 @@ of protocol=common, as in a run, unless protocol=paper is given; both are shown 
 """
     parser.set_defaults(help_text=parser.format_help)
     kinds = (*GROUPS, REPORTS)
-    parser.words = Words(f"{'|'.join(kinds)} [NAME ...] [protocol=common|paper]", names=_names)
+    parser.words = Words(f"{'|'.join(kinds)} [NAME ...] [protocol={'|'.join(protocols())}]", names=_names)
     parser.add_argument("--long", action="store_true", help="also print source, verification and settings")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of objects")
 
@@ -94,9 +94,9 @@ def main(flags: argparse.Namespace) -> int:
         fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, REPORTS))
         raise UserError(f"cannot list {kind}: {fix}")
     chosen, names = split_settings(names, ("protocol",))
-    protocol = chosen.get("protocol", PROTOCOLS[0])
-    if protocol not in PROTOCOLS:
-        raise UserError(f"protocol={protocol}: allowed: {', '.join(PROTOCOLS)}")
+    protocol = chosen.get("protocol", next(iter(protocols())))
+    if protocol not in protocols():
+        raise UserError(f"protocol={protocol}: allowed: {', '.join(protocols())}")
     if chosen and kind != "policies":
         raise UserError(f"protocol={protocol}: only policies have other settings under another protocol: leave it out")
     described = _named(GROUPS[kind], names)
@@ -189,24 +189,24 @@ def _names(before: Sequence[str]) -> Sequence[str]:
     """What can follow: a kind, then the names of its items."""
     if not before:
         return (*GROUPS, REPORTS)
-    protocols = (f"protocol={name}" for name in PROTOCOLS) if before[0] == "policies" else ()
-    return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *protocols]
+    settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
+    return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
 
 
 def _under(protocol: str, policy: Description) -> Description:
     """A policy with the defaults that a run under a protocol has."""
-    from kvbench.config.compose import as_common, file_of, flat
+    from kvbench.config.compose import file_of, flat
     from kvbench.config.overrides import written
 
     file = file_of("policy", policy.name)
-    own, common = (dict(flat(node, "policy.")) for node in (file, as_common(file)))
+    values = {name: dict(flat(each.over(file), "policy.")) for name, each in protocols().items()}
     settings = []
     for setting in policy.settings:
-        values = {"common": common.get(setting.key), "paper": own.get(setting.key)}
-        other = PROTOCOLS[protocol == PROTOCOLS[0]]
-        if values["common"] != values["paper"] and setting.default:
-            otherwise = f"protocol={other}: {written(values[other])}"
-            setting = replace(setting, default=written(values[protocol]), otherwise=otherwise)
+        here = values[protocol].get(setting.key)
+        others = {name: there for name, of in values.items() if (there := of.get(setting.key)) != here}
+        if others and setting.default:
+            otherwise = ", ".join(f"protocol={name}: {written(there)}" for name, there in others.items())
+            setting = replace(setting, default=written(here), otherwise=otherwise)
         settings.append(setting)
     return replace(policy, settings=tuple(settings))
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvbench.cache.quantized import Store, packing_of
-from kvbench.config.compose import ARGUMENTS, MISSING, Tree, as_common, combinations, file_of, resolved
+from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
 from kvbench.config.overrides import parse, written
+from kvbench.config.protocol import by_default
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Tokens, parse_budget
 from kvbench.eviction.schedule import Schedule
@@ -78,7 +79,7 @@ class Cells:
     def _label(self, group: str, tree: Tree) -> str:
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
         if group == "policy":  # a label says what differs from the default protocol
-            file = as_common(file)
+            file = by_default().over(file)
         left_open = {
             key: tree[group][key] for key, value in file.items() if value == MISSING or f"{group}.{key}" == ARGUMENTS
         }

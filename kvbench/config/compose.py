@@ -22,6 +22,7 @@ from yaml import YAMLError
 
 from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
+from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import here
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -53,11 +54,6 @@ NEEDED = {
     "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",
 }
 """What stands for the value of a setting without a default."""
-COMMON = {"window": 16, "recent": 16, "pool": {"kind": "max", "size": 7}}
-"""Window, newest tokens and pooling of all policies with `protocol=common`; with `paper` each has its own."""
-LACKING = {"window": (None, 1, "all", "question"), "recent": (None, 0, "question"), "pool": (None,)}
-"""Values that say that a policy has no window, protects no newest tokens or pools nothing, or that both are the
-question; these stay."""
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 ENTRY = re.compile(r"/?(?P<path>[\w./-]+)@_here_")
 INTERPOLATION = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
@@ -173,18 +169,17 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
 
 
 def _with_one_length(bases: Sequence[Tree], everywhere: bool) -> list[Tree]:
-    """The trees, all tasks of RULER with the longest of the lengths that their files have; none with another model.
+    """The trees, tasks of `one_length` with the longest of the lengths that their files have; none with another model.
 
     Raises UserError for several lengths with `everywhere`: each job has its own task's.
     """
-    lengths = {base["task"]["context_length"] for base in bases if _is_ruler(base)}
+    shared = [getattr(class_of("task", base["task"]), "one_length", False) for base in bases]
+    lengths = {base["task"]["context_length"] for base, has in zip(bases, shared, strict=True) if has}
     if everywhere and len(lengths) > 1:
         raise UserError(f"with -m tasks of RULER have the lengths of their files: add {LENGTH}={max(lengths)}")
     return [
-        _replaced(base, LENGTH.split("."), max(lengths) if _has_own_weights(base) else MISSING)
-        if _is_ruler(base)
-        else base
-        for base in bases
+        _replaced(base, LENGTH.split("."), max(lengths) if _has_own_weights(base) else MISSING) if has else base
+        for base, has in zip(bases, shared, strict=True)
     ]
 
 
@@ -193,22 +188,11 @@ def _has_own_weights(tree: Tree) -> bool:
     return tree["model"].get("path") is None and tree["model"].get("pulled") is None
 
 
-def _is_ruler(tree: Tree) -> bool:
-    return tree["task"]["name"].startswith("ruler/")
-
-
 def under(tree: Tree, protocol: Any) -> Tree:
     """A tree whose policy is as its file says, under a protocol. Raises UserError for another one."""
-    if protocol not in ("common", "paper"):
-        raise UserError(f"protocol={written(protocol)}: allowed: common, paper")
-    policy = as_common(tree["policy"]) if protocol == "common" else tree["policy"]
-    return {**tree, "policy": policy, "protocol": protocol}
-
-
-def as_common(policy: Tree) -> Tree:
-    """What the file of a policy says, with the common value of all that the policy has."""
-    shared = {name: value for name, value in COMMON.items() if policy.get(name) not in LACKING[name]}
-    return {**policy, **shared}
+    if not isinstance(protocol, str) or protocol not in protocols():
+        raise UserError(f"protocol={written(protocol)}: allowed: {', '.join(protocols())}")
+    return {**tree, "policy": protocols()[protocol].over(tree["policy"]), "protocol": protocol}
 
 
 def resolved(tree: Tree, group: str | None = None) -> Tree:

@@ -129,6 +129,7 @@ class TaskSettings:
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
+    one_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
 
     def __post_init__(self) -> None:

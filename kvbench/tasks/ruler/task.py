@@ -72,6 +72,7 @@ class RulerTask(Task):
     max_new_tokens: int
     step: int | None = None
     metric = "string_match_all"
+    one_length = True
     _smallest_step = 1
     _unit = "words"  # of the haystack's size, for messages
 
