@@ -21,6 +21,7 @@ from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
 from kvbench.support.members import LOADER, Member, member_names, member_of
 from kvbench.support.plugins import OURS, Item, items
+from kvbench.support.setting import meanings
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
@@ -31,6 +32,8 @@ SETTING = re.compile(
     r"(?P<indent> *)(?P<key>[\w ,.]+):(?: +(?P<value>(?:\"[^\"]*\"|[^#\"]|(?<! )#)*?))?(?: +# (?P<comment>.*))?"
 )
 """A line of a settings file."""
+BY_FIELDS = ("task", "model", "launcher", "logger")
+"""Groups whose classes say on their fields what a setting means."""
 REPORTS = "reports"
 """What `kvbench report` makes: no settings files."""
 NO_SETTINGS = {"_target_", "name", "takes", "defaults"}
@@ -100,8 +103,9 @@ def main(flags: argparse.Namespace) -> int:
     if chosen and kind != "policies":
         raise UserError(f"protocol={protocol}: only policies have other settings under another protocol: leave it out")
     described = _named(GROUPS[kind], names)
-    if kind == "policies" and (flags.json or flags.long or names):
-        described = [_under(protocol, policy) for policy in described]
+    if flags.json or flags.long or names:
+        described = [_explained(GROUPS[kind], each) for each in described]
+        described = [_under(protocol, policy) for policy in described] if kind == "policies" else described
     if flags.json:
         print(json.dumps([asdict(description) for description in described], indent=1))
     elif flags.long or names:
@@ -191,6 +195,24 @@ def _names(before: Sequence[str]) -> Sequence[str]:
         return (*GROUPS, REPORTS)
     settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
     return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
+
+
+def _explained(group: str, described: Description) -> Description:
+    """With what the class of an item says of settings of which its file says nothing more."""
+    from kvbench.config.compose import class_of, combinations
+    from kvbench.config.overrides import parse
+
+    if group not in BY_FIELDS:
+        return described
+    (tree,) = combinations(parse([f"{group}={described.name}"]))
+    texts = meanings(class_of(group, tree[group]))
+    return replace(
+        described,
+        settings=tuple(
+            replace(setting, comment=setting.comment or texts.get(setting.key.removeprefix(f"{group}."), ""))
+            for setting in described.settings
+        ),
+    )
 
 
 def _under(protocol: str, policy: Description) -> Description:

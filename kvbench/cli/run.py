@@ -13,6 +13,7 @@ from kvbench.cli.terminal import print_columns, say, screen, tell
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
+from kvbench.support.setting import meanings
 
 if TYPE_CHECKING:
     from kvbench.config.overrides import Override
@@ -39,7 +40,7 @@ for all its members.
 
 The full cache is run beside them, to hold them against; reference=none leaves it out.
 """
-EXPLAINED = {"policy": "plain", "model": "hf", "task": "ruler/niah_single_1"}
+EXPLAINED = {"policy": "plain", "task": "ruler/niah_single_1"}
 """The file of a group that explains the settings that others leave without a comment."""
 EPILOG = """
   kvbench run policy=snapkv score=obcache_joint budget=0.1
@@ -143,8 +144,9 @@ def _show(flags: argparse.Namespace) -> int:
 def _print_help(usage: str, tree: dict[str, Any]) -> None:
     """The usage, the files of every group, and each setting with its value and the comment of the file it is from."""
     from kvbench.cli.list import NO_SETTINGS, describe, settings_in
-    from kvbench.config.compose import flat
+    from kvbench.config.compose import class_of, flat
     from kvbench.config.overrides import GROUPS, written
+    from kvbench.eviction.schedule import Schedule
 
     print(usage)
     print("== Groups (group=name; kvbench list says what each is) ==")
@@ -158,6 +160,10 @@ def _print_help(usage: str, tree: dict[str, Any]) -> None:
         for name in (EXPLAINED.get(group), tree[group]["name"]):
             settings += describe(files[name]).settings if name in files else ()  # a score of your own has no file there
     comments = {setting.key: setting.comment for setting in settings if setting.comment}
+    classes = {group: class_of(group, tree[group]) for group in GROUPS} | {"schedule": Schedule}
+    for group, target in classes.items():
+        for name, text in meanings(target).items():
+            comments.setdefault(f"{group}.{name}", text)
     print("\n== All settings, with their values (key=value) ==")
     values = [(key, value) for key, value in flat(tree) if not {*key.split(".")} & NO_SETTINGS]
     for _, part in groupby(values, lambda setting: setting[0].rpartition(".")[0].partition(".")[0]):

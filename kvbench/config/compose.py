@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -235,7 +235,8 @@ def class_of(group: str, node: Tree) -> Any:
 @lru_cache
 def text_fields(target: Any) -> frozenset[str]:
     """Fields of a dataclass that are texts: what looks like a number there stays as it was written."""
-    return frozenset(field.name for field in fields(target) if field.init and field.type in (str, str | None))
+    hints = get_type_hints(target)
+    return frozenset(field.name for field in fields(target) if field.init and hints[field.name] in (str, str | None))
 
 
 def is_open(node: Any) -> bool:

@@ -1,9 +1,10 @@
 """When eviction happens: the variable that changes published numbers most, and therefore part of every row."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 EvictAfter = Literal["prompt", "context"]
 
@@ -12,19 +13,22 @@ EvictAfter = Literal["prompt", "context"]
 class Schedule:
     """When eviction happens.
 
-    evict_after: `prompt` (query-aware) reads context and question, then evicts; the question is part of the observation
-        window. `context` (query-agnostic) reads the context, evicts, and then reads the question over the kept KV
-        pairs, at its original positions.
-    prefill_block: None, or the size of the blocks in which the prompt is read, with an eviction after each block. Later
-        blocks attend only to what was kept.
-    decode_every: None: the cache grows with the answer. Otherwise: evict again after every so many tokens.
+    evict_after: with `prompt` (query-aware) the question is part of the observation window; with `context`
+        (query-agnostic) it is read over the kept KV pairs, at its original positions.
 
     Raises UserError for a number below 1.
     """
 
-    evict_after: EvictAfter = "prompt"
-    prefill_block: int | None = None
-    decode_every: int | None = None
+    evict_after: Annotated[
+        EvictAfter, Means("prompt: the question affects the scores; context: it is read after eviction")
+    ] = "prompt"
+    prefill_block: Annotated[
+        int | None,
+        Means("a number of tokens: evict after every block of that size; later blocks attend only to what was kept"),
+    ] = None
+    decode_every: Annotated[
+        int | None, Means("a number of tokens: evict again after every so many decoded tokens; null: the cache grows")
+    ] = None
 
     def __post_init__(self) -> None:
         for name in ("prefill_block", "decode_every"):

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.lines import read_json
 from kvbench.report.output import text_to
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.setting import Means, Range, check_ranges
 
 if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to mirror
     from kvbench.report.tables.summary import Summary
@@ -74,15 +75,15 @@ class Wandb:
 
     name: str = "wandb"
     project: str = "kvbench"
-    entity: str | None = None
-    mode: Mode = "offline"
-    samples: int = 200
+    entity: Annotated[str | None, Means("null: the account's default")] = None
+    mode: Annotated[
+        Mode,
+        Means("offline: files under results.dir/wandb, for wandb sync; online; disabled. WANDB_MODE, if set, wins"),
+    ] = "offline"
+    samples: Annotated[int, Means("rows of the table of samples of each cell, at most"), Range(0, 10**9)] = 200
 
     def __post_init__(self) -> None:
-        if self.samples < 0:
-            raise UserError(
-                f"logger.samples={self.samples}: allowed: 0 or more, the rows in each cell's table of samples"
-            )
+        check_ranges(self, "logger")
         for name, value in (("project", self.project), ("entity", self.entity)):
             if value is not None and (not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:")):  # as wandb refuses
                 raise UserError(f"logger.{name}={value}: allowed: 1 to 128 characters without / \\ # ? % :")

@@ -4,10 +4,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.setting import Means
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 
@@ -104,28 +105,33 @@ class Tokens(Protocol):
 class TaskSettings:
     """Base class of tasks: the settings that define how prompts become tokens and how answers end.
 
-    chat: whether a chat template may wrap the prompt; False if the protocol sends the prompt raw.
-    truncation, max_prompt_tokens: what is removed from a prompt that is too long, and the limit. `middle` and `refuse`
-    count context and question, `left` and `right` only the context, `middle_tokens` what is read before the eviction,
-    special tokens included. `middle` truncates to the model's own limit if that
-    is smaller. null: no limit except the model's.
-    stop: texts that end an answer besides the model's stop tokens; each must be one token ("\\n").
-    min_new_tokens: tokens that an answer has at least; until then no stop token can be chosen.
-    temperature: 0 takes the most likely token; above, tokens are drawn from softmax(logits / temperature).
-    top_p: tokens are drawn from the fewest most likely ones whose probabilities reach this sum.
-    samples_per_prompt: answers drawn to each prompt.
+    truncation, max_prompt_tokens: `middle` and `refuse` count context and question, `left` and `right` only the
+    context, `middle_tokens` what is read before the eviction, special tokens included. `middle` truncates to the
+    model's own limit if that is smaller. stop: besides the model's stop tokens, and none of them before
+    `min_new_tokens`. temperature: tokens are drawn from softmax(logits / temperature).
 
     Every task raises UserError for settings with invalid values.
     """
 
-    chat: bool = True
-    truncation: Truncation = "refuse"
-    max_prompt_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    min_new_tokens: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
-    samples_per_prompt: int = 1
+    chat: Annotated[
+        bool, Means("false: the protocol sends prompts without a chat template, whatever the model has")
+    ] = True
+    truncation: Annotated[
+        Truncation,
+        Means("which part of a prompt that is too long is removed: middle (LongBench), left, right, or refuse"),
+    ] = "refuse"
+    max_prompt_tokens: Annotated[
+        int | None, Means("of context and question (middle, refuse) or of the context (left, right)")
+    ] = None
+    stop: Annotated[tuple[str, ...], Means('texts of one token that end an answer, e.g. ["\\n"]')] = ()
+    min_new_tokens: Annotated[int, Means("tokens that an answer has before it may end")] = 0
+    temperature: Annotated[
+        float, Means("0: the most likely token; above: tokens are drawn, the same for every cell of a prompt and seed")
+    ] = 0.0
+    top_p: Annotated[
+        float, Means("tokens are drawn from the fewest most likely ones whose probabilities reach this sum")
+    ] = 1.0
+    samples_per_prompt: Annotated[int, Means("answers drawn to each prompt")] = 1
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own

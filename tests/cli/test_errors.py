@@ -169,7 +169,7 @@ BAD = {
     "short lease": (["results.lease_seconds=1e-9"], 2, "results.lease_seconds=1e-09: allowed: 1 to 1000000 seconds"),
     "endless lease": (["results.lease_seconds=inf"], 2, "results.lease_seconds=inf: allowed: 1 to"),
     "threads": (["model.threads=99999"], 2, "model.threads=99999: allowed: 1 to 1024, or null"),
-    "tile": (["model.tile=1e9"], 2, "model.tile=1000000000: allowed: 1 to 4096, the cells"),
+    "tile": (["model.tile=1e9"], 2, "model.tile=1000000000: allowed: 1 to 4096 (cells"),
     "project": (
         ["logger=wandb", "logger.project='a/b'"],
         2,

@@ -76,7 +76,7 @@ def test_a_shard_that_is_none_is_refused(index: int, of: int) -> None:
             r"launcher.signals.0=SIGKILL: allowed: .*HUP",
         ),
         (lambda: Local(processes=0), "launcher.processes=0: allowed"),
-        (lambda: Local(processes=10**9), "launcher.processes=1000000000: allowed: null, or 1 to 1024"),
+        (lambda: Local(processes=10**9), "launcher.processes=1000000000: allowed: 1 to 1024, or null"),
         (lambda: Slurm(shards=10**9), "launcher.shards=1000000000: allowed: 1 to 100000"),
         (lambda: Slurm(memory_gb=float("nan")), "launcher.memory_gb=nan: allowed: 1 to 1000000"),
         (lambda: Slurm(time=1, warning_seconds=60), "must be less than launcher.time=1"),

@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support import gguf_metadata
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
+from kvbench.support.setting import Means, Range, check_ranges
 from kvbench.tasks import files
 from kvbench.tasks.data.lock import read_lock
 
@@ -72,35 +73,48 @@ class Shape:
 class ModelSpec:
     """The model settings of a cell: `path` is a folder or a hub id, `shape` the dimensions of a random model, `pulled`
     a source of `kvbench data pull` that is a model, in its folder under `root` (the setting `data.root`); with none of
-    them it is the embedded reference model. `kernels`: None for Triton on a GPU where it can run, else PyTorch; in
-    names of cells it counts as `torch`. `dtype=auto` is that of the weights; the embedded ones, stored in bfloat16, are
-    computed with in float32. `system` is the text of a system turn before the user's, in chat templates.
+    them it is the embedded reference model. In names of cells `kernels=None` counts as `torch`. The embedded weights,
+    stored in bfloat16, are computed with in float32.
 
-    These fields are not part of a cell's identity: `threads` limits the CPU threads of torch (None: torch's choice),
-    `tile` is the number of cells that decode together, `device` is cpu, cuda or cuda:1 (None: the first GPU, else the
-    CPU), `device_map=auto` spreads the layers over all GPUs, `cuda_graph=never` launches all of a decode step anew,
-    `products` are those of a float32 model on a CPU.
+    Not part of a cell's identity are `threads`, `tile`, `device`, `device_map`, `cuda_graph` and `products`.
 
     Raises UserError for values outside the allowed set.
     """
 
     name: str
-    path: str | None = None
-    revision: str | None = None
-    dtype: Dtype = "auto"
-    attention: Backend = "sdpa"
-    kernels: Kernels | None = None
-    chat: Chat = "auto"
-    system: str | None = None
-    max_length: int | None = None
-    threads: int | None = None
-    tile: int = 16
-    device: str | None = None
-    device_map: Literal["auto"] | None = None
-    cuda_graph: Literal["auto", "never"] = "auto"
-    products: CpuProducts = "auto"
+    path: Annotated[
+        str | None,
+        Means("a folder with config.json, tokenizer and safetensors, or a name on the hub; null: the embedded weights"),
+    ] = None
+    revision: Annotated[str | None, Means("of a model of the hub: a commit or a tag")] = None
+    dtype: Annotated[Dtype, Means("auto: as stored in the weights; float32, bfloat16, float16")] = "auto"
+    attention: Annotated[
+        Backend, Means("attention during prefill: sdpa, eager (written out) or flash (flash-attn on a GPU)")
+    ] = "sdpa"
+    kernels: Annotated[
+        Kernels | None,
+        Means("torch, triton, or on a GPU flash_attn or varlen; null: triton on a GPU where it can run, else torch"),
+    ] = None
+    chat: Annotated[
+        Chat, Means("a chat template is used when the tokenizer has one (auto), never, or always (required)")
+    ] = "auto"
+    system: Annotated[str | None, Means("the text of a system turn, for chat templates that have one")] = None
+    max_length: Annotated[
+        int | None, Means("tokens of prompt and answer; null: the limit of the model's configuration")
+    ] = None
+    threads: Annotated[int | None, Means("CPU threads; null: torch's default"), Range(1, MOST_THREADS)] = None
+    tile: Annotated[int, Means("cells that decode together"), Range(1, MOST_CELLS)] = 16
+    device: Annotated[str | None, Means("cpu, cuda or cuda:1; null: the first GPU, or the CPU if there is none")] = None
+    device_map: Annotated[Literal["auto"] | None, Means("auto: layers spread over all GPUs")] = None
+    cuda_graph: Annotated[
+        Literal["auto", "never"], Means("long answers are decoded by a CUDA graph if possible; never: without one")
+    ] = "auto"
+    products: Annotated[
+        CpuProducts,
+        Means("of a float32 model on a CPU: onednn, torch or mixed (torch for prompts); auto: the fastest, by timing"),
+    ] = "auto"
     shape: Shape | None = None
-    pulled: str | None = None
+    pulled: Annotated[str | None, Means("a source of kvbench data pull: its folder under data.root")] = None
     root: str | None = None
 
     def __post_init__(self) -> None:
@@ -119,12 +133,7 @@ class ModelSpec:
             raise UserError(
                 f"model.revision={self.revision}: model={self.name} has no revisions; set model.path=HUB_ID too"
             )
-        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
-            raise UserError(f"model.threads={self.threads}: allowed: 1 to {MOST_THREADS}, or null for torch's default")
-        if not 1 <= self.tile <= MOST_CELLS:
-            raise UserError(
-                f"model.tile={self.tile}: allowed: 1 to {MOST_CELLS}, the cells that decode together, e.g. 16"
-            )
+        check_ranges(self, "model")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UserError(
                 f"model.device={self.device}: allowed: cpu, cuda, cuda:1, or null for a GPU if there is one"

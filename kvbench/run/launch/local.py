@@ -7,10 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO, Annotated, Literal
 
 from kvbench.records import ResultsFolder
-from kvbench.support.errors import UserError
+from kvbench.support.setting import Means, Range, check_ranges
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
@@ -38,11 +38,13 @@ class Work:
 class Launcher:
     """What launchers derive from; by itself it leaves the work to the calling process.
 
-    name: of its settings file. signals: those that stop a run between two samples.
+    name: of its settings file.
     """
 
     name: str = "none"
-    signals: tuple[Signal, ...] = SIGNALS
+    signals: Annotated[tuple[Signal, ...], Means("each ends a process after its current sample, with exit code 75")] = (
+        SIGNALS
+    )
 
     def launch(self, work: Work) -> int | None:
         """Start the work. Returns its exit code if it has ended or is submitted, None if the caller makes the rest."""
@@ -52,16 +54,18 @@ class Launcher:
 class Local(Launcher):
     """Several processes of this machine; leases divide the sweep among them, one prefill job at a time.
 
-    processes: their number; null is one per GPU, or one per processor on a machine without GPUs. The GPUs are divided
-    among them: with fewer processes than GPUs each has several, which `model.device_map` uses.
+    The GPUs are divided among them: with fewer processes than GPUs each has several, which `model.device_map` uses.
     """
 
     name: str = "local"
-    processes: int | None = None
+    processes: Annotated[
+        int | None,
+        Means("null: one per GPU; without a GPU one per processor (then set model.threads=1)"),
+        Range(1, MOST_PROCESSES),
+    ] = None
 
     def __post_init__(self) -> None:
-        if self.processes is not None and not 1 <= self.processes <= MOST_PROCESSES:
-            raise UserError(f"launcher.processes={self.processes}: allowed: null, or 1 to {MOST_PROCESSES}")
+        check_ranges(self, "launcher")
 
     def launch(self, work: Work) -> int | None:
         """Start the processes, pass signals on to them and their stderr through, and wait for all.

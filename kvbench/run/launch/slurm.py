@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
@@ -20,20 +20,11 @@ from kvbench.records.lines import read_json
 from kvbench.run.launch.local import Launcher, Task, Work
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
+from kvbench.support.setting import Means, Range, check_ranges
 
 JOBS, LOGS = "jobs", "logs"
 COMMAND_SECONDS = 60
-BOUNDS = {
-    "gpus": (0, 1024),
-    "cpus": (1, 10**5),
-    "memory_gb": (1, 10**6),
-    "time": (1, 10**7),
-    "shards": (1, 10**5),
-    "parallel": (1, 10**5),
-    "warning_seconds": (1, 10**6),
-    "requeues": (0, 10**6),
-}
-"""The least and most that a setting can be."""
+MOST_MINUTES = 10**7
 GONE = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE"),
     *("NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "PREEMPTED", "REVOKED"),
@@ -43,36 +34,43 @@ GONE = (
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
-    """The settings of sbatch, under its own names if it has them. None leaves a setting to the cluster.
-
-    time: minutes, or as sbatch writes it: 4:00:00, 1-12. memory_gb: per node. shards: parts into which the samples of
-    each model are divided. parallel: tasks that run at the same time, at most. warning_seconds: how long before the
-    time limit a task is warned; enough for its longest sample. requeues: how often a task may be requeued. python: what
-    starts Python in a task, such as `apptainer exec --nv image.sif python`; None: this interpreter. setup: lines of
-    shell before the command. extra: other options of sbatch, by name without dashes.
-    """
+    """The settings of sbatch, under its own names if it has them. None leaves a setting to the cluster."""
 
     name: str = "slurm"
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    gpus: int = 1
-    cpus: int | None = None
-    memory_gb: float | None = None
-    time: int | str = 240
-    shards: int = 4
-    parallel: int = 16
-    warning_seconds: int = 120
-    requeues: int = 100
-    python: str | None = None
-    setup: tuple[str, ...] = ()
-    extra: dict[str, str | int | None] = field(default_factory=dict)
+    partition: Annotated[str | None, Means("null: the cluster's default, as for all of these settings")] = None
+    account: Annotated[str | None, Means("the account that is charged")] = None
+    qos: Annotated[str | None, Means("quality of service")] = None
+    gpus: Annotated[int, Means("of each task; 0: none"), Range(0, 1024)] = 1
+    cpus: Annotated[int | None, Means("of each task"), Range(1, 10**5)] = None
+    memory_gb: Annotated[float | None, Means("of each task"), Range(1, 10**6)] = None
+    time: Annotated[
+        int | str, Means("minutes, 4:00:00 or 1-12 (days-hours); a task that needs longer is requeued and goes on")
+    ] = 240
+    shards: Annotated[int, Means("parts that the samples of each model are divided into"), Range(1, 10**5)] = 4
+    parallel: Annotated[int, Means("tasks that run at the same time, at most"), Range(1, 10**5)] = 16
+    warning_seconds: Annotated[
+        int,
+        Means("SLURM warns a task (SIGUSR2) so long before its time limit; more than the longest sample takes"),
+        Range(1, 10**6),
+    ] = 120
+    requeues: Annotated[int, Means("how often a task may reach its time limit"), Range(0, 10**6)] = 100
+    python: Annotated[
+        str | None,
+        Means('what starts Python in a task, e.g. "apptainer exec --nv image.sif python"; null: this interpreter'),
+    ] = None
+    setup: Annotated[
+        tuple[str, ...],
+        Means('lines of shell before the command, e.g. ["module load cuda", "source env/bin/activate"]'),
+    ] = ()
+    extra: Annotated[
+        dict[str, str | int | None],
+        Means("other options of sbatch by name, without dashes, e.g. {constraint:h100,reservation:bench}"),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, (least, most) in BOUNDS.items():
-            value = self.minutes if name == "time" else getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise UserError(f"launcher.{name}={getattr(self, name)}: allowed: {least} to {most}")
+        check_ranges(self, "launcher")
+        if not 1 <= self.minutes <= MOST_MINUTES:
+            raise UserError(f"launcher.time={self.time}: allowed: 1 to {MOST_MINUTES} minutes")
         if self.warning_seconds >= self.minutes * 60:
             raise UserError(
                 f"launcher.warning_seconds={self.warning_seconds} must be less than launcher.time={self.time} "

@@ -1,0 +1,52 @@
+"""What a dataclass says of its settings, as annotations of its fields: help, lists and complaints are made from them.
+
+processes: Annotated[int | None, Means("null: one per GPU"), Range(1, 1024)] = None
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from kvbench.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a setting is, in a few words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the most that a number can be."""
+
+    least: int
+    most: int
+
+
+@cache
+def meanings(target: type) -> dict[str, str]:
+    """What the fields of a class mean, for those that say so."""
+    return {name: note.text for name, hint in _hints(target) for note in hint.__metadata__ if isinstance(note, Means)}
+
+
+def check_ranges(settings: Any, group: str) -> None:
+    """Raise UserError for the first number of a dataclass that is outside its range; null passes."""
+    for name, hint in _hints(type(settings)):
+        value = getattr(settings, name)
+        for note in hint.__metadata__:
+            if isinstance(note, Range) and isinstance(value, (int, float)) and not note.least <= value <= note.most:
+                null = ", or null" if NoneType in get_args(hint.__origin__) else ""
+                meaning = meanings(type(settings)).get(name, "")
+                raise UserError(
+                    f"{group}.{name}={value}: allowed: {note.least} to {note.most}{null}{meaning and f' ({meaning})'}"
+                )
+
+
+@cache
+def _hints(target: type) -> list[tuple[str, Any]]:
+    """The annotated fields of a class and its bases."""
+    hints = get_type_hints(target, include_extras=True)
+    return [(name, hint) for name, hint in hints.items() if hasattr(hint, "__metadata__")]

@@ -1,0 +1,65 @@
+"""Settings that say on their fields what they mean and what they can be: lists, help and complaints read the fields."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.config.compose import class_of, combinations, options
+from kvbench.config.overrides import parse
+from kvbench.eviction.schedule import Schedule
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.support import paths
+from kvbench.support.errors import UserError
+from kvbench.support.setting import Means, Range, check_ranges, meanings
+
+
+@dataclass(frozen=True)
+class Base:
+    width: Annotated[int, Means("pairs at once"), Range(1, 8)] = 4
+    plain: int = 0
+
+
+@dataclass(frozen=True)
+class Derived(Base):
+    most: Annotated[float | None, Range(0, 10)] = None
+
+
+def test_fields_of_a_class_and_its_bases_say_what_they_mean() -> None:
+    assert meanings(Derived) == {"width": "pairs at once"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (Derived(width=0), r"part\.width=0: allowed: 1 to 8 \(pairs at once\)$"),
+        (Derived(most=10.5), r"part\.most=10\.5: allowed: 0 to 10, or null$"),
+        (Derived(most=float("nan")), r"part\.most=nan: allowed: 0 to 10, or null$"),
+    ],
+)
+def test_a_complaint_names_the_range_and_the_meaning_of_a_field(settings: Derived, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        check_ranges(settings, "part")
+    check_ranges(Derived(width=8, most=0), "part")
+
+
+@pytest.mark.parametrize("group", ["model", "launcher", "logger"])
+def test_files_hold_values_and_classes_say_what_each_setting_means(group: str) -> None:
+    for path in (paths.conf() / group).rglob("*.yaml"):
+        assert [line for line in path.read_text("utf-8").splitlines() if " # " in line and line[0] != "#"] == []
+    for name in options(group):
+        (tree,) = combinations(parse([f"{group}={name}"]))
+        said = {"_target_", "name", "root", "shape", "project", *meanings(class_of(group, tree[group]))}
+        assert set(tree[group]) <= said, name
+
+
+def test_a_list_and_the_help_of_a_run_say_what_fields_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "models", "hf", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    comments = {setting["key"]: setting["comment"] for setting in listed["settings"]}
+    assert comments["model.tile"] == meanings(ModelSpec)["tile"] == "cells that decode together"
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert meanings(Schedule)["evict_after"].split(";")[0] in shown and "cells that decode together" in shown
