@@ -1,5 +1,9 @@
-"""The words of a command line, read by Hydra's grammar: which setting, which values. Nothing is composed here."""
+r"""The words of a command line, read by Hydra's grammar: which setting, which values. Nothing is composed here.
 
+One thing is added to the grammar: in double quotes \n is a line end, as in YAML; in single quotes it is two characters.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -7,6 +11,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override as HydraOverride
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
 from kvbench.support.errors import UserError
@@ -14,6 +19,9 @@ from kvbench.support.errors import UserError
 GROUPS = ("model", "task", "policy", "score", "launcher", "logger")
 MOST_VALUES = 100_000
 """Values that a range may list."""
+QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)
+BARE = re.compile(r"""[^\s'"\\=]+|\{.*\}|\[.*\]""")
+"""Texts that need no quotes on a command line; parts and lists may be given as texts."""
 FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes", "score.host.name")
 """Settings that only a file of `conf` may set: another value would make its rows lie."""
 
@@ -74,7 +82,7 @@ def _as_score(override: Override, named: bool) -> Override:
 
 
 def written(value: Any) -> str:
-    """A value as it is written on a command line."""
+    r"""A value as it is written on a command line: a text with blanks in quotes, its line ends as \n."""
     match value:
         case None:
             return "null"
@@ -84,11 +92,26 @@ def written(value: Any) -> str:
             return "{" + ",".join(f"{key}:{written(inner)}" for key, inner in value.items()) + "}"
         case list() | tuple():
             return f"[{','.join(map(written, value))}]"
+        case str() if not BARE.fullmatch(value):
+            if "\\" in value:
+                return QuotedString(value, Quote.single).with_quotes()
+            return QuotedString(value, Quote.double).with_quotes().replace("\n", r"\n")
     return str(value)
 
 
+def _with_line_ends(word: str) -> str:
+    r"""A word with a line end for each \n in its double quotes."""
+
+    def ends(quoted: re.Match[str]) -> str:
+        if quoted[0].startswith("'"):
+            return quoted[0]
+        return re.sub(r"\\(.)", lambda pair: "\n" if pair[1] == "n" else pair[0], quoted[0], flags=re.DOTALL)
+
+    return QUOTED.sub(ends, word)
+
+
 def _parse_word(word: str) -> Override:
-    override = _read(word)
+    override = _read(_with_line_ends(word))
     key = override.get_key_element()
     if not key:
         raise UserError(f"cannot read {word!r}: the name of the setting is missing; write key=value")
@@ -100,7 +123,8 @@ def _parse_word(word: str) -> Override:
         )
     values = _values(override)
     if key in GROUPS:
-        return Override(word, key, tuple(Value(name, name) for name in map(written, (each.read for each in values))))
+        names = (value.read if isinstance(value.read, str) else written(value.read) for value in values)
+        return Override(word, key, tuple(Value(name, name) for name in names))
     for setting in sorted({key, *(inner for value in values for inner in _settings_in(key, value.read))}):
         if setting.rpartition(".")[2] == "_target_" or setting in FIXED:
             raise UserError(

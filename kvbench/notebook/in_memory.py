@@ -3,7 +3,8 @@
     answers = kvbench.generate(model, "A long text ...", tokenizer, policy=["full", "snapkv"], budget=0.1)
 
 Settings have the names and values of the command line; a list stands for several values, `**{"policy.window": 32}` sets
-what has a dot. Afterwards the model is as it was. `run` is `kvbench run`, with the rows as a pandas frame.
+what has a dot. In a list, what cannot be done is a `Failure` in its place, and the others are not lost. Afterwards the
+model is as it was. `run` is `kvbench run`, with the rows as a pandas frame.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,22 @@ TILE = 16
 
 
 @dataclass(frozen=True, repr=False)
+class Failure:
+    """Why a combination of a list has no result, such as a budget below the protected tokens.
+
+    policy, score, budget: as in the columns of rows.
+    """
+
+    policy: str
+    score: str | None
+    budget: str
+    error: str
+
+    def __repr__(self) -> str:
+        return f"{_named(self)}: {self.error}"
+
+
+@dataclass(frozen=True, repr=False)
 class Evicted:
     """What a policy left of the cache of a prompt.
 
@@ -60,8 +77,7 @@ class Evicted:
     cache: KVCache | PackedCache
 
     def __repr__(self) -> str:
-        score = "" if self.score is None else f" {self.score}"
-        return f"{self.policy}{score}, budget {self.budget}, kept {self.kept_fraction:.1%}"
+        return f"{_named(self)}, kept {self.kept_fraction:.1%}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,17 +101,20 @@ def evict(
     budget: Any = 0.1,
     **settings: Any,
 ) -> Any:
-    """Read a prompt once and evict: an `Evicted`, or a list of them if a setting lists values.
+    """Read a prompt once and evict: an `Evicted`, or a list of them if a setting lists values, with a `Failure` for
+    each combination that cannot be.
 
-    Raises UserError for a setting that is not allowed, a model in training mode and one that cannot be read.
+    Raises UserError for a setting that is not allowed, a model in training mode, one that cannot be read, and where
+    nothing can be evicted.
     """
     cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
-    prompt = _prompt(ids, None, tokenizer)
+    prompt, results = _prompt(ids, None, tokenizer), _refused(cells)
     with _attached(model, tokenizer, len(cells)) as loaded:
-        evicted = {
-            cell: _evicted(cache) for _, caches in _compressed(loaded, prompt, cells) for cell, cache in caches.items()
-        }
-    return [evicted[cell] for cell in cells] if several else evicted[cells[0]]
+        for _, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
+            results |= {
+                cell: cache if isinstance(cache, Failure) else _evicted(cache) for cell, cache in caches.items()
+            }
+    return _listed(results, cells, several)
 
 
 def generate(
@@ -110,7 +129,7 @@ def generate(
     budget: Any = 0.1,
     **settings: Any,
 ) -> Any:
-    """Evict as `evict` does and answer greedily: an `Answer`, or a list of them if a setting lists values.
+    """Evict as `evict` does and answer greedily: an `Answer`, or a list as `evict` returns.
 
     question: read after the eviction, which then does not depend on it. Raises UserError as `evict` does, and for a
     prompt and answer that are longer than the model reads.
@@ -118,24 +137,30 @@ def generate(
     if max_new_tokens < 1:
         raise UserError(f"max_new_tokens={max_new_tokens}: allowed: 1 or more")
     cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
-    prompt, answers = _prompt(ids, question, tokenizer), {}
+    prompt, results = _prompt(ids, question, tokenizer), _refused(cells)
     question_ids = torch.tensor(prompt.question) if prompt.question else None
     with _attached(model, tokenizer, len(cells)) as loaded:
         engine, tokens = loaded.engine, prompt.tokens + max_new_tokens
         if tokens > loaded.max_length:
             raise UserError(f"prompt and answer have {tokens} tokens, but the model reads at most {loaded.max_length}")
         engine.check_length(len(prompt.context), len(prompt.question) + max_new_tokens - 1)
-        for timed, caches in _compressed(loaded, prompt, cells):
-            evicted = {cell: _evicted(cache) for cell, cache in caches.items()}
-            batch = batch_of(engine, list(caches.values()), len(prompt.question) + max_new_tokens)
+        for timed, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
+            results |= {cell: cache for cell, cache in caches.items() if isinstance(cache, Failure)}
+            able = {cell: cache for cell, cache in caches.items() if isinstance(cache, CompressedCache)}
+            if not able:
+                continue
+            evicted = {cell: _evicted(cache) for cell, cache in able.items()}
+            batch = batch_of(engine, list(able.values()), len(prompt.question) + max_new_tokens)
+            del able, caches  # a cache is freed as soon as the batch has its copy
             generations = engine.generate(timed.prefilled, batch, loaded.stop, question=question_ids)
-            for index, (cell, answer) in enumerate(zip(caches, generations, strict=True)):
-                failure = BROKEN.format(len(answer.ids)) if answer.broken else batch.failures.get(index)
-                if failure is not None:
-                    raise UserError(f"{cell.policy_label}: {failure}")
+            for index, (cell, answer) in enumerate(zip(evicted, generations, strict=True)):
+                error = BROKEN.format(len(answer.ids)) if answer.broken else batch.failures.get(index)
+                if error is not None:
+                    results[cell] = _failure(cell, error)
+                    continue
                 text = None if tokenizer is None else tokenizer.decode(answer.ids, skip_special_tokens=True)
-                answers[cell] = Answer(**vars(evicted[cell]), ids=list(answer.ids), text=text)
-    return [answers[cell] for cell in cells] if several else answers[cells[0]]
+                results[cell] = Answer(**vars(evicted[cell]), ids=list(answer.ids), text=text)
+    return _listed(results, cells, several)
 
 
 def run(*words: str, **settings: Any) -> Any:
@@ -184,9 +209,40 @@ def _cells(**settings: Any) -> tuple[list[Cell], bool]:
             raise UserError(f"{override.text}: not for a model in memory; allowed: settings of {', '.join(ROOTS)}")
     built = Cells()
     cells = list({repr(cell): cell for cell in map(built.cell, combinations(overrides))}.values())
-    for cell in cells:
-        cell.check()
     return cells, len(cells) > 1 or any(isinstance(value, (list, tuple)) for value in settings.values())
+
+
+def _refused(cells: Sequence[Cell]) -> dict[Cell, Any]:
+    """The failures of cells that no prompt can be evicted for. Raises UserError if that is all of them."""
+    failures = {cell: error for cell in cells if (error := _error(cell)) is not None}
+    if len(failures) == len(cells):
+        raise failures[cells[0]]
+    return {cell: _failure(cell, str(error)) for cell, error in failures.items()}
+
+
+def _error(cell: Cell) -> ValueError | None:
+    try:
+        cell.check()
+    except ValueError as error:
+        return error
+    return None
+
+
+def _failure(cell: Cell, error: str) -> Failure:
+    return Failure(cell.policy_label, cell.score_label, str(cell.budget), error)
+
+
+def _listed(results: Mapping[Cell, Any], cells: Sequence[Cell], several: bool) -> Any:
+    """The results of the cells, or that of the only one. Raises UserError if nothing but failures is left."""
+    failures = [results[cell] for cell in cells if isinstance(results[cell], Failure)]
+    if len(failures) == len(cells):
+        raise UserError(f"{failures[0].policy}: {failures[0].error}")
+    return [results[cell] for cell in cells] if several else results[cells[0]]
+
+
+def _named(result: Failure | Evicted) -> str:
+    score = "" if result.score is None else f" {result.score}"
+    return f"{result.policy}{score}, budget {result.budget}"
 
 
 @contextmanager
@@ -204,18 +260,24 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
 
 def _compressed(
     model: LoadedModel, prompt: Prompt, cells: Sequence[Cell]
-) -> Iterator[tuple[TimedPrefill, dict[Cell, CompressedCache]]]:
+) -> Iterator[tuple[TimedPrefill, dict[Cell, CompressedCache | Failure]]]:
     """The evicted caches of cells that can decode together, with their prefill, which all share that can."""
 
     def reading(cell: Cell) -> str:
         at_once = cell.score.inputs.hidden_states == "prompt"
         return repr(cell) if cell.schedule.prefill_block is not None else str(at_once)
 
+    def compressed(cell: Cell, shared: SharedPrefill) -> CompressedCache | Failure:
+        try:
+            return evict_cell(model, cell, shared)
+        except ValueError as error:
+            return _failure(cell, str(error))
+
     for alike in grouped(cells, reading).values():
         timed = prefill(model, {0: prompt}, alike)
         shared = SharedPrefill(timed.prefilled.cache, prompt, alike)
         for together in batches([(cell, 0) for cell in alike], model.engine.tile):
-            yield timed, {cell: evict_cell(model, cell, shared) for cell, _ in together}
+            yield timed, {cell: compressed(cell, shared) for cell, _ in together}
 
 
 def _evicted(compressed: CompressedCache) -> Evicted:

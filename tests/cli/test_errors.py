@@ -57,7 +57,7 @@ BAD = {
     "budget null": (["budget=null"], 2, "budget=null is not a number"),
     "policy null": (["policy=null"], 2, "unknown policy null: "),
     "no folder": (["results.dir=null"], 2, "results.dir=null: allowed: a folder, such as results/runs"),
-    "empty folder": (["results.dir="], 2, "results.dir=: allowed: a folder"),
+    "empty folder": (["results.dir="], 2, 'results.dir="": allowed: a folder'),
     "folders in a list": (["results.dir=[a,b]"], 2, "results.dir=[a,b]: allowed: a folder"),
     "results": (["results=null"], 2, "results=null: allowed: results.dir=FOLDER"),
     "equals": (["results.dir=a=b"], 2, "a value with = ( or , is quoted: 'results.dir=\"a=b\"'"),

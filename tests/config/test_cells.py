@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from kvbench.config import cells, compose
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
-from kvbench.config.overrides import parse
+from kvbench.config.overrides import parse, written
+from kvbench.eviction.scores.kvzip import KVzip
 from kvbench.run.plan import Cell
 
 SWEEP = (
@@ -90,6 +91,29 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
         assert len({cell.id for cell in swept_cells}) == 4 * len(budgets)
         work.append(dict(counts))
     assert work[0] == work[1] and min(work[0].values()) > 0 and len(work[0]) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["\n\nRepeat it, exactly.", 'it\'s "so"', "a\\nb", "a\\nb\nc", "end\\", " ", "", "x=1"]
+)
+def test_a_text_that_is_written_is_read_again(text: str) -> None:
+    word = f"score.repeat_prompt={written(text)}"
+    (cell,) = cells_of(["policy=kvzip", word])
+    assert cell.score == KVzip(repeat_prompt=text)
+    assert [each.score for each in cells_of(["policy=kvzip", f"{word},other"])] == [
+        cell.score,
+        KVzip(repeat_prompt="other"),
+    ]
+
+
+def test_line_ends_are_escapes_in_double_quotes_only() -> None:
+    """The default of the file, typed: the same cell. In single quotes a backslash is itself, as in YAML."""
+    (default,) = cells_of(["policy=kvzip"])
+    (typed,) = cells_of(["policy=kvzip", r'score.repeat_prompt="\n\nRepeat the previous context exactly."'])
+    assert typed.id == default.id
+    double, single = cells_of(["policy=kvzip", r"""score.repeat_prompt="\nA",'\nA'"""])
+    assert (double.score, single.score) == (KVzip(repeat_prompt="\nA"), KVzip(repeat_prompt=r"\nA"))
+    assert double.score_label == r'kvzip repeat_prompt="\nA"'  # one line, and a setting to copy
 
 
 def test_a_setting_that_is_missing_is_asked_for() -> None:

@@ -80,6 +80,28 @@ def test_several_policies_share_a_prefill(monkeypatch: pytest.MonkeyPatch) -> No
     assert listed.ids == answers[1].ids
 
 
+@pytest.mark.parametrize("budget", [[9, 32, 67], [0.15, 32, 67]])
+def test_a_budget_that_cannot_be_does_not_lose_the_others(budget: list[float]) -> None:
+    """Refused before the prompt is read (9 pairs), or when it is known (9 of 61 tokens)."""
+    model, tight = tiny("llama"), {"policy.window": 8, "policy.recent": 10}
+    failure, *evicted = library.evict(model, PROMPT, budget=budget, **tight)
+    assert [result.budget for result in (failure, *evicted)] == list(map(str, budget))
+    assert "cannot hold the 10 protected tokens" in failure.error and f" attn, budget {budget[0]}: " in str(failure)
+    assert [set(result.kept.lengths) for result in evicted] == [{(32, 32)}, {(61, 61)}]
+    failed, *answers = library.generate(model, PROMPT, budget=budget, max_new_tokens=3, **tight)
+    alone = [library.generate(model, PROMPT, budget=each, max_new_tokens=3, **tight).ids for each in budget[1:]]
+    assert failed == failure and [answer.ids for answer in answers] == alone
+    with pytest.raises(ValueError, match="protected tokens"):
+        library.evict(model, PROMPT, budget=budget[:1] * 2, **tight)
+
+
+def test_texts_have_line_ends() -> None:
+    tokenizer, text = of_bytes(begin=True), "\n\nRepeat it, exactly."
+    model = tiny("llama", vocab_size=len(tokenizer))
+    evicted = library.evict(model, PROMPT, tokenizer, policy="kvzip", **{"score.repeat_prompt": text})
+    assert evicted.score == r'kvzip repeat_prompt="\n\nRepeat it, exactly."'
+
+
 def test_a_question_is_read_after_the_eviction() -> None:
     model = tiny("llama")
     whole = library.generate(model, PROMPT, policy="full", max_new_tokens=5)
