@@ -39,8 +39,8 @@ KEPT = (105, 60, 15)
 
 
 def ratio(tokens: int, pairs: int) -> float:
-    """The compression ratio that makes kvpress keep so many pairs, half a pair away from where it rounds."""
-    return 1 - (pairs + 0.5) / tokens
+    """The compression ratio that makes kvpress keep so many pairs, a billionth above where it rounds."""
+    return 1 - pairs / tokens - 1e-9
 
 
 def stand_in(kvpress: Any) -> None:

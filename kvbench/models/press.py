@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.budget import Budget, parse_budget
+from kvbench.eviction.budget import Budget, Fraction, parse_budget
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.models.loading.architecture import refused
 from kvbench.support.errors import MissingFile, UserError
@@ -37,6 +38,8 @@ EVERY_BUDGET = (
     *("KVzapPress", "SnapKVPress", "TOVAPress", "PyramidKVPress", "FinchPress", "NonCausalAttnPress"),
 )
 """Presses whose scores do not depend on `compression_ratio`, so that one ranking serves all budgets."""
+COUNTING = ("StreamingLLMPress", "CriticalKVPress")
+"""Presses that count pairs by `compression_ratio`; to all others it is a number in a formula."""
 LATE = {"FinchPress": {"window_size": int}}
 """Fields that no constructor takes: kvpress sets them in hooks of its own."""
 REFUSED: dict[str, str] = refused()["presses"]
@@ -102,8 +105,8 @@ class Press(Score):
         devices = [keys.device] if keys.device.type == "cuda" else []
         try:
             press = self._of_model(call.model) if call and call.model else self._build()
-            if self.budget is not None:  # half a pair away from where kvpress rounds
-                press.compression_ratio = max(0.0, 1 - (parse_budget(self.budget).of(tokens) + 0.5) / tokens)
+            if self.budget is not None:
+                press.compression_ratio = self._ratio(parse_budget(self.budget), tokens)
             with torch.random.fork_rng(devices), _module(layer, call) as module:
                 torch.manual_seed(self.seed + layer.index)
                 scores = press.score(module, *arrays, named)
@@ -122,6 +125,13 @@ class Press(Score):
         if not scores.isfinite().all() and all(layer.finite):  # otherwise the cache is to blame
             raise UserError(f"{where} returns NaN or inf, allowed: finite numbers, the highest for the best pairs")
         return scores[0].float()
+
+    def _ratio(self, budget: Budget, tokens: int) -> float:
+        """The `compression_ratio` of a budget; for a press that counts, half a pair from where it rounds."""
+        if self.press in COUNTING:
+            return max(0.0, 1 - (budget.of(tokens) + 0.5) / tokens)
+        share = budget.share if isinstance(budget, Fraction) else Decimal(budget.pairs) / tokens
+        return max(0.0, float(1 - share))
 
     def _of_model(self, model: Any) -> Any:
         """The press with what it loads for a model, once per model."""

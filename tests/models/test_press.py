@@ -65,7 +65,15 @@ def test_a_press_is_given_what_kvpress_documents(family: str) -> None:
         assert torch.equal(cos, expected[0]) and torch.equal(sin, expected[1])
         for given, held in zip((seen["keys"], seen["values"]), layer.dense, strict=True):
             assert torch.equal(given[0], held) and given.data_ptr() != held.data_ptr()
-        assert int(61 * (1 - seen["ratio"])) == 20
+        assert seen["ratio"] == pytest.approx(1 - 20 / 61)
+
+
+@pytest.mark.parametrize(("budget", "ratio"), [("0.1", 0.9), ("0.35", 0.65), ("1.0", 0.0), ("61", 0.0), ("90", 0.0)])
+def test_a_press_reads_the_ratio_that_a_user_of_kvpress_would_write(budget: str, ratio: float) -> None:
+    """Not that of the pairs that a prompt rounds it to: a tenth of 61 tokens is 6."""
+    presses.SEEN.clear()
+    read(tiny("llama"), own("Watching").of_budget(parse_budget(budget)))
+    assert {seen["ratio"] for seen in presses.SEEN} == {ratio}
 
 
 def test_scores_that_read_the_cache_need_no_pass_of_their_own() -> None:
