@@ -12,9 +12,11 @@ run_math.py in R-KV, without a chat template there.
 
 import atexit
 import multiprocessing
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from multiprocessing.pool import Pool
 from typing import Literal
 
@@ -26,6 +28,8 @@ from kvbench.tasks.task import Sample, Tokens
 SECONDS = 20.0
 """The time limit of a comparison: sympy may compute without end."""
 VERSION = "0.9.0"  # of math-verify
+LAST_POINT = re.compile(r"(?<!\.)\.\s*$")
+PERCENT = re.compile(r"(.*?)\s*\\?%\s*", re.DOTALL)
 PROMPTS = {
     "boxed": ("", "\nPlease reason step by step, and put your final answer within \\boxed{}."),
     "rkv": (
@@ -45,7 +49,7 @@ class MathProblems(jsonl.RowTask):
     file: str
     max_new_tokens: int
     prompt: Prompt = "boxed"
-    version = "math.1"  # names the protocol; `data_sha256` names the rows
+    version = "math.2"  # names the protocol; `data_sha256` names the rows
     metric = "boxed_value"
     context_length = None  # rows have their own lengths
 
@@ -71,7 +75,11 @@ class MathProblems(jsonl.RowTask):
 
 
 def boxed(answer: str) -> str | None:
-    """What the last `\\boxed{...}` of an answer holds, braces balanced as in LaTeX; None if none closes."""
+    """What the last `\\boxed{...}` of an answer holds, braces balanced as in LaTeX; None if none closes.
+
+    Of several boxes the last counts, as for MATH's own grader (`last_boxed_only_string`): earlier ones are of steps, and
+    a model that corrects itself boxes again.
+    """
     start = answer.rfind("\\boxed{")
     if start < 0:
         return None
@@ -90,11 +98,15 @@ def same_value(prediction: str, reference: str) -> float:
     math-verify (numbers, fractions, tuples, sets, intervals, symbolic expressions). 0 without a box, and if the
     comparison takes longer than `SECONDS`.
 
+    A full stop at the end says nothing. A percentage equals the fraction and, as for MATH's own grader, the number
+    before the sign. A list without parentheses equals the tuple in the same order.
+
     Raises UserError if math-verify is not installed at its pinned version.
     """
     value = boxed(prediction)
     if value is None:
         return 0.0
+    value, reference = (LAST_POINT.sub("", text) for text in (value, reference))
     if "".join(value.split()) == "".join(reference.split()):
         return 1.0
     try:
@@ -110,7 +122,21 @@ def equal(value: str, reference: str) -> bool:
     pinned("math-verify", VERSION, "math_verify")
     from math_verify import parse, verify
 
-    return verify(parse(f"\\boxed{{{reference}}}"), parse(f"\\boxed{{{value}}}"))
+    percent = [PERCENT.fullmatch(text) for text in (reference, value)]
+    references, values = [reference], [value]
+    if percent[0] and percent[1]:
+        references, values = [percent[0][1]], [percent[1][1]]
+    elif percent[0]:
+        references = _readings(percent[0][1])
+    elif percent[1]:
+        values = _readings(percent[1][1])
+    pairs = product(references, values)
+    return any(verify(parse(f"\\boxed{{{expected}}}"), parse(f"\\boxed{{{given}}}")) for expected, given in pairs)
+
+
+def _readings(number: str) -> list[str]:
+    """What a percentage stands for: its number, and a hundredth of it."""
+    return [number, f"\\frac{{{number}}}{{100}}"]
 
 
 def check_package() -> None:

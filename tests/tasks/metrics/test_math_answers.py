@@ -43,10 +43,28 @@ def test_the_last_box_counts_with_balanced_braces(answer: str, value: str | None
         ("(1, 2)", "(2, 1)", 0),
         ("", "7", 0),
         ("nonsense }{", "7", 0),
+        ("204.", "204", 1),
+        ("204", "204.", 1),
+        (r"\text{C}.", r"\text{C}", 1),
+        ("2.", "20", 0),
+        (r"75\%", r"\frac{3}{4}", 1),
+        ("75%", "0.75", 1),
+        (r"75 \%", "75", 1),
+        ("0.75", r"75\%", 1),
+        (r"75\%", r"75.0\%", 1),
+        (r"75\%", r"0.75\%", 0),
+        ("75", r"\frac{3}{4}", 0),
+        (r"3,\frac{\pi}{2}", r"\left( 3, \frac{\pi}{2} \right)", 1),
+        (r"\frac{\pi}{2},3", r"\left( 3, \frac{\pi}{2} \right)", 0),
     ],
 )
 def test_equal_values_are_equal_however_they_are_written(value: str, reference: str, score: float) -> None:
     assert same_value(rf"Thus \boxed{{{value}}}", reference) == score
+
+
+def test_of_two_boxes_the_last_counts() -> None:
+    assert [same_value(r"\boxed{7}, no: \boxed{8}.", number) for number in ("7", "8")] == [0, 1]
+    assert same_value(r"\boxed{3}, \boxed{\frac{\pi}{2}}", r"\left( 3, \frac{\pi}{2} \right)") == 0
 
 
 def test_no_box_is_no_answer() -> None:
