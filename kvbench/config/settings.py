@@ -32,6 +32,7 @@ ALLOWED = {
     "policy.window": "an integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
     "policy.window_skips": "an integer such as 0, or template",
     "policy.recent": "an integer such as 16, question, or a part such as {part:0.05,of:budget}",
+    "model.template_kwargs": "auto, or arguments of the chat template such as {enable_thinking:false}",
     "schedule": "its settings, such as schedule.evict_after=prompt",
 }
 """What can be written where pydantic's own words say nothing to a user."""
@@ -178,7 +179,7 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     names = (group, *(n for n in places if n not in members and not n.startswith("literal[") and not n[:1].isupper()))
     setting = ".".join(names[:2])
     if setting in ("policy.order", "policy.window", "policy.window_skips", "policy.recent") or (
-        setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type")
+        setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type", "dict_type")
     ):
         return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {ALLOWED[setting]}"
     message = first["msg"].partition(", unable to ")[0].replace("Input should be", "allowed:")

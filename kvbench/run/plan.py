@@ -19,7 +19,7 @@ from kvbench.eviction.incremental import check_steps, even
 from kvbench.eviction.policy import QUESTION, TEMPLATE, Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
-from kvbench.models.loading.spec import ModelSpec, has_chat_template
+from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
 from kvbench.run.code import Code, code_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -68,11 +68,16 @@ def describe_task(task: Task) -> Description:
 
 @lru_cache
 def describe_model(spec: ModelSpec) -> Description:
-    """A model by the bytes of its files rather than its path: a folder that moves keeps its rows."""
+    """A model by the bytes of its files rather than its path: a folder that moves keeps its rows.
+
+    Arguments of a chat template are named where there are some.
+    """
     source, place = ("name", "path", "pulled", "root", "revision"), ("threads", "tile", "device", "device_map")
-    elsewhere = (*source, *place, "cuda_graph", "products")
+    elsewhere = (*source, *place, "cuda_graph", "products", "template_kwargs")
     description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
     description["kernels"] = spec.kernels or "torch"  # the default may run others on a GPU, as the environment says
+    if arguments := template_arguments(spec):
+        description["template_kwargs"] = arguments
     return description | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
 
 

@@ -77,8 +77,8 @@ class MathProblems(jsonl.RowTask):
 def boxed(answer: str) -> str | None:
     """What the last `\\boxed{...}` of an answer holds, braces balanced as in LaTeX; None if none closes.
 
-    Of several boxes the last counts, as for MATH's own grader (`last_boxed_only_string`): earlier ones are of steps, and
-    a model that corrects itself boxes again.
+    Of several boxes the last counts, as for MATH's own grader (`last_boxed_only_string`): earlier ones are of steps,
+    and a model that corrects itself boxes again.
     """
     start = answer.rfind("\\boxed{")
     if start < 0:

@@ -1,10 +1,13 @@
 """Chat templates: what is around the user's words, where the context ends, and what does not depend on the day."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvbench.models.prompts.chat import after_answer, check_chat, render, split, uses_template
+from kvbench.models.loading.spec import ModelSpec, template_arguments
+from kvbench.models.prompts.chat import after_answer, around, check_chat, give_arguments, render, split, uses_template
+from kvbench.run.plan import describe_model
 from kvbench.tasks.task import Sample, Turn
 from tests.models.tokenizers import TURNS, of_bytes
 
@@ -60,6 +63,63 @@ def test_a_template_that_rewrites_the_prompt_cannot_be_split() -> None:
 )
 def test_a_prompt_does_not_depend_on_the_day(template: str) -> None:
     assert render(of_bytes(template=template), None, "Hi.") == "26 Jul 2024 Hi."
+
+
+THINKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+"""As Qwen3's: an empty thought begins the answer if the model may not think."""
+ASKED, THOUGHT = "<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\n", "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "end"), [({}, ""), ({"enable_thinking": False}, THOUGHT), ({"enable_thinking": True}, "")]
+)
+def test_arguments_reach_the_template_wherever_it_is_rendered(given: dict[str, Any], end: str) -> None:
+    tokenizer = of_bytes(template=THINKS)
+    give_arguments(tokenizer, given)
+    assert render(tokenizer, None, "Hi.") == ASKED + end
+    assert around(tokenizer, None)[1] == f"<|im_end|>\n<|im_start|>assistant\n{end}"
+    assert "".join(split(tokenizer, None, "H", "i.")) == ASKED + end
+    assert after_answer(tokenizer, None, "Who?").endswith(f"Who?<|im_end|>\n<|im_start|>assistant\n{end}")
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "message"),
+    [
+        (THINKS, "enable_thought", "names enable_thought, which is no variable of the model's chat template"),
+        (THINKS, "messages", "names messages, which is no variable"),
+        (None, "enable_thinking", "names enable_thinking, but the tokenizer has no chat template: use auto"),
+    ],
+)
+def test_arguments_that_change_nothing_are_refused(template: str | None, name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"model\.template_kwargs {message}"):
+        give_arguments(of_bytes(template=template), {name: False})
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "arguments"),
+    [
+        (THINKS, {}, {"enable_thinking": False}),
+        (THINKS, {"template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True}),
+        (THINKS, {"template_kwargs": {}}, {}),
+        (THINKS, {"chat": "never"}, {}),
+        (TURNS, {}, {}),
+    ],
+)
+def test_thinking_is_off_by_default_and_in_the_name_of_a_cell(
+    template: str, settings: dict[str, Any], arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    """As in kvpress and KVzip; models without the variable keep the names of their cells."""
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "chat_template.jinja").write_text(template)
+    spec = ModelSpec("hf", str(tmp_path), **settings)
+    assert template_arguments(spec) == arguments
+    assert describe_model(spec).get("template_kwargs", {}) == arguments
+    assert ("template_kwargs" in describe_model(spec)) == bool(arguments)
 
 
 REFUSING = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system turn here') }}{% endif %}" + TURNS

@@ -32,9 +32,9 @@ from kvbench.models.loading.architecture import (
 )
 from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.products import chosen_products, half_is_slower
-from kvbench.models.loading.spec import Backend, ModelSpec, Shape
+from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
 from kvbench.models.prefill import Attend
-from kvbench.models.prompts.chat import check_chat, check_ends, uses_template
+from kvbench.models.prompts.chat import check_chat, check_ends, give_arguments, uses_template
 from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError, is_panic
 from kvbench.support.quantity import shortened
@@ -110,6 +110,7 @@ def model_info(spec: ModelSpec) -> ModelInfo:
     if spec.shape is not None and len(tokenizer) > text_config(config).vocab_size:
         least = f"the {len(tokenizer)} tokens of the embedded tokenizer, whose ids are used as they are"
         raise UserError(f"model.shape.config.vocab_size={text_config(config).vocab_size} is less than {least}")
+    give_arguments(tokenizer, template_arguments(spec))
     if spec.is_real and uses_template(tokenizer, spec.chat):
         check_ends(tokenizer, spec.system, where)
     check_chat(tokenizer, spec.chat, spec.system)

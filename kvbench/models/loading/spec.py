@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +29,9 @@ CpuProducts = Literal["auto", "onednn", "torch", "mixed"]
 """Products of a float32 model on a CPU, see `kvbench.models.linear_layers`; `auto`: the fastest, by timing."""
 Chat = Literal["auto", "never", "required"]
 """Whether prompts use the tokenizer's chat template: if there is one, never, or always."""
+
+THINKING = "enable_thinking"
+"""The variable of chat templates that says whether a model may think; kvpress and KVzip turn it off."""
 
 TOKENIZER = (
     *("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json"),
@@ -99,6 +102,10 @@ class ModelSpec:
         Chat, Means("a chat template is used when the tokenizer has one (auto), never, or always (required)")
     ] = "auto"
     system: Annotated[str | None, Means("the text of a system turn, for chat templates that have one")] = None
+    template_kwargs: Annotated[
+        dict[str, Any] | Literal["auto"],
+        Means("of the chat template; auto: {enable_thinking:false} where it has that, as kvpress and KVzip"),
+    ] = field(default="auto", hash=False)
     max_length: Annotated[
         int | None, Means("tokens of prompt and answer; null: the limit of the model's configuration")
     ] = None
@@ -203,10 +210,29 @@ def _pulled(name: str, source: str, root: str | None) -> Path:
 
 def has_chat_template(folder: Path) -> bool:
     """Whether the tokenizer of a model folder, or of a GGUF file, has a chat template."""
+    return bool(_template(folder))
+
+
+def template_arguments(spec: ModelSpec) -> dict[str, Any]:
+    """The arguments that the model's chat template gets; none if it is not used.
+
+    `auto`: `enable_thinking=false` where the template has the variable, as kvpress (pipeline.py) and KVzip
+    (model/template.py, for Qwen3) do.
+    """
+    if spec.chat == "never":
+        return {}
+    if spec.template_kwargs != "auto":
+        return spec.template_kwargs
+    return {THINKING: False} if THINKING in _template(spec.folder()) else {}
+
+
+def _template(folder: Path) -> str:
+    """The text of all chat templates of a tokenizer; empty without one."""
     if folder.is_file():
-        return bool(gguf_metadata.metadata(folder).get("tokenizer.chat_template"))
+        return str(gguf_metadata.metadata(folder).get("tokenizer.chat_template") or "")
     inside = read_json(folder / "tokenizer_config.json").get("chat_template")
-    return bool(inside) or any(folder.glob("chat_template*.jinja"))
+    files = (path.read_text("utf-8", "replace") for path in sorted(folder.glob("chat_template*.jinja")))
+    return "\n".join((json.dumps(inside) if inside else "", *files)).strip()
 
 
 @lru_cache

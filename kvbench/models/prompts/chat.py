@@ -4,11 +4,13 @@ Templates that print the current date print `TODAY` instead, so that a prompt do
 """
 
 import os
+import re
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,29 @@ HANGS = 120
 Turns = Sequence[tuple[str, str]]
 """Earlier turns of a conversation: role and text."""
 LONG: Turns = (("user", "A few words. "), ("assistant", "Others. ")) * 50
+OWN = ("messages", "tools", "documents", "add_generation_prompt", "tokenize", "chat_template", "date_string")
+"""Arguments of a template that say what the prompt says."""
 CONTENT = "kvbench\x1fcontent"
 """Placeholder for the user's text, to find the head and tail of a template."""
+
+
+def give_arguments(tokenizer: Any, arguments: Mapping[str, Any]) -> None:
+    """Make the tokenizer render its template with arguments, such as `enable_thinking=False` for Qwen3.
+
+    Raises UserError without a template, and for an argument that it does not read.
+    """
+    if not arguments:
+        return
+    names = ", ".join(arguments)
+    if not tokenizer.chat_template:
+        raise UserError(f"model.template_kwargs names {names}, but the tokenizer has no chat template: use auto")
+    for name in arguments:
+        if name in OWN or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
+            raise UserError(
+                f"model.template_kwargs names {name}, which is no variable of the model's chat template: name one that "
+                "it reads, such as enable_thinking of Qwen3, or use auto"
+            )
+    tokenizer.apply_chat_template = partial(tokenizer.apply_chat_template, **arguments)
 
 
 def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
