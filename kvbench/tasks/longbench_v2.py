@@ -43,10 +43,11 @@ class LongBenchV2(jsonl.RowTask):
     length: Length | None = None
     difficulty: Difficulty | None = None
     max_new_tokens: int = 128
-    version = "longbench-v2.1"
+    version = "longbench-v2.2"
     metric = "longbench_v2_letter"
     context_length = None  # rows have their own lengths
     decodes_joined = True
+    keeps_odd = True
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ class LongBenchV2Reasoning(LongBenchV2):
 
     max_new_tokens: int = 1024
     answer_tokens: int = 128
-    version = "longbench-v2-cot.1"
+    version = "longbench-v2-cot.2"
 
     positive = ("samples", "max_new_tokens", "answer_tokens")
 

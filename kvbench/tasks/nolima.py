@@ -5,7 +5,8 @@
     rand_book_1.txt     lines of books
 
 Follows run_tests.py, async_evaluate.py and data/book_haystack.py: the needle takes the place of a line break near its
-depth, of `depths` that are spread evenly over the text. Prompt, texts and metric (`contains`) are theirs.
+depth, of `depths` that are spread evenly over the text. Prompt, texts and metric (`contains`) are theirs. Books are
+encoded without special tokens, as async_api_connector.py does for models that vLLM serves.
 
 Difference: books are numbered in the order of their names (there: of the file system), which decides on drawn names.
 """

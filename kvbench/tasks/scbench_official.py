@@ -11,7 +11,8 @@ after the first question there (`schedule.evict_after=prompt`); with separate re
 
 Kept as it is there: with a chat template, later questions of mf name the last statistic of the conversation, and
 answers to later questions of summary begin with "This paper"; without one, later questions of choice_eng ask for the
-letter. References that are texts count letter by letter in many_shot and qa_chn: one that occurs is enough.
+letter. Each question is tokenised alone. References that are texts count letter by letter in many_shot and qa_chn: one
+that occurs is enough.
 
 Differences: the first token of a sequence is not doubled, which moves the border of a truncation by one token; answers
 of the model's own are carried as the tokens that were generated, not tokenised anew; with own answers and a template
@@ -96,8 +97,9 @@ class OfficialSCBench(SCBench):
     truncation: Truncation = "middle_tokens"
     max_turns: int = 5
     max_seq_length: int = 131_072
-    version = "scbench-fb56c91.1"
+    version = "scbench-fb56c91.2"
     ends_answers = True
+    tokenises_alone = True
     family = "scbench"
     metrics = METRICS
     mixed = MIXED

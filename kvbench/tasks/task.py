@@ -134,6 +134,8 @@ class TaskSettings:
     samples_per_prompt: Annotated[int, Means("answers drawn to each prompt")] = 1
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
+    keeps_odd = False  # truncation in the middle to an odd limit keeps that many tokens, not one fewer
+    tokenises_alone = False  # what is read after the eviction is tokenised as texts of their own, one per question
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
     one_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation

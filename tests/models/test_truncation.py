@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from kvbench.models.prompts.prompt import build, truncate
 from kvbench.tasks.infinitebench import InfiniteBench, SyntheticInfiniteBench
 from kvbench.tasks.longbench import LongBenchTask
+from kvbench.tasks.longbench_v2 import LongBenchV2
 from kvbench.tasks.task import Sample, TaskSettings
 from tests.models.tokenizers import TURNS, of_bytes
 
@@ -143,6 +144,18 @@ def test_the_middle_of_infinitebench_is_decoded_as_one_text(kind: str, text: str
     assert ["".join(truncate(tokenizer, text, "", "middle", limit, True)) for limit in limits] == official
     apart = ["".join(truncate(tokenizer, text, "", "middle", limit)) for limit in limits]
     assert sum(left != right for left, right in zip(apart, official, strict=True)) >= 4
+
+
+@pytest.mark.parametrize("begin", [False, True])
+def test_the_middle_of_longbench_v2_keeps_all_of_an_odd_limit(begin: bool) -> None:
+    """`ids[:limit // 2] + ids[-limit // 2:]` of pred.py: the minus binds first, so the second end is rounded up."""
+    tokenizer, text = of_bytes(begin=begin), CONTEXT + QUESTION
+    assert LongBenchV2.keeps_odd and LongBenchV2.decodes_joined
+    for limit in range(2, 18):
+        ids = tokenizer(text).input_ids
+        official = tokenizer.decode(ids[: limit // 2] + ids[-limit // 2 :], skip_special_tokens=True)
+        assert "".join(truncate(tokenizer, CONTEXT, QUESTION, "middle", limit, True, True)) == official
+        assert len(ids[: limit // 2] + ids[-limit // 2 :]) == limit
 
 
 def test_each_benchmark_has_its_own_middle() -> None:

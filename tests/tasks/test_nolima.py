@@ -16,6 +16,7 @@ from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.nolima import NoLiMa
 from kvbench.tasks.task import Sample
+from tests.models.tokenizers import of_bytes
 from tests.tasks import nolima
 from tests.tasks.versions import GOLDEN
 
@@ -53,6 +54,14 @@ def test_prompts_and_answers_are_those_of_its_own_code(length: int, root: Path, 
     }
     assert len(generated_samples) == len(lines) == OFFICIAL[str(length)]["prompts"]
     assert hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest() == OFFICIAL[str(length)]["sha256"]
+
+
+def test_a_book_is_encoded_without_special_tokens(root: Path) -> None:
+    """`add_special_tokens=False` of async_api_connector.py: a tokenizer that begins texts moves no depth."""
+    first, second = (
+        samples(task(root, context_length=60, samples=30), TokensOf(of_bytes(begin=begin))) for begin in (False, True)
+    )
+    assert first == second
 
 
 def test_the_first_samples_differ_in_test_and_depth(root: Path, tokens: TokensOf) -> None:

@@ -132,6 +132,8 @@ def build(
 
     With truncation in the middle, the limit is that of the model if the task's is larger, as in the benchmarks.
 
+    A protocol may tokenise what follows the eviction as texts of their own, one per question (`tokenises_alone`).
+
     In a conversation (`Sample.earlier`) the eviction comes before or after the first question. What precedes a later
     question is what the template puts after an answer, so that the cache of one turn begins the next.
 
@@ -166,7 +168,8 @@ def _build(
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
     first, *later = (*sample.earlier, Turn(sample.question, None, 0, sample.answer_prefix))
-    context, question = truncate(tokenizer, context, first.question, task.truncation, limit, task.decodes_joined)
+    middle = task.decodes_joined, task.keeps_odd
+    context, question = truncate(tokenizer, context, first.question, task.truncation, limit, *middle)
     turns = sample.messages if templated else ()
     if turns and task.truncation != "refuse":
         raise UserError(f"task.truncation={task.truncation}: messages are not truncated; use task.truncation=refuse")
@@ -204,17 +207,20 @@ def _build(
             text = after_answer(tokenizer, system, following.question.removeprefix(GAP))
         texts.append(answer + text + following.answer_prefix)
     after, border_tokens, separate = "".join(texts), None, ()
-    if task.turns == "own":
-        separate = tuple(_continued(tokenizer, text) for text in texts)
+    undivided = _begun(tokenizer, opening, before + after)
+    if task.tokenises_alone or task.turns == "own":
+        parts = (
+            _alone(tokenizer, text, closing) if task.tokenises_alone else _continued(tokenizer, text) for text in texts
+        )
+        separate = tuple(parts)
         question_ids = tuple(chain.from_iterable(separate))
-    elif len(ids) < len(untruncated) or not after:
+    elif len(ids) < len(untruncated) or undivided[: len(ids)] != ids:
         question_ids = _continued(tokenizer, after)
     else:
-        undivided = _begun(tokenizer, opening, before + after)
         question_ids = undivided[len(ids) :]
-        if undivided[: len(ids)] != ids:
-            question_ids = _continued(tokenizer, after)
-            divided = ids + question_ids
+    if task.turns != "own":
+        separate = ()
+        if len(ids) == len(untruncated) and (divided := ids + question_ids) != undivided:
             same = _agree(undivided, divided)
             same += _agree(undivided[same:][::-1], divided[same:][::-1])
             border_tokens = max(len(undivided), len(divided)) - same
@@ -308,13 +314,27 @@ def _continued(tokenizer: Any, text: str) -> tuple[int, ...]:
     return plain(tokenizer, text)
 
 
+def _alone(tokenizer: Any, text: str, closing: str) -> tuple[int, ...]:
+    """Tokens of a text as if nothing preceded it; `closing`, the end of sequence, may begin it."""
+    if closing and text.startswith(closing):
+        return (tokenizer.eos_token_id, *plain(tokenizer, text.removeprefix(closing)))
+    return plain(tokenizer, text)
+
+
 def truncate(
-    tokenizer: Any, context: str, question: str, truncation: Truncation, limit: int | None, decodes_joined: bool = False
+    tokenizer: Any,
+    context: str,
+    question: str,
+    truncation: Truncation,
+    limit: int | None,
+    decodes_joined: bool = False,
+    keeps_odd: bool = False,
 ) -> tuple[str, str]:
     """Context and question truncated to `limit` tokens; `truncation` names the part that is dropped.
 
     middle: the middle of the whole prompt; its ends are decoded apart, as in LongBench's pred.py, or together
-    (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. left: the
+    (`decodes_joined`), as in InfiniteBench's truncate_by_tokens, which gives another text where they meet. Of an odd
+    limit a token is lost, but not with `keeps_odd`, as in LongBench v2, where the second end has it. left: the
     beginning of the context. right: its end, as in kvpress (which counts the head of the chat template too). refuse:
     nothing. middle_tokens: the middle of what is read before the eviction, special tokens included, after it was
     tokenised (`build`), as in SCBench's truncate_by_tokens.
@@ -328,7 +348,7 @@ def truncate(
     if limit is None or truncation == "middle_tokens":
         return context, question
     if truncation == "middle":
-        return _middle(tokenizer, context, question, limit, decodes_joined)
+        return _middle(tokenizer, context, question, limit, decodes_joined, keeps_odd)
     if truncation == "refuse":
         tokens = len(tokenizer(context + question).input_ids)
         if tokens > limit:
@@ -343,11 +363,14 @@ def truncate(
     return context, question
 
 
-def _middle(tokenizer: Any, context: str, question: str, limit: int, decodes_joined: bool) -> tuple[str, str]:
-    """As in the benchmarks: special tokens count and are dropped, an odd limit loses a token."""
+def _middle(
+    tokenizer: Any, context: str, question: str, limit: int, decodes_joined: bool, keeps_odd: bool
+) -> tuple[str, str]:
+    """As in the benchmarks: special tokens count and are dropped."""
     ids, half = tokenizer(context + question).input_ids, limit // 2
     if len(ids) <= limit:
         return context, question
-    parts = [ids[:half] + ids[-half:]] if decodes_joined else [ids[:half], ids[-half:]]
+    first, last = ids[:half], ids[-(limit - half if keeps_odd else half) :]
+    parts = [first + last] if decodes_joined else [first, last]
     text = "".join(tokenizer.decode(part, skip_special_tokens=True) for part in parts)
     return (text.removesuffix(question), question) if text.endswith(question) else (text, "")

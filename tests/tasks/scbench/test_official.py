@@ -11,6 +11,7 @@ from kvbench.config.compose import options
 from kvbench.models.prompts.prompt import Prompt, TokensOf, build, template_tokens
 from kvbench.tasks.scbench_official import MEMBERS
 from kvbench.tasks.task import InvalidSample, Sample
+from tests.models.tokenizers import of_words
 from tests.tasks.infinitebench.conftest import Words
 from tests.tasks.scbench import official_rows
 from tests.tasks.scbench.official_rows import PREDICTIONS
@@ -76,6 +77,31 @@ def test_prompts_of_turns_are_the_official_ones(tmp_path: Path, member: str, tem
                 assert text_of(prompt_pairs[2][1].question) == "".join(later)
                 assert [text_of(ids) for ids in prompt_pairs[2][1].turns] == ["", *later]
                 assert prompt_pairs[1][1].turns == prompt_pairs[2][1].turns[:2]
+
+
+@pytest.mark.parametrize(("kind", "differing"), [("bytes", False), ("first", True), ("always", True), ("legacy", True)])
+def test_each_question_is_tokenised_alone_as_officially(tmp_path: Path, kind: Any, differing: bool) -> None:
+    """`tokenizer.encode(text, add_special_tokens=False)`: a tokenizer that puts a blank before a text puts it before
+    each question, which one text of all turns would not have.
+    """
+    tok, differences = of_words(kind, begin=True), 0
+    for mode, evict_after in (("none", "context"), ("gold", "prompt"), ("own", "prompt")):
+        task = task_of(tmp_path, "qa_eng", turns=mode)
+        tokens = TokensOf(tok, 0)
+        for number, (_, *texts) in enumerate(GOLDEN["qa_eng"]["prompts"][f"{mode} raw"]):
+            alone = [tuple(tok(text, add_special_tokens=False).input_ids) for text in texts]
+            samples = list(task.generate(tokens, range(3 * number, 3 * number + 3)))
+            prompts = [build(tok, sample, task, 10**6, evict_after=evict_after) for sample in samples]  # type: ignore[arg-type]
+            if mode == "none":
+                assert [prompt.question for prompt in prompts] == alone
+            elif mode == "gold":
+                assert [prompt.question for prompt in prompts] == [(), alone[0], alone[0] + alone[1]]
+            else:
+                closed = [(tok.eos_token_id, *ids) for ids in alone]
+                assert prompts[2].turns == ((), *closed) and prompts[2].question == closed[0] + closed[1]
+            together = tuple(tok("".join(texts), add_special_tokens=False).input_ids)
+            differences += sum(alone, ()) != together
+    assert (differences > 0) == differing
 
 
 @pytest.mark.parametrize("member", MEMBERS)
