@@ -23,6 +23,8 @@ QUESTION = "question"
 """As window or recent: the tokens of a prompt from its question on."""
 ASSUMED_QUESTION = 16
 """Their number where the prompt is not known yet, as in a plan."""
+PROMPT = "prompt"
+"""As sink: all tokens of a prompt."""
 TEMPLATE = "template"
 """As window_skips: the tokens of a prompt behind the user's text."""
 ALLOWED = {
@@ -90,8 +92,9 @@ class Policy:
     pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
         declares), and which of the two comes first. See `kvbench.eviction.pooling`.
     sink, recent: first and newest tokens that are always kept, inside the budget; `recent` counts from the end of the
-        window. `sink=head` keeps the prompt's head: the tokens before anything that a sample says; `recent=question`
-        its question with what follows. window and recent may be a `TokenFraction`.
+        window. `sink=head` keeps the prompt's head: the tokens before anything that a sample says; `sink=prompt` all of
+        the prompt, so that only the answer is evicted from; `recent=question` its question with what follows. window
+        and recent may be a `TokenFraction`.
     heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
     variant: the rule of the paper or of its published code, where they differ.
     layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
@@ -101,7 +104,7 @@ class Policy:
     positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
         re-rotated, and new tokens follow.
     budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
-        tokens, which are then kept in addition (KVzip, with `sink=head`).
+        tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is that of the answer).
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
     takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
         score.
@@ -117,7 +120,7 @@ class Policy:
     pool: Pool | None = None
     group: Group | None = None
     order: tuple[Step, Step] = ("group", "pool")
-    sink: int | Literal["head"] = 0
+    sink: int | Literal["head", "prompt"] = 0
     recent: int | Literal["question"] | TokenFraction = 0
     heads: HeadAllocation | Heads = field(default_factory=UniformHeads)
     layers: LayerAllocation | Layers = field(default_factory=UniformLayers)
@@ -161,7 +164,7 @@ class Policy:
     def _check_token_counts(self) -> None:
         for name, least, words in (
             ("window", 1, ("all", QUESTION)),
-            ("sink", 0, ("head",)),
+            ("sink", 0, ("head", PROMPT)),
             ("recent", 0, (QUESTION,)),
             ("window_skips", 0, (TEMPLATE,)),
         ):
@@ -234,7 +237,7 @@ class Policy:
         skipped = max(0, min(tail if self.window_skips == TEMPLATE else int(self.window_skips), tokens - 1))
         policy = replace(
             self,
-            sink=head if self.sink == "head" else self.sink,
+            sink={"head": head, PROMPT: tokens}.get(self.sink, 0) if isinstance(self.sink, str) else self.sink,
             window=max(1, question - skipped) if self.window == QUESTION else self.window,
             window_skips=skipped,
             recent=max(0, question - skipped) if self.recent == QUESTION else self.recent,
@@ -249,7 +252,7 @@ class Policy:
     @property
     def sinks(self) -> int:
         """First tokens that are always kept."""
-        assert self.sink != "head", "call of_prompt first: sink=head depends on the prompt"
+        assert isinstance(self.sink, int), f"call of_prompt first: sink={self.sink} depends on the prompt"
         return self.sink
 
     @property

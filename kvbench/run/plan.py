@@ -16,7 +16,7 @@ from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.evict import check_host, too_small
 from kvbench.eviction.incremental import check_steps, even
-from kvbench.eviction.policy import QUESTION, TEMPLATE, Policy
+from kvbench.eviction.policy import PROMPT, QUESTION, TEMPLATE, Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
@@ -172,6 +172,8 @@ class Cell:
             )
         if QUESTION in (self.policy.window, self.policy.recent):
             self._check_question()
+        if self.policy.sink == PROMPT:
+            self._check_whole_prompt()
         if self.policy.window_skips:
             self._check_skips()
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
@@ -203,6 +205,24 @@ class Cell:
                 "policy.window and policy.recent, or a task with questions and schedule.evict_after=prompt "
                 "schedule.prefill_block=null"
             )
+
+    def _check_whole_prompt(self) -> None:
+        """Refuse what would evict from the prompt, or never."""
+        if isinstance(self.task, (Likelihood, Efficiency)):
+            reason, fix = f"task {self.task.name} has no prompt with an answer", "policy.sink=4, or another number"
+        elif self.schedule.evict_after == "context" or self.schedule.prefill_block is not None:
+            reason = "the schedule evicts before all of it is read"
+            fix = "schedule.evict_after=prompt schedule.prefill_block=null"
+        elif self.schedule.decode_every is None:
+            reason, fix = "nothing is evicted after it", "schedule.decode_every=1, or another number"
+        elif isinstance(self.budget, Fraction):
+            reason, fix = (
+                f"budget={self.budget} is a fraction of the prompt",
+                "a number of KV pairs, such as budget=1024",
+            )
+        else:
+            return
+        raise UserError(f"policy.sink=prompt of {self.policy.name} keeps the whole prompt, but {reason}: use {fix}")
 
     def _check_skips(self) -> None:
         """Refuse what evicts by the newest tokens of a part of a prompt or text."""

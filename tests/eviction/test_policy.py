@@ -122,6 +122,12 @@ def test_a_part_grows_with_the_prompt(part: TokenFraction, tokens: int, pairs: i
     assert Policy("h2o", window=part, recent=part, sink=3).protected == 3
 
 
+@pytest.mark.parametrize(("span", "pairs"), [("prompt", 80), ("context", 50 + 80)])
+def test_the_whole_prompt_is_kept_and_may_count(span: str, pairs: int) -> None:
+    policy = Policy("p", sink="prompt", recent=2, budget_span=span).of_prompt(11, 50, Tokens(80))  # type: ignore[arg-type]
+    assert (policy.sinks, policy.protected, policy.pairs(Tokens(80), 50)) == (50, 52, pairs)
+
+
 @pytest.mark.parametrize(("ratio", "of_context", "of_prompt"), [("0.1", 3, 6), ("0.4", 13, 24), ("1.0", 33, 59)])
 def test_a_budget_of_the_context_leaves_the_head_of_the_prompt_out(ratio: str, of_context: int, of_prompt: int) -> None:
     """KVzip keeps the ratio of the context and, in addition, the system prompt: 59 tokens, 26 of them head."""

@@ -102,6 +102,25 @@ def test_texts_have_line_ends() -> None:
     assert evicted.score == r'kvzip repeat_prompt="\n\nRepeat it, exactly."'
 
 
+@pytest.mark.parametrize(("policy", "score"), [("plain", "random"), ("plain", "key_norm"), ("streaming_llm", None)])
+def test_only_the_answer_is_evicted_from(policy: str, score: str | None) -> None:
+    """`policy.sink=prompt` is the same as so many first tokens; the budget counts them, or what is kept besides."""
+    model = tiny("llama")
+    settings: dict[str, Any] = {"policy": policy, "score": score, "max_new_tokens": 24, "schedule.decode_every": 1}
+    settings |= {"policy.recent": 2, "schedule.prefill_block": None}
+
+    def answer(**more: Any) -> Any:
+        return library.generate(model, PROMPT, **settings | more)
+
+    inside = answer(**{"policy.sink": "prompt", "budget": 61 + 5})
+    besides = answer(**{"policy.sink": "prompt", "policy.budget_span": "context", "budget": 5})
+    assert set(inside.kept.lengths) == {(61, 61)} == set(besides.kept.lengths)
+    assert inside.ids == besides.ids == answer(**{"policy.sink": 61, "budget": 61 + 5}).ids
+    assert inside.ids != answer(**{"policy.sink": 61, "budget": 200}).ids, "pairs of the answer are evicted"
+    with pytest.raises(ValueError, match="cannot hold the 63 protected tokens"):
+        answer(**{"policy.sink": "prompt", "budget": 40})
+
+
 def test_a_question_is_read_after_the_eviction() -> None:
     model = tiny("llama")
     whole = library.generate(model, PROMPT, policy="full", max_new_tokens=5)

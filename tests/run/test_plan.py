@@ -1,11 +1,13 @@
 """Plans: cells named by what they are, grouped by what they share, reduced by what is done."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import Fraction, Tokens, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
@@ -130,6 +132,26 @@ def test_questions_about_a_context_are_one_unit_when_it_is_read_alone(base_cell:
 
 def test_cells_cut_at_different_times_share_no_prefill(base_cell: Cell) -> None:
     assert len(plan([base_cell, replace(base_cell, schedule=Schedule("context"))], set()).groups) == 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "budget", "message"),
+    [
+        (Schedule("prompt", None, None), Tokens(60), "nothing is evicted after it: use schedule.decode_every=1"),
+        (Schedule("context", None, 1), Tokens(60), "the schedule evicts before all of it is read"),
+        (Schedule("prompt", 16, 1), Tokens(60), "the schedule evicts before all of it is read"),
+        (Schedule("prompt", None, 1), Fraction(Decimal("0.5")), r"budget=0\.5 is a fraction of the prompt"),
+        (Schedule("prompt", None, 1), Tokens(60), None),
+    ],
+)
+def test_a_whole_prompt_is_kept_where_an_answer_is_evicted_from(
+    base_cell: Cell, schedule: Schedule, budget: Tokens | Fraction, message: str | None
+) -> None:
+    cell = replace(base_cell, policy=replace(base_cell.policy, sink="prompt"), schedule=schedule, budget=budget)
+    with (
+        nullcontext() if message is None else pytest.raises(ValueError, match=f"keeps the whole prompt, but {message}")
+    ):
+        cell.check()
 
 
 def test_a_cell_that_can_never_work_is_refused(base_cell: Cell) -> None:
