@@ -30,7 +30,7 @@ from kvbench.report.plots.canvas import save, styled
 from kvbench.report.stats.intervals import mean_interval
 from kvbench.run.plan import Cell, plan
 from kvbench.run.prefill_job import prefill, prompt_of
-from kvbench.run.runner import samples_of
+from kvbench.run.samples import samples_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "results" / "methods.parquet"

@@ -26,7 +26,7 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.records import read_rows
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.run.runner import samples_of
+from kvbench.run.samples import samples_of
 from kvbench.tasks.task import Sample
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from rich.progress import Progress as Bar
 from kvbench.cli.terminal import screen
 from kvbench.records import Row
 from kvbench.run.plan import Plan
-from kvbench.run.runner import Progress
+from kvbench.run.progress import Progress
 from kvbench.support.text import printable
 
 SECONDS_BETWEEN_LINES = 10.0

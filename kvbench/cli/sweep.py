@@ -9,22 +9,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 
-import torch
-
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.next_command import next_command
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
-from kvbench.models.loading.load import choose_device
 from kvbench.records import Row, done, read_rows
 from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
-from kvbench.run.plan import Shard, shards_of
-from kvbench.run.runner import run
+from kvbench.run.plan import Plan, Shard, shards_of
+from kvbench.run.progress import Outcome, Progress
 from kvbench.run.stale import Stale
-from kvbench.run.timed import energy_meter
+from kvbench.servers.run import run_served
 from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import plural
 from kvbench.tasks.efficiency import Efficiency
@@ -130,26 +127,26 @@ def rows_of(sweep: Sweep) -> list[Row]:
 
 def _run(sweep: Sweep) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
-    held = {choose_device(group.model) for group in sweep.plan.groups}
-    if any(group.model.device_map is not None for group in sweep.plan.groups):
-        held |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
     with (
         tracebacks_in(sweep.results),
         stopping(sweep.launcher.signals) as stop,
         progress(sweep.plan, sweep.quiet) as shown,
     ):
-        meter = energy_meter(held) if sweep.plan.rows_to_do else None
         sharing = Sharing(
             seconds=sweep.where.lease_seconds,
             since=sweep.since,
-            devices=len(held) or 1,
             command=sweep.arguments,
             cells=sweep.samples,
             stop=stop,
-            joules=meter,
             tell=_ignore if sweep.quiet else tell,
         )
-        outcome = run(sweep.plan, sweep.results, shown, sweep.where.kept, sharing)
+        served, here = (
+            Plan(tuple(group for group in sweep.plan.groups if group.cells[0].is_served is is_served))
+            for is_served in (True, False)
+        )
+        outcomes = [run_served(served, sweep.results, shown, sharing)] if served.groups else []
+        outcomes += [_run_here(here, sweep, shown, sharing)] if here.groups else []
+        outcome = Outcome.of_all(outcomes)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = (
         f"; ran out of memory {outcome.halved} times and continued with fewer cells at a time" if outcome.halved else ""
@@ -157,6 +154,22 @@ def _run(sweep: Sweep) -> int:
     if not sweep.quiet and (outcome.rows or sweep.launcher.name == "none"):
         tell(f"{plural(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
     return outcome.errors
+
+
+def _run_here(plan: Plan, sweep: Sweep, shown: Progress, sharing: Sharing) -> Outcome:
+    """Run the cells that evict here. torch is loaded for them alone."""
+    import torch
+
+    from kvbench.models.loading.load import choose_device
+    from kvbench.run.runner import run
+    from kvbench.run.timed import energy_meter
+
+    held = {choose_device(group.model) for group in plan.groups}
+    if any(group.model.device_map is not None for group in plan.groups):
+        held |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
+    meter = energy_meter(held) if plan.rows_to_do else None
+    sharing = replace(sharing, devices=len(held) or 1, joules=meter)
+    return run(plan, sweep.results, shown, sweep.where.kept, sharing)
 
 
 @contextmanager

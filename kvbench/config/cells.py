@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kvbench.cache.quantized import Store, packing_of
 from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
-from kvbench.config.overrides import parse, written
+from kvbench.config.overrides import Override, parse, written
 from kvbench.config.protocol import by_default
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Tokens, parse_budget
 from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.run.plan import Cell
+from kvbench.servers.endpoint import served_cell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.data.record import altered
 from kvbench.tasks.files import FromFiles, NoData, command, folder
@@ -20,6 +20,10 @@ from kvbench.tasks.likelihood import Likelihood
 
 Reference = Literal["full", "none"]
 """What a sweep holds its cells against: the full cache, or nothing."""
+SERVER = "endpoint"
+"""The part of a tree that a server has: its cell is made without a policy, and without torch."""
+OF_EVICTION = ("policy", "score", "budget", "store", "schedule", "protocol")
+"""Settings of cells that evict here."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class Cells:
         self._once(_check_data, tree["data"])
         self._once(validated, Reference, "reference", tree["reference"])
         seed = self._once(validated, int, "seed", tree["seed"])
+        model, task = (self._once(build, group, tree[group]) for group in ("model", "task"))
+        if SERVER in tree:
+            return served_cell(model, self._once(build, SERVER, tree[SERVER]), task, seed)
+        from kvbench.cache.quantized import Store, packing_of
+
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
         store: Store = self._once(validated, Store, "store", tree["store"])
@@ -60,8 +69,8 @@ class Cells:
         packing = f" store={store}" if packing_of(store) else ""
         budget: Budget = self._once(_budget, tree["budget"] if evicts else "1.0")
         return Cell(
-            model=self._once(build, "model", tree["model"]),
-            task=self._once(build, "task", tree["task"]),
+            model=model,
+            task=task,
             policy=policy,
             score=score.of_budget(budget),
             budget=budget,
@@ -96,12 +105,22 @@ class Cells:
 def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
 
-    Its store is that of the cells unless that quantizes. A text that is read in blocks, or as one with all others, gets
+    Its store is that of the cells unless that quantizes. A server has none: another one, or another start, is its full
+    cache. A text that is read in blocks, or as one with all others, gets
     none: its full cache would be read token by token, or grow over all of them.
     """
+    cells = list(cells)
+    if all(cell.is_served for cell in cells):
+        yield from cells
+        return
+    from kvbench.cache.quantized import packing_of
+
     (tree,) = combinations(parse(["policy=full"]))
     full, added = Cells().cell(tree), set[str]()
     for cell in cells:
+        if cell.is_served:
+            yield cell
+            continue
         reference = replace(
             full,
             model=cell.model,
@@ -115,6 +134,17 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
             added.add(name)
             yield reference
         yield cell
+
+
+def refuse_eviction(overrides: Iterable[Override], trees: Iterable[Tree]) -> None:
+    """Raise UserError for settings of eviction where a server evicts."""
+    if any(SERVER in tree for tree in trees):
+        for override in overrides:
+            if override.root in OF_EVICTION:
+                raise UserError(
+                    f"{override.text}: a server evicts as it was started: name that by endpoint.method and "
+                    "endpoint.budget, and run other models in another command"
+                )
 
 
 def check_data(cells: Iterable[Cell]) -> None:

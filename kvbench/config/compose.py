@@ -46,6 +46,8 @@ NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{windo
 """Parts that are null in some files, with a value that can be set."""
 NEEDED = {
     "model.path": "FOLDER_OR_HUB_ID",
+    "endpoint.url": "http://127.0.0.1:8000/v1 (of the API of a server)",
+    "endpoint.method": "full (how the server evicts, such as snapkv)",
     "task.path": "FILE of JSON lines with context, question and answers",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
     "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",

@@ -3,23 +3,25 @@
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from kvbench.config.compose import Tree, class_of, text_fields
 from kvbench.config.overrides import written
-from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.score import Score
-from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.text import closest, printable
-from kvbench.tasks.task import Task
 
-KINDS: dict[str, type] = {"policy": Policy, "score": Score, "task": Task, "model": ModelSpec}
-"""What the class of a file must be."""
+KINDS = {
+    "policy": "kvbench.eviction.policy.Policy",
+    "score": "kvbench.eviction.scores.score.Score",
+    "task": "kvbench.tasks.task.Task",
+    "model": "kvbench.models.loading.spec.ModelSpec",
+}
+"""What the class of a file must be. By name: a command about a server builds no policy, and imports no torch."""
 OUTWARD = ("launcher", "logger", "results")
 """Groups whose texts leave the process: as lines of batch scripts, options of programs, names of folders."""
 COLUMNS = ("variant", "layout")
@@ -58,10 +60,11 @@ def build(group: str, node: Tree) -> Any:
         if key != "_target_"
     }
     built = validated(target, group, values)
-    if group in KINDS and not isinstance(built, KINDS[group]):
-        base = f"{KINDS[group].__module__}.{KINDS[group].__name__}"
-        item = items(group).get(built.name, f"{group} {built.name}")
-        raise UserError(f"{item}: {node['_target_']} is not a {group}: derive it from {base}")
+    if base := KINDS.get(group):
+        module, _, name = base.rpartition(".")
+        if not isinstance(built, getattr(import_module(module), name)):
+            item = items(group).get(built.name, f"{group} {built.name}")
+            raise UserError(f"{item}: {node['_target_']} is not a {group}: derive it from {base}")
     return built
 
 

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from kvbench.config.cells import Cells, Reference, Results, check_data, check_unaltered, with_reference
+from kvbench.config.cells import (
+    Cells,
+    Reference,
+    Results,
+    check_data,
+    check_unaltered,
+    refuse_eviction,
+    with_reference,
+)
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
@@ -103,6 +111,7 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
     first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
     """
     trees, built = combinations(overrides, everywhere), Cells()
+    refuse_eviction(overrides, trees)
     cells: list[Cell] = []
     allowed: list[Tree] = []
     refused: dict[tuple[str, str], dict[str, None]] = {}

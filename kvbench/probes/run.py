@@ -24,7 +24,9 @@ from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
 from kvbench.run.plan import Cell, Plan, PrefillGroup, canonical, describe, digest, plan
 from kvbench.run.prefill_job import prefill, prompt_of
-from kvbench.run.runner import Progress, dry_run, jobs_with_samples
+from kvbench.run.progress import Progress
+from kvbench.run.runner import dry_run
+from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import foreign
 from kvbench.support.text import closest

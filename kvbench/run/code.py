@@ -3,16 +3,18 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.score import Score
 from kvbench.records import NO_SOURCE, environment_id
 from kvbench.support.plugins import OURS, parts_of
 from kvbench.support.syntax import NoSource, closure, code_sha256, modules_in
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from kvbench.eviction.policy import Policy
+    from kvbench.eviction.scores.score import Score
 
 SCORES, TASKS = "kvbench.eviction.scores", "kvbench.tasks"
 EXECUTED = ("kvbench.cache.", "kvbench.eviction.", "kvbench.models.", f"{TASKS}.")
@@ -34,7 +36,7 @@ class Code:
         return NO_SOURCE if self.parts is None else environment_id(self.parts)
 
 
-def code_of(policy: Policy, score: Score, task: Task) -> Code:
+def code_of(policy: "Policy", score: "Score", task: Task) -> Code:
     """The code of a cell. A score counts with what it imports of other scores, a task with its metric.
 
     Reading it takes 0.2 s, once per process.
@@ -50,6 +52,17 @@ def code_of(policy: Policy, score: Score, task: Task) -> Code:
         for name, (component, within) in components.items():
             if modules := frozenset(_modules(component, within)):
                 parts[name] = _component(modules, within)
+    except NoSource:
+        return Code(None)
+    return Code(parts)
+
+
+def served_code(task: Task) -> Code:
+    """The code of a cell that a server answers: what asks it, what builds prompts, and the task with its metric."""
+    try:
+        parts = {"servers": _room("servers"), "prompts": _room("models.prompts")}
+        if modules := frozenset(_modules(task, TASKS)):
+            parts[f"task {task.name}"] = _component(modules, TASKS)
     except NoSource:
         return Code(None)
     return Code(parts)

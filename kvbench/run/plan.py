@@ -1,7 +1,8 @@
 """A sweep as data: its cells are known before anything runs, so that cells share a prefill wherever they can.
 
 A cell is named by a hash of its description, defaults included and the number of samples left out: a run with more
-samples continues where the last one stopped.
+samples continues where the last one stopped. Only checks of cells that evict here import torch: those that a server
+answers do without.
 """
 
 import hashlib
@@ -10,15 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvbench.cache.quantized import Store, packing_of
 from kvbench.eviction.budget import Budget, Fraction, Tokens
-from kvbench.eviction.evict import check_host, too_small
-from kvbench.eviction.incremental import check_steps, even
-from kvbench.eviction.policy import PROMPT, QUESTION, TEMPLATE, Policy
 from kvbench.eviction.schedule import Schedule
-from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
 from kvbench.run.code import Code, code_of
 from kvbench.support.errors import UserError
@@ -29,6 +25,11 @@ from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.files import FromFiles, folder
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from kvbench.cache.quantized import Store
+    from kvbench.eviction.policy import Policy
+    from kvbench.eviction.scores.score import Score
 
 Description = dict[str, Any]
 LATER = (
@@ -97,14 +98,15 @@ class Cell:
 
     model: ModelSpec
     task: Task
-    policy: Policy
-    score: Score
+    policy: "Policy"
+    score: "Score"
     budget: Budget
     schedule: Schedule
     seed: int
     policy_label: str
     score_label: str | None
-    store: Store = "flat"
+    store: "Store" = "flat"
+    is_served = False  # whether a server evicts and answers: see kvbench.servers
 
     @cached_property
     def description(self) -> Description:
@@ -162,8 +164,22 @@ class Cell:
             return model["sha256"]
         return digest(canonical({key: model[key] for key in ("sha256", "shape")}))
 
+    def job_of(self, sample: int) -> int:
+        """A number that samples have in common if one prefill serves them."""
+        prompt = sample // self.task.samples_per_prompt
+        if isinstance(self.task, Efficiency) or (isinstance(self.task, Likelihood) and not self.task.reset):
+            return 0
+        # truncation in the middle depends on the question too
+        shared = self.schedule.evict_after == "context" or self.task.turns != "none"
+        shared = shared and self.task.truncation != "middle"
+        return self.task.context_of(prompt) if shared else prompt
+
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
+        from kvbench.eviction.evict import check_host, too_small
+        from kvbench.eviction.incremental import check_steps
+        from kvbench.eviction.policy import PROMPT, QUESTION
+
         check_host(self.policy, self.score)
         if self.policy.budget_span == "context" and self.policy.sink == 0:
             raise UserError(
@@ -226,6 +242,8 @@ class Cell:
 
     def _check_skips(self) -> None:
         """Refuse what evicts by the newest tokens of a part of a prompt or text."""
+        from kvbench.eviction.policy import TEMPLATE
+
         reason, instead = None, ""
         if (block := self.schedule.prefill_block) is not None:
             reason = f"schedule.prefill_block={block} evicts by the newest tokens of every block"
@@ -240,6 +258,8 @@ class Cell:
 
     def _check_store(self) -> None:
         """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
+        from kvbench.cache.quantized import packing_of
+
         store = "quantized once, after eviction" if packing_of(self.store) else "one full cache for all cells"
         if (block := self.schedule.prefill_block) is not None:
             reason = f"schedule.prefill_block={block} evicts while the prompt is read, so that there is no full cache"
@@ -255,6 +275,9 @@ class Cell:
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse settings with which a text cannot be evicted from while it is read."""
+        from kvbench.eviction.incremental import check_steps, even
+        from kvbench.eviction.policy import QUESTION
+
         in_blocks, name = self.schedule.prefill_block is not None, self.task.name
         if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
             allowed = "" if task.in_blocks else " schedule.prefill_block=null"
@@ -415,19 +438,8 @@ def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
         if not complete:
             missing = tuple(cell for cell in cells if sample < cell.task.num_answers and (cell.id, sample) not in done)
         if missing:
-            jobs[_job_key(cells[0], sample)][sample] = missing
+            jobs[cells[0].job_of(sample)][sample] = missing
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
-
-
-def _job_key(cell: Cell, sample: int) -> int:
-    """A number that samples have in common if one prefill serves them."""
-    prompt = sample // cell.task.samples_per_prompt
-    if isinstance(cell.task, Efficiency) or (isinstance(cell.task, Likelihood) and not cell.task.reset):
-        return 0
-    # truncation in the middle depends on the question too
-    shared = cell.schedule.evict_after == "context" or cell.task.turns != "none"
-    shared = shared and cell.task.truncation != "middle"
-    return cell.task.context_of(prompt) if shared else prompt
 
 
 @dataclass(frozen=True)

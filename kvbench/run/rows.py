@@ -4,23 +4,25 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.models.engine import Prefilled
 from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.tasks.task import InvalidSample, Sample
 
+if TYPE_CHECKING:
+    from kvbench.models.engine import Prefilled
+
 
 @dataclass(frozen=True)
 class TimedPrefill:
     """The prefill of a context, and its seconds. block: tokens of a pass, if memory ran out with larger ones."""
 
-    prefilled: Prefilled
+    prefilled: "Prefilled"
     seconds: float
     block: int | None = None
 
@@ -139,6 +141,15 @@ def measured_row(
     )
 
 
+def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **measured: Any) -> Row:
+    """The row of an answer from elsewhere: nothing is known of what its cache kept.
+
+    measured: the columns of the answer or of the scored text.
+    """
+    columns = _cell_columns(cell, sample) | _prompt_columns(sample, prompt) | measured
+    return Row(**columns, metric=cell.task.metric, environment=environment, code=cell.code.id)
+
+
 def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any]:
     """The columns of an answer in two requests: all that the second one took is a part of decoding."""
     seconds = (second.prefill_seconds, second.evict_seconds, second.decode_seconds)
@@ -168,7 +179,7 @@ def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
         "sample": sample.id,
         "question_number": sample.question_number,
         "model": cell.model.label,
-        "weights": quantization(cell.model),
+        "weights": None if cell.is_served else quantization(cell.model),
         "task": cell.task.name,
         "task_version": cell.task.version,
         "context_length": cell.task.context_length,

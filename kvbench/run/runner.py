@@ -1,10 +1,10 @@
 """Running a plan: load a model, make the samples, run prefill jobs, record their rows."""
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -12,47 +12,21 @@ from kvbench.models.engine import Counters
 from kvbench.models.linear_layers import Products
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.chat import split, uses_template
-from kvbench.models.prompts.prompt import TokensOf, stop_tokens, template_tokens
+from kvbench.models.prompts.prompt import stop_tokens
 from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, environment, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
+from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult
+from kvbench.run.samples import jobs_with_samples, samples_of
 from kvbench.run.timed import run_timed
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import InvalidSample, Sample, Task
-
-
-@runtime_checkable
-class Progress(Protocol):
-    """Receives the events of a run."""
-
-    def loading(self, model: str) -> None:
-        """A model is about to be loaded."""
-
-    def noted(self, text: str) -> None:
-        """Something about the run that a user should know, as a sentence."""
-
-    def recorded(self, rows: list[Any]) -> None:
-        """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
-
-    def elsewhere(self, rows: int) -> None:
-        """A job with so many rows was left to another process."""
-
-
-@dataclass
-class Outcome:
-    """What a run did: rows recorded and failed, prefills and their tokens, and decode batches halved for memory."""
-
-    rows: int = 0
-    errors: int = 0
-    prefills: int = 0
-    tokens_prefilled: int = 0
-    halved: int = 0
 
 
 def run(
@@ -228,22 +202,3 @@ def dry_run(model: ModelInfo, group: PrefillGroup) -> None:
     stop_tokens(model.tokenizer, task.stop)
     for _ in samples_of(model.tokenizer, group):
         pass
-
-
-def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
-    """The samples of which rows are missing, in ascending order."""
-    missing = [sample for job in group.jobs for sample in job.missing]
-    template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
-    return group.task.answered(TokensOf(tokenizer, template), missing)
-
-
-def jobs_with_samples(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:
-    """Jobs with their samples, each as soon as its last sample is made."""
-    job_of = {sample: job for job in group.jobs for sample in job.missing}
-    job_samples: dict[int, list[Sample | InvalidSample]] = {}
-    for sample in samples_of(tokenizer, group):
-        job = job_of[sample.id]
-        samples = job_samples.setdefault(job.key, [])
-        samples.append(sample)
-        if len(samples) == len(job.missing):
-            yield job, job_samples.pop(job.key)

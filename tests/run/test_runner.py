@@ -19,7 +19,8 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, done, read_kept, read_rows
 from kvbench.run.plan import Cell, plan
-from kvbench.run.runner import Outcome, run
+from kvbench.run.progress import Outcome
+from kvbench.run.runner import run
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
 

@@ -24,8 +24,9 @@ from kvbench.records.sidecars import QUANTITIES
 from kvbench.run import timed
 from kvbench.run.estimate import estimate
 from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.progress import Outcome
 from kvbench.run.roofline import ceiling
-from kvbench.run.runner import Outcome, run
+from kvbench.run.runner import run
 from kvbench.run.timed import energy_meter
 from kvbench.tasks.efficiency import Efficiency
 from tests.run.test_runner import Silent, model  # noqa: F401

@@ -1,0 +1,38 @@
+"""What a run tells of itself while it goes on, and what it did."""
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Receives the events of a run."""
+
+    def loading(self, model: str) -> None:
+        """A model is about to be loaded."""
+
+    def noted(self, text: str) -> None:
+        """Something about the run that a user should know, as a sentence."""
+
+    def recorded(self, rows: list[Any]) -> None:
+        """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
+
+    def elsewhere(self, rows: int) -> None:
+        """A job with so many rows was left to another process."""
+
+
+@dataclass
+class Outcome:
+    """What a run did: rows recorded and failed, prefills and their tokens, and decode batches halved for memory."""
+
+    rows: int = 0
+    errors: int = 0
+    prefills: int = 0
+    tokens_prefilled: int = 0
+    halved: int = 0
+
+    @classmethod
+    def of_all(cls, outcomes: Iterable["Outcome"]) -> "Outcome":
+        """What several runs did together."""
+        return cls(*map(sum, zip(*map(astuple, (cls(), *outcomes)), strict=True)))

@@ -1,0 +1,1 @@
+"""Cells that a server answers, or answers made elsewhere: asked, checked and recorded like our own, without torch."""

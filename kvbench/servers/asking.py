@@ -1,0 +1,170 @@
+"""A prompt as a request, and its answer: by token ids, by its text, or as turns of a chat.
+
+ids    /completions with the token ids that kvbench built: template and truncation are ours
+text   /completions with a text that the tokenizer reads as exactly these ids
+chat   /chat/completions with the turns: the server's template; the answer prefix ends the user's turn
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.servers.client import Client, Refused
+from kvbench.servers.endpoint import Endpoint, ServedModel
+from kvbench.servers.tokenizer import Tokenizer
+from kvbench.support.errors import UserError
+from kvbench.tasks.task import Sample, TaskSettings
+
+Way = Literal["ids", "text", "chat"]
+WAYS: tuple[Way, ...] = ("ids", "text", "chat")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The text of an answer. `tokens`: that it has, and `read`: of the prompt, where the server counts them."""
+
+    text: str
+    tokens: int | None = None
+    read: int | None = None
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that is asked in one way about one model."""
+
+    client: Client
+    endpoint: Endpoint
+    model: ServedModel
+    tokenizer: Tokenizer
+    way: Way = "ids"
+
+    def answer(self, prompt: Prompt, sample: Sample, task: TaskSettings, seed: int = 0) -> tuple[Prompt, Answer]:
+        """The answer to a prompt, and the prompt as it was sent, whose hash names its text.
+
+        Raises UserError for a prompt that cannot be sent in this way, and for a server that read another number of
+        tokens; what `Client.post` raises.
+        """
+        body = {"max_tokens": sample.max_new_tokens, "temperature": task.temperature, **self._drawn(task, seed)}
+        if task.stop:
+            body["stop"] = list(task.stop)
+        if self.way == "chat":
+            turns = self._turns(sample)
+            prompt = replace(prompt, sha256=hashlib.sha256(json.dumps(turns).encode()).hexdigest())
+            answer = _chat_answer(self._post("/chat/completions", {"messages": turns, **body}))
+        else:
+            answer = _text_answer(self._post("/completions", {"prompt": self._sent(prompt), **body}))
+            _check_read(answer.read, prompt.tokens, self.way)
+        return prompt, answer
+
+    def nll(self, prompt: Prompt) -> list[float]:
+        """Negative log-likelihoods, in nats, of all tokens of a prompt but the first.
+
+        Raises UserError for a server that gives none; what `Client.post` raises.
+        """
+        if self.way == "chat":
+            raise UserError("the server gives no log-probabilities of a prompt in a chat: use endpoint.api=ids or text")
+        body = {"prompt": self._sent(prompt), "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        content = self._post("/completions", body)
+        logprobs = _choice(content).get("logprobs")
+        values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+        if not isinstance(values, list) or len(values) < prompt.tokens:
+            raise UserError("the server gives no log-probabilities of its prompt (echo=true, logprobs=1)")
+        scored = values[1 : prompt.tokens]
+        if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in scored):
+            raise UserError("the log-probabilities of the prompt are no numbers")
+        _check_read(_count(content, "prompt_tokens"), prompt.tokens, self.way)
+        return [-float(value) for value in scored]
+
+    def choose_way(self) -> "Server":
+        """The server in the way of `endpoint.api`, or the first of ids, text and chat that it takes.
+
+        Raises UserError where it takes none of them, with its words about the last; what `Client.post` raises.
+        """
+        if self.endpoint.api != "auto":
+            return replace(self, way=self.endpoint.api)
+        ids, problem = tuple(self.tokenizer("A few words.").input_ids), UserError("")
+        sample = Sample(0, "", "A few words.", "", "", (), 1)
+        for way in WAYS:
+            server = replace(self, way=way)
+            try:
+                server.answer(Prompt(ids, (), ""), sample, TaskSettings())
+                return server
+            except Refused as error:
+                if error.status == 404 and "model" in str(error).lower() and way == "chat":
+                    raise
+                problem = error
+            except _OtherCount as error:
+                problem = error
+        raise UserError(f"{problem}: the server takes neither /completions nor /chat/completions")
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self.client.post(path, {"model": self.endpoint.model or self.model.label, **body})
+
+    def _sent(self, prompt: Prompt) -> list[int] | str:
+        ids = list(prompt.context + prompt.question)
+        return ids if self.way == "ids" else text_of(self.tokenizer, ids)
+
+    def _turns(self, sample: Sample) -> list[dict[str, str]]:
+        turns = [("system", self.model.system)] if self.model.system is not None else []
+        words = sample.question if sample.messages else sample.context + sample.question
+        turns += [*sample.messages, ("user", words + sample.answer_prefix)]
+        return [{"role": role, "content": text or ""} for role, text in turns]
+
+    def _drawn(self, task: TaskSettings, seed: int) -> dict[str, Any]:
+        return {"top_p": task.top_p, "seed": seed} if task.temperature else {}
+
+
+class _OtherCount(UserError):
+    """A server read another number of tokens than were sent."""
+
+
+def text_of(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text that a tokenizer, which may put special tokens before it, reads as these ids. Raises UserError."""
+    whole = tokenizer.decode(list(ids))
+    begun = tokenizer.bos_token or ""
+    for text in (whole.removeprefix(begun) if begun else whole, whole):
+        if tokenizer(text).input_ids == list(ids):
+            return text
+    raise UserError(
+        "no text is read by the tokenizer as the tokens of this prompt: use a server that takes ids (endpoint.api=ids)"
+    )
+
+
+def _check_read(read: int | None, tokens: int, way: Way) -> None:
+    if read is not None and read != tokens:
+        reason = "it truncates prompts" if read < tokens else "it adds tokens of its own"
+        other = " or has another tokenizer than model.path" if way == "text" else ""
+        raise _OtherCount(f"the server read {read} tokens of a prompt of {tokens}: {reason}{other}")
+
+
+def _choice(content: dict[str, Any]) -> dict[str, Any]:
+    choices = content.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise Refused("the server's answer has no choices", 200)
+    return choices[0]
+
+
+def _text_answer(content: dict[str, Any]) -> Answer:
+    text = _choice(content).get("text")
+    return _answer(content, text)
+
+
+def _chat_answer(content: dict[str, Any]) -> Answer:
+    message = _choice(content).get("message")
+    return _answer(content, message.get("content") if isinstance(message, dict) else None)
+
+
+def _answer(content: dict[str, Any], text: Any) -> Answer:
+    if not isinstance(text, str):
+        raise Refused("the server's answer has no text", 200)
+    return Answer(text, _count(content, "completion_tokens"), _count(content, "prompt_tokens"))
+
+
+def _count(content: dict[str, Any], name: str) -> int | None:
+    usage = content.get("usage")
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) else None

@@ -1,0 +1,144 @@
+"""Requests to a server over HTTP: retried after faults that may pass, each fault in one line, the key in none."""
+
+import re
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from kvbench.servers.endpoint import Endpoint
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.text import printable
+
+PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
+"""Statuses after which the same request may succeed."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds before the first repetition, which double, and at most."""
+EXCERPT = 200
+"""Characters of a server's own words in a message."""
+
+
+class Refused(UserError):
+    """The server does not do what one request asks: `status` is HTTP's."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KeyRefused(UserError):
+    """The server takes no request without a key, or not with this one."""
+
+
+class Unreachable(MissingFile):
+    """Nobody answers at the URL, or not in time."""
+
+
+class Client:
+    """One server; safe for use by several threads. Use it as a context manager."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Raise UserError without httpx or tenacity, or without the key that the endpoint names."""
+        try:
+            import httpx
+            import tenacity
+        except ModuleNotFoundError:
+            raise UserError("model=endpoint needs httpx and tenacity: pip install 'kvbench[endpoint]'") from None
+        self._endpoint, self._url, self._secret = endpoint, endpoint.url.rstrip("/"), endpoint.secret()
+        headers = {} if self._secret is None else {"Authorization": f"Bearer {self._secret}"}
+        limits = httpx.Limits(max_connections=endpoint.concurrency, max_keepalive_connections=endpoint.concurrency)
+        timeout = httpx.Timeout(endpoint.timeout, connect=min(30.0, endpoint.timeout))
+        self._http = httpx.Client(headers=headers, timeout=timeout, limits=limits, follow_redirects=False)
+        self._errors = httpx.TransportError
+        self._retry = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(endpoint.retries + 1),
+            wait=_pause,
+            retry=tenacity.retry_if_exception_type(_Passing),
+            reraise=True,
+        )
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object that the server answers to a request below its URL.
+
+        Raises Refused for a request that it does not do, Unreachable where nobody answers, KeyRefused for a key.
+        """
+        return self._done("POST", f"{self._url}{path}", {**self._endpoint.body, **body})
+
+    def get(self, path: str, at_root: bool = False) -> tuple[Any, Mapping[str, str]] | None:
+        """What a page says, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
+        url = self._url.removesuffix("/v1") if at_root else self._url
+        try:
+            response = self._http.get(f"{url}{path}", timeout=min(10.0, self._endpoint.timeout))
+            return (response.json(), response.headers) if response.status_code == 200 else None
+        except (self._errors, ValueError):
+            return None
+
+    def _done(self, method: str, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._retry.copy()(self._once, method, url, body)
+        except _Passing as fault:
+            tries = f"after {self._endpoint.retries + 1} tries" if self._endpoint.retries else "at the first try"
+            message = f"{self._endpoint.url}: {fault} {tries}"
+            if fault.status is None:
+                raise Unreachable(f"{message}: start the server, or correct endpoint.url or endpoint.timeout") from None
+            raise Refused(message, fault.status) from None
+
+    def _once(self, method: str, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, url, json=body)
+        except self._errors as error:
+            raise _Passing(f"no answer ({self._hidden(type(error).__name__, error)})", None) from None
+        status = response.status_code
+        words = self._hidden("", response.text)
+        if status in PASSING:
+            raise _Passing(f"HTTP {status}{words}", status, _after(response.headers.get("retry-after")))
+        if status in (401, 403):
+            fix = "set endpoint.key to the environment variable that holds a key" if self._secret is None else (
+                f"correct the key in ${self._endpoint.key}"
+            )  # fmt: skip
+            raise KeyRefused(f"{self._endpoint.url}: HTTP {status}, the server takes no request without its key: {fix}")
+        if status != 200:
+            raise Refused(f"{self._endpoint.url}: HTTP {status}{words}", status)
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise Refused(f"{self._endpoint.url}: the answer is no JSON object{words}", status)
+        return content
+
+    def _hidden(self, before: str, words: object) -> str:
+        """A server's or a library's own words in one short line, the key in them replaced."""
+        text = str(words)
+        if self._secret:
+            text = text.replace(self._secret, "***")
+        text = printable(re.sub(r"\s+", " ", text).strip())[:EXCERPT]
+        return f"{before}: {text}" if text else before
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+
+class _Passing(Exception):
+    """A fault that may pass. `status`: HTTP's, None without an answer. `after`: seconds that the server asks for."""
+
+    def __init__(self, message: str, status: int | None, after: float | None = None) -> None:
+        super().__init__(message)
+        self.status, self.after = status, after
+
+
+def _after(header: str | None) -> float | None:
+    """The seconds of a Retry-After header; dates are not read."""
+    return float(header) if header is not None and header.isdecimal() else None
+
+
+def _pause(state: Any) -> float:
+    """Seconds before the next try: what the server asks for, else twice as many each time."""
+    error = state.outcome.exception()
+    wanted = error.after if isinstance(error, _Passing) else None
+    doubled = FIRST_PAUSE * 2.0 ** (state.attempt_number - 1)
+    return min(LONGEST_PAUSE, doubled if wanted is None else wanted)

@@ -1,0 +1,232 @@
+"""Settings of an OpenAI-compatible server, and the cell that it answers: what it keeps is known by its labels only.
+
+model=endpoint model.path=Qwen/Qwen3-0.6B          the tokenizer and chat template, read here
+endpoint.url=http://127.0.0.1:8000/v1              where the server answers
+endpoint.method=snapkv endpoint.budget=1024        how it was started: the columns `policy` and `budget`
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
+from kvbench.run.code import Code, served_code
+from kvbench.run.plan import Cell, Description, canonical, describe_task
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
+
+Api = Literal["auto", "ids", "text", "chat"]
+"""What is sent: token ids or a text to `/completions`, or turns to `/chat/completions`; auto: the first that works."""
+FULL = "full"
+"""The method of a server that evicts nothing."""
+MOST_TOGETHER, MOST_SECONDS, MOST_RETRIES = 1024, 86_400.0, 100
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class ServedModel(ModelSpec):
+    """A model of which only the tokenizer is read here: `path` is a folder with `tokenizer.json`, or a hub id."""
+
+    name: str = "endpoint"
+
+    def folder(self) -> Path:
+        """The folder of the tokenizer. Raises MissingFile where there is none."""
+        assert self.path is not None
+        local = Path(self.path).expanduser()
+        if not local.is_dir():
+            if local.is_absolute() or self.path.startswith((".", "~")) or self.path.count("/") != 1:
+                raise MissingFile(
+                    f"model.path={self.path}: no such folder; give a folder with a tokenizer, or a hub id"
+                )
+            local = _fetched(self.path, self.revision)
+        if not (local / "tokenizer.json").is_file():
+            raise MissingFile(
+                f"model.path={self.path}: the folder holds no tokenizer.json, which builds prompts for a server; "
+                "save_pretrained of a fast tokenizer writes it"
+            )
+        return local
+
+    def sha256(self) -> str:
+        """A hash of the tokenizer's files. Raises as `folder` does."""
+        return content_hash(self.folder(), TOKENIZER)
+
+
+def _fetched(hub_id: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER)))
+    except Exception as error:  # the hub, the network and the cache have their own errors
+        reason = str(error).splitlines()[0]
+        raise MissingFile(
+            f"model.path={hub_id}: no such folder, and its tokenizer could not be downloaded from the hub "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How a server is asked, and the labels of its rows.
+
+    url: of the API, up to `/v1`. model: its name there; None: `model.path`. method, budget: how it was started, the
+    columns `policy` and `budget`. server: names it in the identity of cells, so that it may move; None: its url does.
+    flags: how it was started, in words, for the record. body: fields of every request besides ours. key: the
+    environment variable that holds the key; its value is never written. concurrency: requests at a time. timeout:
+    seconds that a request may take. retries: after a fault that may pass.
+
+    Raises UserError for values outside the allowed set.
+    """
+
+    url: str
+    method: str
+    name: str = "endpoint"
+    model: str | None = None
+    budget: str | None = None
+    server: str | None = None
+    flags: str = ""
+    api: Api = "auto"
+    body: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    concurrency: int = 8
+    timeout: float = 600.0
+    retries: int = 5
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise UserError(
+                "endpoint.url holds a user, a password or a query: give http://HOST:PORT/v1, and a key by the name of "
+                "its environment variable, endpoint.key=NAME"
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"endpoint.url={self.url}: allowed: the URL of an API, such as http://127.0.0.1:8000/v1")
+        if self.key is not None and not VARIABLE.fullmatch(self.key):
+            raise UserError("endpoint.key names the environment variable that holds the key, such as OPENAI_API_KEY")
+        if not self.method.strip():
+            raise UserError("endpoint.method is empty: name how the server evicts, such as snapkv, or full")
+        if (self.method == FULL) == (self.budget is not None):
+            fix = (
+                "leave the budget out"
+                if self.method == FULL
+                else "add endpoint.budget=1024, or what it was started with"
+            )
+            raise UserError(f"endpoint.method={self.method} endpoint.budget={_written(self.budget)}: {fix}")
+        for name, most in (("concurrency", MOST_TOGETHER), ("timeout", MOST_SECONDS), ("retries", MOST_RETRIES)):
+            least = 0 if name == "retries" else 1
+            if not least <= getattr(self, name) <= most:
+                raise UserError(f"endpoint.{name}={getattr(self, name)}: allowed: {least} to {most:g}")
+        if ours := {"model", "prompt", "messages", "max_tokens", "stream"} & set(self.body):
+            raise UserError(f"endpoint.body names {', '.join(sorted(ours))}, which kvbench sends itself: leave it out")
+
+    def secret(self) -> str | None:
+        """The key. Raises UserError if its variable is not set."""
+        if self.key is None:
+            return None
+        value = os.environ.get(self.key, "").strip()
+        if not value:
+            raise UserError(f"endpoint.key={self.key}: the environment has no such variable: export it, then run again")
+        return value
+
+    @property
+    def identity(self) -> Description:
+        """What answers depend on: not where the server is if it has a name, nor how often it is asked."""
+        description = {"server": self.server or self.url.rstrip("/"), "model": self.model, "api": self.api}
+        return description | {"flags": self.flags, "body": dict(self.body)}
+
+
+def _written(budget: str | None) -> str:
+    return "null" if budget is None else budget
+
+
+@dataclass(frozen=True)
+class ServedMethod:
+    """What stands for a policy: the name of a method whose settings the server alone knows."""
+
+    name: str
+    variant: None = None
+    layout: None = None
+    takes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServedCell(Cell):
+    """One task answered by one server as it was started."""
+
+    model: ServedModel
+    policy: ServedMethod  # pyright: ignore[reportIncompatibleVariableOverride]
+    score: None  # pyright: ignore[reportIncompatibleVariableOverride]
+    budget: str  # pyright: ignore[reportIncompatibleVariableOverride]
+    endpoint: Endpoint = field(kw_only=True)
+    is_served = True
+
+    @cached_property
+    def description(self) -> Description:
+        """Everything that the cell's numbers depend on, as far as it is known, as JSON."""
+        spec = self.model
+        template = {"chat": spec.chat, "system": spec.system, "chat_template": has_chat_template(spec.folder())}
+        return {
+            "model": {"tokenizer_sha256": spec.sha256(), "max_length": spec.max_length, **template},
+            "endpoint": self.endpoint.identity,
+            "task": describe_task(self.task),
+            "policy": {"name": self.policy.name},
+            "budget": self.budget,
+            "seed": self.seed,
+        }
+
+    @cached_property
+    def code(self) -> Code:
+        return served_code(self.task)
+
+    @cached_property
+    def shared(self) -> str:
+        """Cells share no prompt: each is one server, or one way of asking it."""
+        return canonical(self.description | {"endpoint": {**asdict(self.endpoint), "key": None}})
+
+    def job_of(self, sample: int) -> int:
+        """As many samples make a job as are asked at a time."""
+        return sample // self.endpoint.concurrency
+
+    def check(self) -> None:
+        """Raise UserError for tasks and settings that cannot be asked of a server."""
+        task = self.task
+        reason = None
+        if isinstance(task, Efficiency):
+            reason = "measures this machine"
+        elif isinstance(task, Likelihood) and not task.reset:
+            reason = "continues from text to text (task.reset=false)"
+        elif isinstance(task, Likelihood) and task.given_tokens:
+            reason = "scores a part of a text by a cache that holds the other"
+        elif task.turns == "own":
+            reason = "is a conversation whose cache goes on from turn to turn (task.turns=own)"
+        elif task.min_new_tokens and self.endpoint.body.get("min_tokens") != task.min_new_tokens:
+            least = task.min_new_tokens
+            reason = (
+                f"needs answers of {least} tokens or more, which is not part of the API: use task.min_new_tokens=0, or "
+                f"endpoint.body={{min_tokens:{least}}} for a server that has this field"
+            )
+        if reason is not None:
+            raise UserError(f"model=endpoint: task {task.name} {reason}")
+
+
+def served_cell(model: ServedModel, endpoint: Endpoint, task: Any, seed: int) -> ServedCell:
+    """The cell of a task, by its labels."""
+    from kvbench.eviction.schedule import Schedule
+
+    return ServedCell(
+        model=model,
+        task=task,
+        policy=ServedMethod(endpoint.method),
+        score=None,
+        budget="1.0" if endpoint.budget is None else endpoint.budget,
+        schedule=Schedule(),
+        seed=seed,
+        policy_label=endpoint.method,
+        score_label=None,
+        endpoint=endpoint,
+    )

@@ -1,0 +1,246 @@
+"""Running a plan of cells that servers answer: the samples, claims, rows and resume of every other run, no model."""
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.chat import check_chat, check_ends
+from kvbench.models.prompts.prompt import Prompt, begin, build
+from kvbench.records import Curve, PromptRecord, ResultsFolder, environment, places
+from kvbench.run.claims import Claims, Sharing
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
+from kvbench.run.progress import Outcome, Progress
+from kvbench.run.rows import JobResult, served_row
+from kvbench.run.samples import jobs_with_samples, samples_of
+from kvbench.servers.asking import Answer, Server
+from kvbench.servers.client import Client, KeyRefused
+from kvbench.servers.endpoint import ServedCell
+from kvbench.servers.identity import identity
+from kvbench.servers.tokenizer import Tokenizer
+from kvbench.support.errors import UserError
+from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.task import InvalidSample, Sample
+
+UNLIMITED = 2**62
+"""Tokens of a prompt and its answer where only the server has a limit."""
+
+
+class Source(Protocol):
+    """Where answers come from: a server, or a file of answers made elsewhere."""
+
+    @property
+    def device(self) -> dict[str, Any]:
+        """What answered, for the environment of rows."""
+        ...
+
+    def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
+        """The answer, and the prompt as it was read. Raises ValueError for a sample that has none."""
+        ...
+
+    def nll(self, prompt: Prompt) -> list[float]:
+        """Negative log-likelihoods, in nats, of all tokens but the first. Raises ValueError where there are none."""
+        ...
+
+
+Open = Callable[[ServedCell, Tokenizer, ExitStack], Source]
+"""Opens the source of a cell; what it holds open is closed with the stack."""
+
+
+class Asked:
+    """The answers of a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.device = identity(server)
+
+    def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
+        return self._server.answer(prompt, sample, cell.task, _seed(cell, sample))
+
+    def nll(self, prompt: Prompt) -> list[float]:
+        return self._server.nll(prompt)
+
+
+def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
+    """The server of a cell, in the way that it can be asked. Raises what `Server.choose_way` raises."""
+    client = stack.enter_context(Client(cell.endpoint))
+    return Asked(Server(client, cell.endpoint, cell.model, tokenizer).choose_way())
+
+
+def run_served(
+    plan: Plan, results: ResultsFolder, progress: Progress | None, sharing: Sharing | None = None, source: Open = ask
+) -> Outcome:
+    """Run what is still to do and what nobody else does, as `kvbench.run.runner.run` does.
+
+    What one request cannot do becomes a row with its `error`. Raises UserError or MissingFile for a tokenizer that
+    cannot be used, a task that cannot make its samples and a server that answers nobody: recorded rows stay, and the
+    same command continues.
+    """
+    sharing = sharing or Sharing()
+    since = places(results) if sharing.since is None else sharing.since
+    tokenizers = {model: read_tokenizer(model) for model in plan.by_model()}
+    for model, groups in plan.by_model().items():
+        for group in groups:
+            _dry_run(tokenizers[model], group)
+    if sharing.cells is not None:
+        results.write_sweep(sharing.command, sharing.cells)
+    outcome = Outcome()
+    with Claims(results, sharing, since) as claims:
+        plan = claims.left(plan)
+        while plan.rows_to_do:
+            for group in plan.groups:
+                if group.jobs:
+                    _run_group(results, claims, progress, tokenizers[group.model], group, source, outcome)
+            plan = claims.wait(plan)
+    return outcome
+
+
+def read_tokenizer(model: ModelSpec) -> Tokenizer:
+    """The tokenizer of a model, its chat template tried. Raises UserError or MissingFile where it cannot be used."""
+    tokenizer = Tokenizer.read(model.folder())
+    if tokenizer.chat_template is not None and model.chat != "never":
+        check_ends(tokenizer, model.system, f"model.path={model.path}")
+    check_chat(tokenizer, model.chat, model.system)
+    return tokenizer
+
+
+def prompt_for(tokenizer: Any, cell: ServedCell, sample: Sample) -> Prompt:
+    """The prompt of a sample as our own models read it whole. Raises UserError for one that cannot be built."""
+    if isinstance(cell.task, Likelihood):
+        return begin(tokenizer, sample.context, cell.task.context_length + 1)
+    spec, most = cell.model, (cell.model.max_length or UNLIMITED) - sample.max_new_tokens
+    return build(tokenizer, sample, cell.task, most, spec.chat, spec.system)
+
+
+def _dry_run(tokenizer: Any, group: PrefillGroup) -> None:
+    """Make every sample once and drop it: raises ValueError for a task that cannot be asked of the model."""
+    length, limit = group.task.context_length, group.model.max_length
+    if length is not None and limit is not None and length > limit:
+        raise UserError(f"task.context_length={length}: allowed: at most {limit} tokens (model.max_length)")
+    for cell in group.cells:
+        _ = cell.code  # as it is now: files may be edited while the run goes on
+    for _ in samples_of(tokenizer, group):
+        pass
+
+
+def _run_group(
+    results: ResultsFolder,
+    claims: Claims,
+    progress: Progress | None,
+    tokenizer: Tokenizer,
+    group: PrefillGroup,
+    source: Open,
+    outcome: Outcome,
+) -> None:
+    """Make and record the jobs that are left to this process. The source is opened for the first of them."""
+    (cell,) = group.cells
+    assert isinstance(cell, ServedCell)
+    with ExitStack() as stack:
+        opened: tuple[Source, str] | None = None
+        pool = stack.enter_context(ThreadPoolExecutor(cell.endpoint.concurrency))
+        for planned, samples in jobs_with_samples(tokenizer, group):
+            job = claims.take(group, planned)
+            if job is None:
+                if progress is not None:
+                    progress.elsewhere(len(planned.places))
+                continue
+            if opened is None:
+                opened = _open(results, progress, tokenizer, cell, source, stack)
+            wanted = [sample for sample in samples if sample.id in job.missing]
+            result = claims.record(_run_job(tokenizer, cell, job, wanted, pool, *opened))
+            if result is not None:
+                outcome.rows += len(result.rows)
+                outcome.errors += sum(row.error is not None for row in result.rows)
+                if progress is not None:
+                    progress.recorded(result.rows)
+
+
+def _open(
+    results: ResultsFolder,
+    progress: Progress | None,
+    tokenizer: Tokenizer,
+    cell: ServedCell,
+    source: Open,
+    stack: ExitStack,
+) -> tuple[Source, str]:
+    """The source of a cell and the id of its environment; the cell is described in the folder."""
+    if progress is not None:
+        progress.loading(cell.endpoint.server or cell.endpoint.url)
+    found = source(cell, tokenizer, stack)
+    if progress is not None:
+        progress.noted(f"{found.device['name']}, asked by {found.device['api']}")
+    results.write_cell(cell.id, cell.description)
+    if cell.code.parts is not None:
+        results.write_code(cell.code.parts)
+    return found, results.write_environment(environment(found.device))
+
+
+def _run_job(
+    tokenizer: Tokenizer,
+    cell: ServedCell,
+    job: PrefillJob,
+    samples: Sequence[Sample | InvalidSample],
+    pool: ThreadPoolExecutor,
+    source: Source,
+    environment_id: str,
+) -> JobResult:
+    """The rows of a job; its prompts are asked together."""
+    result, prompts = JobResult(job, environment_id), dict[int, Prompt]()
+    for sample in samples:
+        if isinstance(sample, InvalidSample):
+            result.fail(sample, sample.error)
+            continue
+        try:
+            prompts[sample.id] = prompt_for(tokenizer, cell, sample)
+        except ValueError as error:
+            result.fail(sample, str(error))
+    asked = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
+    make = _scored if isinstance(cell.task, Likelihood) else _answered
+
+    def attempt(sample: Sample) -> JobResult:
+        part, prompt = result.part(), prompts[sample.id]
+        try:
+            make(part, tokenizer, cell, sample, prompt, source)
+        except KeyRefused:
+            raise
+        except ValueError as error:
+            part.fail(sample, str(error), [cell], prompt)
+        return part
+
+    for part in pool.map(attempt, asked):
+        result.add(part)
+    result.sort()
+    return result
+
+
+def _answered(
+    part: JobResult, tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, source: Source
+) -> None:
+    """Add the row of an answer; of two requests, the second one's answer is scored."""
+    sent, answer = source.answer(prompt, sample, cell)
+    text, tokens = answer.text, answer.tokens
+    if second := cell.task.follow_up(sample, text):
+        _, last = source.answer(prompt_for(tokenizer, cell, second), second, cell)
+        columns = {"prediction": f"{text}\n\n{last.text}", "value": cell.task.score(last.text, second)}
+        tokens = None if tokens is None or last.tokens is None else tokens + last.tokens
+    else:
+        columns = {"prediction": text, "value": cell.task.score(text, sample)}
+    part.rows.append(served_row(cell, sample, sent, part.environment, new_tokens=tokens, **columns))
+    part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
+
+
+def _scored(
+    part: JobResult, tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, source: Source
+) -> None:
+    """Add the row of a text, and its curve."""
+    values = source.nll(prompt)
+    measured = {"new_tokens": len(values), "value": math.fsum(values) / len(values)}
+    part.rows.append(served_row(cell, sample, prompt, part.environment, **measured))
+    part.curves.append(Curve.over(cell.id, sample.id, cell.task.metric, values, cell.task.context_length or 1))
+
+
+def _seed(cell: ServedCell, sample: Sample) -> int:
+    """What a drawn answer of a server begins with."""
+    return cell.task.seed * 1_000_003 + sample.id
