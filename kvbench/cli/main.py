@@ -25,7 +25,9 @@ COMMANDS = {
     "probe": "compare scores with the true error of each eviction: probe NAME; kvbench list probes",
     "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers | reports",
-    "conform": "check against golden cases, or a score and policy: conform FILES | conform --properties score=NAME",
+    "conform": "check golden cases, a score, or a server: conform FILES | --properties score=NAME | --endpoint URL",
+    "prompts": "write whole prompts as JSON lines, for programs that answer them elsewhere: prompts --out FILE",
+    "adopt": "record answers made elsewhere as rows, scored by our metrics: adopt FILE|FOLDER",
     "doctor": "check what this installation can do and what it lacks",
     "completion": "print the script that completes commands and settings: completion bash|zsh|fish",
 }

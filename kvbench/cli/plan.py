@@ -70,6 +70,8 @@ def main(flags: argparse.Namespace) -> int:
     if flags.dry and flags.json:
         raise UserError("--dry and --json do not go together")
     sweep = plan_sweep(flags.words, tell, flags.retry_errors, stale=flags.stale)
+    if flags.measure and any(cell.is_served for cell in sweep.plan.cells):
+        raise UserError("--measure runs models of this machine, not a server: leave it out")
     if flags.measure and measure(sweep.plan, sweep.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
         sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True, stale=flags.stale)
     if flags.dry:
@@ -101,12 +103,12 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {_when(group)}")
         Grid(COLUMNS, [*_fields(group, recorded)], "lllllr").print(plain_console(sys.stdout), 1, width_of(console))
-        if memory := memory_text(group):
+        if not group.cells[0].is_served and (memory := memory_text(group)):
             say(console, memory)
         say(console, _cost(group))
         if (left := seconds.get(group.key)) is not None:
             say(console, f"time: about {written(left)}, from similar rows\n")
-    if alone := unshared_text(plan.groups):
+    if alone := unshared_text([group for group in plan.groups if not group.cells[0].is_served]):
         say(console, alone)
     if plan.rows_to_do:
         say(console, total_text(seconds))
@@ -135,6 +137,8 @@ def _tree(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, 
 def _when(group: "PrefillGroup") -> str:
     """When the cells evict, and why some share their prefill with no other."""
     schedule = group.cells[0].schedule
+    if group.cells[0].is_served:
+        return "answered by a server"
     if isinstance(group.task, Likelihood):
         blocks = f", {schedule.prefill_block} tokens at a time" if schedule.prefill_block else ""
         return f"evicted during prefill{blocks}"
@@ -157,6 +161,8 @@ def _fields(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[t
 def _cost(group: "PrefillGroup") -> str:
     """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
     task, units = group.task, len(group.jobs)
+    if group.cells[0].is_served:
+        return f"to ask: {plural(group.rows_to_do, 'prompt')}\n"
     if isinstance(task, Efficiency):
         cells = len({cell.id for job in group.jobs for cell in job.cells})
         times = task.batch * (group.rows_to_do + task.warmup * cells)

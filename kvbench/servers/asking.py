@@ -25,11 +25,15 @@ WAYS: tuple[Way, ...] = ("ids", "text", "chat")
 
 @dataclass(frozen=True)
 class Answer:
-    """The text of an answer. `tokens`: that it has, and `read`: of the prompt, where the server counts them."""
+    """The text of an answer. `tokens`: that it has, and `read`: of the prompt, where the server counts them.
+
+    kept_fraction: the share of KV pairs that answered it; None: unknown.
+    """
 
     text: str
     tokens: int | None = None
     read: int | None = None
+    kept_fraction: float | None = None
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,7 @@ class Endpoint:
         if not self.method.strip():
             raise UserError("endpoint.method is empty: name how the server evicts, such as snapkv, or full")
         if (self.method == FULL) == (self.budget is not None):
-            fix = (
-                "leave the budget out"
-                if self.method == FULL
-                else "add endpoint.budget=1024, or what it was started with"
-            )
+            fix = "leave the budget out" if self.method == FULL else "add the budget that the server was started with"
             raise UserError(f"endpoint.method={self.method} endpoint.budget={_written(self.budget)}: {fix}")
         for name, most in (("concurrency", MOST_TOGETHER), ("timeout", MOST_SECONDS), ("retries", MOST_RETRIES)):
             least = 0 if name == "retries" else 1

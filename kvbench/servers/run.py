@@ -227,7 +227,8 @@ def _answered(
         tokens = None if tokens is None or last.tokens is None else tokens + last.tokens
     else:
         columns = {"prediction": text, "value": cell.task.score(text, sample)}
-    part.rows.append(served_row(cell, sample, sent, part.environment, new_tokens=tokens, **columns))
+    columns |= {"new_tokens": tokens, "kept_fraction": answer.kept_fraction}
+    part.rows.append(served_row(cell, sample, sent, part.environment, **columns))
     part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
 
 

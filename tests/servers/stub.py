@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 from kvbench.servers.tokenizer import Tokenizer
@@ -67,7 +68,7 @@ class Stub:
         usage = {"prompt_tokens": len(read if self.counts else ids), "completion_tokens": 5}
         choice: dict[str, Any] = {"message": {"content": text}} if is_chat else {"text": text}
         if body.get("echo") and self.logprobs:
-            rising = [-0.1 if b > a else -3.0 for a, b in zip(ids, ids[1:], strict=False)]
+            rising = [-0.1 if b > a else -3.0 for a, b in pairwise(ids)]
             choice["logprobs"] = {"token_logprobs": [None, *rising, -1.0]}
         return {"choices": [choice], "usage": usage}
 

@@ -9,7 +9,7 @@ from kvbench.cli.main import main
 from tests.servers.stub import FOLDER, Stub, serving
 
 pytest.importorskip("tenacity", reason="the extra endpoint is not installed")
-COMMON = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=12", "endpoint.model=tiny"]
+COMMON = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=8", "endpoint.model=tiny"]
 
 
 def conform(
@@ -43,7 +43,7 @@ def test_honest_servers_pass(capsys: pytest.CaptureFixture[str], serve: ExitStac
 def test_a_budget_that_is_ignored(capsys: pytest.CaptureFixture[str], serve: ExitStack) -> None:
     a, b = (serve.enter_context(serving(Stub())) for _ in range(2))
     code, failed = conform(capsys, (a, "method=streaming_llm,budget=300"), (b, "method=streaming_llm,budget=100"))
-    assert code == 5 and failed == ["order", "order", "budget"]
+    assert code == 5 and {"order", "budget"} == set(failed)
     code, failed = conform(capsys, (a, "method=snapkv,budget=300"), (b, "method=snapkv,budget=100"))
     assert code == 5 and failed == ["budget"]
 
@@ -73,7 +73,7 @@ def test_the_full_cache_of_a_server_against_ours(
     capsys: pytest.CaptureFixture[str], serve: ExitStack, tmp_path: Path
 ) -> None:
     stub, other = (serve.enter_context(serving(Stub(budget=n))) for n in (None, 100))
-    local = ["policy=full", "task.samples=12", "task.max_new_tokens=5", f"results.dir={tmp_path}", "--quiet"]
+    local = ["policy=full", "task.samples=8", "task.max_new_tokens=5", f"results.dir={tmp_path}", "--quiet"]
     assert main(["run", *local]) == 0
     more = ("--dense", str(tmp_path), "task.max_new_tokens=5")
     assert conform(capsys, (stub, "method=full"), more=more) == (0, [])

@@ -80,7 +80,7 @@ def test_settings_that_cannot_be(tmp_path: Path, settings: dict[str, Any], part:
     [
         ("policy=snapkv", "a server evicts as it was started"),
         ("budget=0.1", "a server evicts as it was started"),
-        ("task=efficiency", "measures this machine"),
+        ("task.turns=own", "task.turns"),
         ("task.min_new_tokens=1", "endpoint.body={min_tokens:1}"),
     ],
 )

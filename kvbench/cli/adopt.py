@@ -1,0 +1,74 @@
+"""`kvbench adopt`: answers made elsewhere as rows, scored by our metrics, paired by prompt. No torch."""
+
+import argparse
+from pathlib import Path
+
+from kvbench.cli.errors import Exit
+from kvbench.cli.parser import Parser, Words
+from kvbench.cli.terminal import tell
+from kvbench.support.errors import UserError
+
+
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = "Record answers made elsewhere as rows: scored by the metric of the task, paired by prompt."
+    parser.epilog = """
+  kvbench adopt answers.jsonl model.path=FOLDER_OR_HUB_ID endpoint.method=snapkv endpoint.budget=0.1 \
+task=ruler/niah_single_1 task.context_length=4096
+  kvbench adopt results/ruler__4096__snapkv__0.90 model.path=ID task=ruler_published/niah_single_1
+
+A file holds lines of kvbench prompts with an `answer` each, or samples of lm-eval (--log_samples). A folder is one of \
+kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name others. Prompts are \
+built again and found by hash; those of kvpress by question and right answers. What was kept is unknown unless --kept \
+or the lines (kept_fraction) say it. Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
+"""
+    parser.bare_exit = Exit.USAGE
+    settings = ("model.path=", "endpoint.method=", "endpoint.budget=", "results.dir=", "data.root=")
+    parser.words = Words("FILE|FOLDER SETTING=VALUE ...", groups=("task",), settings=settings)
+    parser.add_argument("--kept", metavar="SHARE", type=float, help="of the KV pairs that the method kept, such as 0.1")
+
+
+def main(flags: argparse.Namespace) -> int:
+    """Record the answers and print the table. Raises UserError where none belongs to a prompt of the settings."""
+    from kvbench.cli.sweep import print_sweep, rows_of
+    from kvbench.config.sweep import plan_sweep
+    from kvbench.models.prompts.prompt import Prompt
+    from kvbench.run.claims import Sharing
+    from kvbench.run.samples import samples_of
+    from kvbench.servers.adopted import Adopted, read
+    from kvbench.servers.endpoint import ServedCell
+    from kvbench.servers.run import prompt_for, read_tokenizer, run_served
+    from kvbench.tasks.task import Sample
+
+    sources = [word for word in flags.words if "=" not in word]
+    if len(sources) != 1:
+        raise UserError(f"adopt takes one file or folder of answers, not {len(sources)}")
+    adopted = read(Path(sources[0]), flags.kept)
+    words = [word for word in flags.words if word not in sources]
+    named = {word.partition("=")[0] for word in words}
+    labels = [f"endpoint.{name}={value}" for name, value in adopted.labels.items() if "endpoint.method" not in named]
+    given = ["model=endpoint", "endpoint.url=http://nowhere.invalid/v1", f"endpoint.server=file-{adopted.sha256[:12]}"]
+    sweep = plan_sweep([*given, *labels, *words], tell)
+
+    def prompts() -> "list[tuple[Prompt, Sample]]":
+        built = []
+        for group in sweep.plan.groups:
+            tokenizer, (cell,) = read_tokenizer(group.model), group.cells
+            assert isinstance(cell, ServedCell)
+            samples = (sample for sample in samples_of(tokenizer, group) if isinstance(sample, Sample))
+            built += [(prompt_for(tokenizer, cell, sample), sample) for sample in samples]
+        return built
+
+    if sweep.plan.rows_to_do and not any(adopted.of(prompt, sample) for prompt, sample in prompts()):
+        raise UserError(
+            f"{sources[0]}: none of its {len(adopted.answers)} prompts is one of these settings: give the task, "
+            "task.context_length, task.samples, seed and model.path that the prompts were made with"
+        )
+
+    def source(*_: object) -> Adopted:
+        return adopted
+
+    run_served(sweep.plan, sweep.results, None, Sharing(since=sweep.since, cells=sweep.samples), source)
+    rows = rows_of(sweep)
+    print_sweep(sweep, rows)
+    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK

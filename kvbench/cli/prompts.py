@@ -1,0 +1,59 @@
+"""`kvbench prompts`: the prompts of tasks as JSON lines, for programs that answer them elsewhere. No torch."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from kvbench.cli.errors import Exit
+from kvbench.cli.parser import Parser, Words
+from kvbench.support.errors import UserError
+
+NOWHERE = ("model=endpoint", "endpoint.url=http://nowhere.invalid/v1", "endpoint.method=full")
+"""Settings of cells that nobody asks."""
+
+
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = "Write whole prompts: text, token ids, right answers, the hash by which answers are found."
+    parser.epilog = """
+  kvbench prompts model.path=Qwen/Qwen3-0.6B task=ruler task.context_length=4096 task.samples=20 --out prompts.jsonl
+
+Add a text `answer` to each line and give the file to kvbench adopt. model.path is a folder with a tokenizer or a hub \
+id. A line has task, sample, prompt_sha256, text, ids, answers, max_new_tokens and stop; text leaves out the special \
+tokens that the tokenizer puts before a text, ids have them.
+"""
+    parser.bare_exit = Exit.USAGE
+    parser.words = Words("SETTING=VALUE ...", groups=("task",), settings=("model.path=", "seed=", "data.root="))
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to a new file instead of the screen")
+
+
+def main(flags: argparse.Namespace) -> int:
+    """Write the prompts. Raises UserError for settings that are not allowed, and for a file that exists."""
+    from kvbench.config.cells import Cells, check_data
+    from kvbench.config.compose import combinations
+    from kvbench.config.overrides import parse
+    from kvbench.servers.endpoint import ServedCell
+    from kvbench.servers.prompts import prompts_of
+
+    built, cells = Cells(), list[ServedCell]()
+    for tree in combinations(parse([*NOWHERE, *flags.words])):
+        cell = built.cell(tree)
+        if not isinstance(cell, ServedCell):
+            raise UserError(
+                "kvbench prompts reads a tokenizer only: leave model= out, model.path=FOLDER_OR_HUB_ID names it"
+            )
+        cell.check()
+        cells.append(cell)
+    check_data(cells)
+    if flags.out is None:
+        for cell in cells:
+            for line in prompts_of(cell):
+                print(json.dumps(line, ensure_ascii=False))
+        return Exit.OK
+    if flags.out.exists():
+        raise UserError(f"--out {flags.out}: there is such a file: name a new one")
+    lines = [json.dumps(line, ensure_ascii=False) for cell in cells for line in prompts_of(cell)]
+    flags.out.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    print(f"{len(lines)} prompts in {flags.out}", file=sys.stderr)
+    return Exit.OK

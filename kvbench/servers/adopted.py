@@ -1,0 +1,194 @@
+"""Answers made elsewhere, found by the prompt that they answer: our lines, samples of lm-eval, folders of kvpress.
+
+    kvbench    {"prompt_sha256": "9f..", "answer": "42", "kept_fraction": 0.1}    lines as `kvbench prompts` begins them
+    lm-eval    {"arguments": {"gen_args_0": {"arg_0": "the prompt"}}, "resps": [["42"]]}    --log_samples
+    kvpress    predictions.csv with question, answer, predicted_answer; config.yaml with press_name, compression_ratio
+
+A prompt is found by the hash of its text; one of kvpress, whose files leave contexts out, by its question and right
+answers.
+"""
+
+import ast
+import csv
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.servers.asking import Answer
+from kvbench.servers.endpoint import ServedCell
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.task import Sample
+
+Format = Literal["kvbench", "lm-eval", "kvpress"]
+PREDICTIONS, CONFIG = "predictions.csv", "config.yaml"
+CONFIGURED = (
+    "dataset",
+    "data_dir",
+    "model",
+    "press_name",
+    "compression_ratio",
+    "key_channel_compression_ratio",
+    "query_aware",
+)
+"""What is recorded of the configuration of kvpress."""
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """Answers by key. `labels`: what the source says of its method and budget, as settings of an endpoint.
+
+    kept: the share of KV pairs that the method kept, for all answers that do not say it; None: unknown.
+    """
+
+    name: str
+    format: Format
+    sha256: str
+    answers: Mapping[str, tuple[Answer, ...]]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    kept: float | None = None
+
+    @property
+    def device(self) -> dict[str, Any]:
+        what = {"name": f"answers of {self.name}", "api": f"a file of {self.format}", "sha256": self.sha256}
+        return what | {"config": dict(self.config)}
+
+    def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
+        """The answer to a prompt. Raises UserError where there is none, or more than one."""
+        found = self.of(prompt, sample)
+        if not found:
+            raise UserError(f"{self.name} has no answer to this prompt")
+        if len({answer.text for answer in found}) > 1:
+            raise UserError(f"{self.name} has {len(found)} answers to this prompt")
+        return prompt, found[0]
+
+    def of(self, prompt: Prompt, sample: Sample) -> tuple[Answer, ...]:
+        """The answers to a prompt."""
+        keys = (prompt.sha256, _sha256(sample.prompt), _question(sample.question, sample.references))
+        return next((self.answers[key] for key in keys if key in self.answers), ())
+
+    def nll(self, prompt: Prompt) -> list[float]:
+        raise UserError(f"{self.name} holds answers, no log-probabilities")
+
+
+def read(path: Path, kept: float | None = None) -> Adopted:
+    """The answers of a file or folder.
+
+    Raises MissingFile where there is none, UserError for what is none of the formats.
+    """
+    if kept is not None and not 0 < kept <= 1:
+        raise UserError(f"--kept {kept}: allowed: a share of the KV pairs above 0, at most 1, such as 0.1")
+    if path.is_dir():
+        return _kvpress(path, kept)
+    if not path.is_file():
+        raise MissingFile(f"{path}: no such file or folder; give a file of JSON lines, or a folder of kvpress")
+    answers: dict[str, tuple[Answer, ...]] = {}
+    formats = set[Format]()
+    for number, line in _lines(path):
+        kind, key, answer = _of_line(line, f"{path}, line {number}", kept)
+        formats.add(kind)
+        answers[key] = (*answers.get(key, ()), answer)
+    if len(formats) != 1:
+        raise UserError(f"{path} holds {'lines of kvbench and of lm-eval' if formats else 'no line'}: give one format")
+    return Adopted(path.name, formats.pop(), _file_sha256(path), answers, kept=kept)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, 1):
+            if not text.strip():
+                continue
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            if not isinstance(line, dict):
+                raise UserError(f"{path}, line {number}, is no JSON object: allowed: JSON lines of kvbench or lm-eval")
+            yield number, line
+
+
+def _of_line(line: Mapping[str, Any], where: str, kept: float | None) -> tuple[Format, str, Answer]:
+    if "arguments" in line and "resps" in line:
+        prompt, text = _first_text(line["arguments"]), _first_text(line["resps"])
+        if prompt is None or text is None:
+            raise UserError(
+                f"{where}: no prompt in arguments, or no answer in resps: --log_samples of lm-eval writes both"
+            )
+        return "lm-eval", _sha256(prompt), Answer(text, kept_fraction=kept)
+    name, text = line.get("prompt_sha256"), line.get("answer")
+    if not isinstance(name, str) or not isinstance(text, str):
+        raise UserError(
+            f"{where}: no texts prompt_sha256 and answer: add the answer to lines that kvbench prompts has written"
+        )
+    fraction = line.get("kept_fraction", kept)
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float, type(None))) or (fraction or 0) > 1:
+        raise UserError(f"{where}: kept_fraction is {fraction!r}: allowed: a share from 0 to 1, or none")
+    return "kvbench", name, Answer(text, kept_fraction=fraction)
+
+
+def _first_text(node: Any) -> str | None:
+    """The first text in nested lists and objects: their forms differ between versions of lm-eval."""
+    while isinstance(node, (list, dict)) and node:
+        node = next(iter(node.values())) if isinstance(node, dict) else node[0]
+    return node if isinstance(node, str) else None
+
+
+def _kvpress(folder: Path, kept: float | None) -> Adopted:
+    file = folder / PREDICTIONS
+    if not file.is_file():
+        raise MissingFile(f"{folder} holds no {PREDICTIONS}: give the folder of one evaluation of kvpress")
+    csv.field_size_limit(2**31 - 1)
+    answers: dict[str, tuple[Answer, ...]] = {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            text = row.get("predicted_answer")
+            right = row.get("answer") or row.get("answers")
+            if text is None or right is None or row.get("question") is None:
+                raise UserError(f"{file} lacks one of the columns question, answer and predicted_answer")
+            key = _question(row["question"] or "", _texts(right))
+            answers[key] = (*answers.get(key, ()), Answer(text, kept_fraction=kept))
+    config = _config(folder / CONFIG)
+    labels = {}
+    if isinstance(press := config.get("press_name"), str):
+        labels["method"] = "full" if press == "no_press" else press
+        ratio = config.get("compression_ratio")
+        if press != "no_press" and isinstance(ratio, (int, float)):
+            labels["budget"] = f"{1 - ratio:.6g}"
+    recorded = {name: config[name] for name in CONFIGURED if name in config}
+    return Adopted(folder.name, "kvpress", _file_sha256(file), answers, labels, recorded, kept)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _texts(cell: str) -> Sequence[str]:
+    """The right answers in a cell of a table: a list as Python writes it, also with blanks for commas, or one text."""
+    try:
+        content = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return (cell,)
+    return [str(item) for item in content] if isinstance(content, (list, tuple)) else (cell,)
+
+
+def _question(question: str, references: Sequence[str]) -> str:
+    return json.dumps([question.strip(), sorted(references)])
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

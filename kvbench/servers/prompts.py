@@ -1,0 +1,43 @@
+"""Whole prompts as JSON lines, for programs that answer them elsewhere; `kvbench adopt` reads the answers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kvbench.models.prompts.prompt import TokensOf, template_tokens
+from kvbench.servers.asking import text_of
+from kvbench.servers.endpoint import ServedCell
+from kvbench.servers.run import prompt_for, read_tokenizer
+from kvbench.support.errors import UserError
+from kvbench.tasks.task import Sample
+
+
+def prompts_of(cell: ServedCell) -> Iterator[dict[str, Any]]:
+    """Every prompt of a cell: its text and token ids, the right answers, and the hash that rows have.
+
+    `text` is what the tokenizer reads as `ids`, without the special tokens that it puts before a text. Raises UserError
+    for a prompt that cannot be built.
+    """
+    tokenizer = read_tokenizer(cell.model)
+    template = template_tokens(tokenizer, cell.model.chat, cell.model.system, cell.task.chat)
+    for sample in cell.task.answered(TokensOf(tokenizer, template), range(cell.task.num_answers)):
+        if not isinstance(sample, Sample):
+            raise UserError(f"task {sample.task}, sample {sample.id}: {sample.error}")
+        prompt = prompt_for(tokenizer, cell, sample)
+        ids = [*prompt.context, *prompt.question]
+        try:
+            text = text_of(tokenizer, ids)
+        except UserError:
+            text = tokenizer.decode(ids)
+        yield {
+            "task": cell.task.name,
+            "task_version": cell.task.version,
+            "context_length": cell.task.context_length,
+            "seed": cell.task.seed,
+            "sample": sample.id,
+            "prompt_sha256": prompt.sha256,
+            "text": text,
+            "ids": ids,
+            "answers": list(sample.references),
+            "max_new_tokens": sample.max_new_tokens,
+            "stop": list(cell.task.stop),
+        }

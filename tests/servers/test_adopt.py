@@ -1,0 +1,119 @@
+"""Prompts go out whole, answers come back as rows: from our lines, samples of lm-eval and folders of kvpress."""
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.records import Row, read_rows
+from tests.servers.stub import FOLDER, TOKENIZER
+
+TASK = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=4"]
+LABELS = ["endpoint.method=snapkv", "endpoint.budget=0.5"]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    assert main(["prompts", *TASK, "--out", str(file)]) == 0
+    assert main(["prompts", *TASK, "--out", str(file)]) == 2  # nothing is overwritten
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def adopt(source: Path, results: Path, *more: str) -> int:
+    return main(["adopt", str(source), *TASK, f"results.dir={results}", *more])
+
+
+def rows_of(folder: Path) -> list[Row]:
+    return sorted(read_rows(folder, warn=lambda text: None), key=lambda row: row.sample)
+
+
+def ours(prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Right answers to all prompts but the first."""
+    answers = ["no", *(prompt["answers"][0] for prompt in prompts[1:])]
+    return [{**prompt, "answer": f" {answer}"} for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+def test_a_prompt_is_written_whole(prompts: list[dict[str, Any]]) -> None:
+    assert [prompt["sample"] for prompt in prompts] == [0, 1, 2, 3]
+    for prompt in prompts:
+        assert hashlib.sha256(prompt["text"].encode()).hexdigest() == prompt["prompt_sha256"]
+        assert TOKENIZER(prompt["text"]).input_ids == prompt["ids"] and prompt["answers"][0] in prompt["text"]
+
+
+def test_our_lines_become_rows(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
+    file = written(tmp_path / "answers.jsonl", [{**line, "kept_fraction": 0.5} for line in ours(prompts)])
+    assert adopt(file, tmp_path / "rows", *LABELS) == 0
+    rows = rows_of(tmp_path / "rows")
+    assert [row.value for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert [row.prompt_sha256 for row in rows] == [prompt["prompt_sha256"] for prompt in prompts]
+    assert {(row.policy, row.budget, row.kept_fraction, row.cache_bytes) for row in rows} == {
+        ("snapkv", "0.5", 0.5, None)
+    }
+    assert adopt(file, tmp_path / "rows", *LABELS) == 0 and len(rows_of(tmp_path / "rows")) == 4
+
+
+def test_samples_of_lm_eval(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
+    forms = [
+        {"gen_args_0": {"arg_0": p["text"], "arg_1": {}}} if n % 2 else [[p["text"], {}]] for n, p in enumerate(prompts)
+    ]
+    lines = [
+        {"doc_id": n, "arguments": form, "resps": [[line["answer"]]], "filtered_resps": ["other"]}
+        for n, (form, line) in enumerate(zip(forms, ours(prompts), strict=True))
+    ]
+    assert adopt(written(tmp_path / "samples.jsonl", lines), tmp_path / "rows", *LABELS, "--kept", "0.25") == 0
+    rows = rows_of(tmp_path / "rows")
+    assert [row.value for row in rows] == [0.0, 1.0, 1.0, 1.0] and {row.kept_fraction for row in rows} == {0.25}
+
+
+def test_a_folder_of_kvpress(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
+    folder = tmp_path / "ruler__512__snapkv__0.80"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("press_name: snapkv\ncompression_ratio: 0.8\nmodel: tiny\nhf_token: secret-1\n")
+    with (folder / "predictions.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["answer", "question", "predicted_answer", "task"])
+        for line in ours(prompts):
+            question = line["text"][line["text"].index("\nWhat is") :].partition("? ")[0] + "?"
+            table.writerow([str(line["answers"]), question, line["answer"], "niah_single_1"])
+    assert adopt(folder, tmp_path / "rows") == 0
+    rows = rows_of(tmp_path / "rows")
+    assert [row.value for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    assert {(row.policy, row.budget, row.kept_fraction) for row in rows} == {("snapkv", "0.2", None)}
+    texts = [path.read_text() for path in (tmp_path / "rows").rglob("*.json*") if path.is_file()]
+    assert any("compression_ratio" in text for text in texts) and not any("secret-1" in text for text in texts)
+
+
+def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
+    some = written(tmp_path / "some.jsonl", ours(prompts)[:3])
+    assert adopt(some, tmp_path / "some", *LABELS) == 4
+    assert "no answer to this prompt" in str(rows_of(tmp_path / "some")[3].error)
+    others = written(tmp_path / "others.jsonl", [{"prompt_sha256": "0" * 64, "answer": "x"}])
+    assert adopt(others, tmp_path / "none", *LABELS) == 2 and not (tmp_path / "none" / "rows").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "holds no line"),
+        ("not json\n", "line 1, is no JSON object"),
+        ('{"prompt_sha256": "0", "prediction": "x"}\n', "no texts prompt_sha256 and answer"),
+        ('{"arguments": [], "resps": []}\n', "no prompt in arguments"),
+        ('{"prompt_sha256": "0", "answer": "x", "kept_fraction": 3}\n', "kept_fraction is 3"),
+    ],
+)
+def test_files_that_hold_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, part: str) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text(text)
+    assert adopt(file, tmp_path / "rows", *LABELS) == 2
+    assert part in capsys.readouterr().err
+    assert adopt(tmp_path / "nothing", tmp_path / "rows", *LABELS) == 3
