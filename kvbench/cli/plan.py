@@ -110,7 +110,7 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
             say(console, f"time: about {written(left)}, from similar rows\n")
     if alone := unshared_text([group for group in plan.groups if not group.cells[0].is_served]):
         say(console, alone)
-    if plan.rows_to_do:
+    if any(group.jobs and not group.cells[0].is_served for group in plan.groups):
         say(console, total_text(seconds))
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")
 

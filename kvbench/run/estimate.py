@@ -70,7 +70,8 @@ def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: Result
         labels = str(number), f"{shard.index + 1}/{shard.of}", printable(models[shard.model or 0])
         lines.append((*labels, str(part.prefills_to_do), str(part.rows_to_do), time))
     heads = "task", "shard", "model", "prompts", "rows", "time"
-    memories = [memory for group in plan.groups if group.jobs and (memory := memory_of(group))]
+    here = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
+    memories = [memory for group in here if (memory := memory_of(group))]
     caches = [memory.total for memory in memories]
     size_text = f"of at most {size([max(caches)])}" if caches else "of unknown size"
     devices, total = launcher.gpus or 1, sum(task_seconds) / 3600

@@ -16,7 +16,8 @@ RULER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 TEXTS = ("A few words, 2 numbers.\n", "  blanks", "naïve 漢字 🙂", "<|endoftext|>x", "")
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
-    "<{{ message.role }}>{{ message.content | tojson }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    "<{{ message.role }}>{{ message.content | tojson }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
 
