@@ -50,6 +50,8 @@ SWEEPS = [command for command in KVBENCH if command.words[1] in ("run", "plan", 
 READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
 READERS = [command for command in KVBENCH if command.words[1] in READING and not command.is_pattern]
 RUN = OmegaConf.load(paths.conf() / "run.yaml")
+SERVER = OmegaConf.load(paths.conf() / "model" / "endpoint.yaml")
+"""The settings of a server are beside those of its model."""
 MISSING = object()
 PLUGIN = {"half_life"}
 """The setting of the score that docs/plugins.md builds, which tests/support/test_plugins.py runs."""
@@ -112,7 +114,8 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
             allowed = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
             assert field.partition(".")[0] in allowed, f"no setting {override.key}"
         else:
-            assert OmegaConf.select(RUN, override.key, default=MISSING) is not MISSING, f"no setting {override.key}"
+            part = SERVER if override.root == "endpoint" else RUN
+            assert OmegaConf.select(part, override.key, default=MISSING) is not MISSING, f"no setting {override.key}"
         if override.key == "budget":
             assert all(parse_budget(text) for text in values)
 
