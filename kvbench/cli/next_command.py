@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from kvbench.config.overrides import parse
-from kvbench.records import Row
 from kvbench.report.tables.summary import Summary, budget_key, summaries
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ METHODS = ("streaming_llm", "h2o", "snapkv")
 """Methods to hold a single one against: by position, by accumulated attention, by the attention of a window."""
 
 
-def next_command(sweep: "Sweep", rows: Sequence[Row]) -> str | None:
+def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
     """Why, and the command; None if `rows`, those of the sweep, hold no value of a method that evicts."""
     cells = [cell for cell in summaries(rows) if cell.mean is not None]
     methods = [cell for cell in cells if cell.policy != "full"]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell, width_of
-from kvbench.records import done
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 from kvbench.support.text import printable
@@ -64,7 +63,7 @@ def declare(parser: Parser) -> None:
 def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
     from kvbench.config.sweep import plan_sweep
-    from kvbench.run.estimate import estimate, measure, submission
+    from kvbench.run.estimate import estimate, measure, similar_rows, submission
     from kvbench.run.launch import Slurm
 
     if flags.dry and flags.json:
@@ -72,22 +71,25 @@ def main(flags: argparse.Namespace) -> int:
     sweep = plan_sweep(flags.words, tell, flags.retry_errors, stale=flags.stale)
     if flags.measure and any(cell.is_served for cell in sweep.plan.cells):
         raise UserError("--measure runs models of this machine, not a server: leave it out")
-    if flags.measure and measure(sweep.plan, sweep.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
+    rows = similar_rows(sweep.plan, sweep.results)
+    if flags.measure and measure(sweep.plan, rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
         sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True, stale=flags.stale)
+        rows = similar_rows(sweep.plan, sweep.results)
     if flags.dry:
         if not isinstance(sweep.launcher, Slurm):
             raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
-        print(submission(sweep.plan, sweep.rows, sweep.launcher, sweep.results))
+        print(submission(sweep.plan, rows, sweep.launcher, sweep.results))
         return 0
     to_do = (row for group in sweep.plan.groups for job in group.jobs for row in job.places)
-    recorded = done(sweep.rows).difference(to_do)
-    seconds = estimate(sweep.plan, sweep.rows)
+    made = sweep.rows(())
+    recorded = {*zip(made["cell"].to_pylist(), made["sample"].to_pylist(), strict=True)}.difference(to_do)
+    seconds = estimate(sweep.plan, rows)
     if flags.json:
         print(json.dumps(_tree(sweep, recorded, seconds), indent=1))
     else:
         _print(sweep, recorded, seconds)
         if isinstance(sweep.launcher, Slurm):
-            print("\n" + submission(sweep.plan, sweep.rows, sweep.launcher, sweep.results))
+            print("\n" + submission(sweep.plan, rows, sweep.launcher, sweep.results))
     return 0
 
 

@@ -120,9 +120,11 @@ def main(flags: argparse.Namespace) -> int:
 
         code = multirun(flags.words, lambda settings: guarded(lambda: run(settings)), tell, Exit.INTERRUPTED)
         if code in (Exit.OK, Exit.INCOMPLETE) and not flags.quiet:  # one table of all jobs
+            from kvbench.report.tables.summary import NEEDED
+
             words = [word for word in flags.words if not OF_HYDRA.match(word)]
             sweep = plan_sweep(words, lambda _: None, stale="keep")
-            if rows := [row for row in sweep.rows if sweep.holds(row)]:  # none yet where jobs wait in a queue
+            if (rows := sweep.rows(NEEDED)).num_rows:  # none yet where jobs wait in a queue
                 print_sweep(sweep, rows)
         return code
     if flags.run:

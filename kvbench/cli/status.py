@@ -12,8 +12,9 @@ from typing import Any
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warn, width_of
-from kvbench.records import Process, ResultsFolder, lease_owners, read_processes, read_rows
+from kvbench.records import Process, ResultsFolder, lease_owners, read_processes
 from kvbench.records.lines import TORN
+from kvbench.report.rows import recorded, within
 from kvbench.run.launch.slurm import Job, queue, read_jobs
 from kvbench.support.errors import MissingFile
 from kvbench.support.text import printable
@@ -127,8 +128,8 @@ def status(folder: ResultsFolder) -> Status:
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
     requested = folder.read_requested()
-    rows = read_rows(folder, lambda text: None if TORN in text else warn(text))  # or a line that is being written
-    counted = [row for row in rows if row.sample < requested.get(row.cell, 0)] if requested else rows
+    rows = recorded(folder, (), lambda text: None if TORN in text else warn(text))  # or a line that is being written
+    counted = within(rows, requested) if requested else rows
     jobs = read_jobs(folder)
     task_states = queue(jobs)
     processes = read_processes(folder, warn)
@@ -136,9 +137,9 @@ def status(folder: ResultsFolder) -> Status:
     running = {process.name: process for process in processes if states[process.name] == "running"}
     paces = [process.rows / process.seconds for process in running.values() if process.rows and process.seconds]
     return Status(
-        rows=sum(requested.values()) if requested else len(rows),
-        done=len(counted),
-        failed=sum(row.error is not None for row in counted),
+        rows=sum(requested.values()) if requested else rows.num_rows,
+        done=counted.num_rows,
+        failed=counted.num_rows - counted["error"].null_count,
         prompts_running=sum(owner in running for owner in lease_owners(folder)),
         processes=dict(Counter(states.values())),
         running=running,

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 
+import pyarrow as pa
+
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.next_command import next_command
 from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
-from kvbench.records import Row, done, read_rows
+from kvbench.records import Row
 from kvbench.report.loggers import Logger, NoLogger
+from kvbench.report.rows import fetched
+from kvbench.report.tables.summary import NEEDED
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Plan, Shard, shards_of
@@ -59,29 +63,30 @@ def run_sweep(sweep: Sweep, table: bool = True) -> int:
     if sweep.part is not None:  # table and logger are of the whole sweep
         _mirror_whole(sweep)
         return code
-    rows = rows_of(sweep)
+    rows = recorded_rows(sweep)
     if table and not sweep.quiet:
         print_sweep(sweep, rows)
-        if not sweep.rows and (advice := next_command(sweep, rows)):  # the first run in its folder
+        if not sweep.since and (advice := next_command(sweep, rows)):  # the first run in its folder
             tell(advice)
-    sweep.logger.mirror(sweep.results, rows)
-    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+    if not isinstance(sweep.logger, NoLogger):
+        sweep.logger.mirror(sweep.results, fetched(rows))
+    return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE
 
 
 def _mirror_whole(sweep: Sweep) -> None:
     """Mirror a sweep whose last part has ended; the other parts leave that to it."""
     if isinstance(sweep.logger, NoLogger):
         return
-    rows = [row for row in read_rows(sweep.results, warn=_ignore) if sweep.holds(row)]
-    if left := sum(sweep.samples.values()) - len(done(rows)):
+    rows = sweep.rows(())
+    if left := sweep.plan.rows - rows.num_rows:
         if not sweep.quiet:
             missing = f"{plural(left, 'row')} of other parts are missing"
             tell(f"logger={sweep.logger.name}: {missing}; the last part mirrors all")
         return
-    sweep.logger.mirror(sweep.results, rows)
+    sweep.logger.mirror(sweep.results, fetched(rows))
 
 
-def print_sweep(sweep: Sweep, rows: Sequence[Row]) -> None:
+def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
     """Print the table of a sweep, whose rows these are."""
     if all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
         from kvbench.report.tables.efficiency import print_efficiency
@@ -111,18 +116,20 @@ def make(sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task]) ->
     return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
 
 
+def recorded_rows(sweep: Sweep) -> pa.Table:
+    """The rows of a sweep that has ended, as columns: those that its table needs. Raises as `rows_of`."""
+    rows = sweep.rows(NEEDED, keep=True)
+    if lost := sweep.plan.rows - rows.num_rows:
+        raise MissingFile(
+            f"{sweep.results.path} has lost {plural(lost, 'row')} during the run: files were removed, moved "
+            "or damaged; put them back, or run the same command again: it computes lost rows again"
+        )
+    return rows
+
+
 def rows_of(sweep: Sweep) -> list[Row]:
-    """The rows of a sweep, whose folder may hold others. Raises MissingFile if rows were lost during the run."""
-    rows = sweep.rows
-    if sweep.plan.rows_to_do:
-        rows = read_rows(sweep.results, warn=_ignore)
-        planned = {row for group in sweep.plan.groups for job in group.jobs for row in job.places}
-        if lost := (planned | done(sweep.rows)) - done(rows):
-            raise MissingFile(
-                f"{sweep.results.path} has lost {plural(len(lost), 'row')} during the run: files were removed, moved "
-                "or damaged; put them back, or run the same command again: it computes lost rows again"
-            )
-    return [row for row in rows if sweep.holds(row)]
+    """The rows of a sweep that has ended. Raises MissingFile if some were lost during the run."""
+    return fetched(recorded_rows(sweep))
 
 
 def _run(sweep: Sweep) -> int:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from kvbench.config.cells import (
     Cells,
     Reference,
@@ -17,11 +19,12 @@ from kvbench.config.cells import (
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
-from kvbench.records import Places, ResultsFolder, Row, check_writable, places, read_rows
+from kvbench.records import Places, ResultsFolder, check_writable, places
 from kvbench.report.loggers import Logger, NoLogger
+from kvbench.report.rows import recorded, within
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
-from kvbench.run.stale import Stale, settled
+from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
 
 Tell = Callable[[str], None]
@@ -32,7 +35,7 @@ AROUND = ("launcher", "logger")
 
 @dataclass(frozen=True)
 class Sweep:
-    """A plan, the folder of its rows, those that are there and how far they were read, and how new ones are written.
+    """A plan, the folder of its rows, how far they were read, and how new ones are written.
 
     arguments: of the command without its launcher. part: what of it is to do, if not all. stale: what is done about
     rows of other code. quiet: only warnings and errors are printed.
@@ -40,7 +43,6 @@ class Sweep:
 
     plan: Plan
     results: ResultsFolder
-    rows: list[Row]
     since: Places
     where: Results
     arguments: tuple[str, ...]
@@ -51,9 +53,12 @@ class Sweep:
     quiet: bool = False
     stale: Stale = "stop"
 
-    def holds(self, row: Row) -> bool:
-        """Whether a row of the folder belongs to this sweep."""
-        return row.sample < self.samples.get(row.cell, 0)
+    def rows(self, columns: Sequence[str], keep: bool = False) -> pa.Table:
+        """These columns of its rows that are recorded now; their faults were told when they were planned.
+
+        ``keep``: leave copies of what is parsed, as `recorded`.
+        """
+        return within(recorded(self.results, columns, lambda text: None, self.samples, keep), self.samples)
 
     @cached_property
     def samples(self) -> dict[str, int]:
@@ -83,15 +88,15 @@ def plan_sweep(
         if ignored:
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
-    since = places(where.dir)
-    rows, results = read_rows(where.dir, warn=lambda warning: tell(f"warning: {warning}")), ResultsFolder(where.dir)
     cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
-    recorded = settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
-    planned = plan(cells, recorded)
+    since, results = places(where.dir), ResultsFolder(where.dir)
+    rows = recorded(results, SETTLED, lambda warning: tell(f"warning: {warning}"), {cell.id for cell in cells})
+    planned = plan(
+        cells, settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
+    )
     return Sweep(
         plan=planned if part is None else part.part_of(planned),
         results=results,
-        rows=rows,
         since=since,
         where=where,
         arguments=tuple(argument for argument in arguments if parse([argument])[0].root not in AROUND),

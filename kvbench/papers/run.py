@@ -26,22 +26,23 @@ from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
 from kvbench.probes import DEFAULT
 from kvbench.probes.run import Probing, probe_of
 from kvbench.probes.run import probing as probing_cells
-from kvbench.records import ResultsFolder, Row, check_writable, places, read_rows
+from kvbench.records import ResultsFolder, Row, check_writable, places
 from kvbench.records.probed import probed
 from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.plot import KINDS
 from kvbench.report.plots.probe import draw_probed
 from kvbench.report.plots.request import Request as PlotRequest
+from kvbench.report.rows import recorded
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import probe as probe_table
 from kvbench.report.tables.efficiency import print_efficiency
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import differing
-from kvbench.run.estimate import estimate, measure, total_text
+from kvbench.run.estimate import estimate, measure, similar_rows, total_text
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
-from kvbench.run.stale import Stale, settled
+from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -289,23 +290,24 @@ class _ItemSweep(_PrintedNumbers):
                 yield f"rows done and time left are unknown: {error}"
 
     def _remaining(self) -> Iterator[str]:
-        planned, results, rows = self._planned()
-        settings = self.cells.results
+        planned, results = self._planned()
+        rows, settings = similar_rows(planned, results), self.cells.results
         assert settings is not None
         if self.request.measure and measure(planned, rows, results, settings.kept, settings.lease_seconds):
-            planned, results, rows = self._planned()
+            planned, results = self._planned()
+            rows = similar_rows(planned, results)
         yield f"{planned.rows - planned.rows_to_do} of {planned.rows} rows are in {results.path}"
         if planned.rows_to_do:
             yield total_text(estimate(planned, rows))
 
-    def _planned(self) -> tuple[Plan, ResultsFolder, list[Row]]:
-        """One plan for all cells, the folder of its rows, and the existing rows. Raises MissingFile without a model."""
+    def _planned(self) -> tuple[Plan, ResultsFolder]:
+        """One plan for all cells, and the folder of its rows. Raises MissingFile without a model."""
         assert self.cells.results is not None
         folder = self.cells.results.dir
-        rows, results = read_rows(folder, warn=self.warn), ResultsFolder(folder)
-        cells = [entry.cell for entry in self.cells.able]
-        recorded = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
-        return plan(cells, recorded), results, rows
+        results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.able]
+        rows = recorded(results, SETTLED, self.warn, {cell.id for cell in cells})
+        done = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
+        return plan(cells, done), results
 
     def run(self) -> _Result:
         cells, smoke = self.cells, is_smoke(self.cells.able)
@@ -353,11 +355,10 @@ class _ItemSweep(_PrintedNumbers):
         assert self.cells.results is not None
         check_writable(self.cells.results.dir)
         since = places(self.cells.results.dir)
-        planned, folder, rows = self._planned()
+        planned, folder = self._planned()
         return Sweep(
             plan=planned if part is None else part.part_of(planned),
             results=folder,
-            rows=rows,
             since=since,
             where=self.cells.results,
             arguments=tuple(override.text for override in self.request.overrides),

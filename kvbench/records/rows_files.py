@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvbench.records.folder import FILE_NAME, ResultsFolder
+from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
 from kvbench.records.lines import Block, Warn, crc32_of, read_blocks, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
 from kvbench.support.errors import UserError
@@ -56,24 +56,27 @@ class Damage:
 class FileCheck:
     """The lines of one rows file, block by block, without the damaged ones.
 
-    A file with the checksum that its writer noted as it ended is whole; the lines of any other are checked one by one.
+    A file with the checksum that its writer noted as it ended is whole (`ended` is that note, else None); the lines of
+    any other are checked one by one.
     """
 
     def __init__(self, path: Path, damage: Damage, warn: Warn) -> None:
-        self._path, self._damage, self._warn = path, damage, warn
+        self.path, self._damage, self._warn = path, damage, warn
         self._lines, self._is_whole = 0, True
-        self._finished = None
+        self._finished: Finished | None = None
         try:
             self._finished = ResultsFolder(path.parent.parent).read_finished(path.stem)
         except UserError as error:
             warn(str(error))
-        self._is_as_ended = self._finished is not None and self._finished.crc32 == crc32_of(path)
+        self.ended: Finished | None = None
+        if self._finished is not None and self._finished.crc32 == crc32_of(path):
+            self.ended = self._finished
 
     def whole(self, block: Block) -> Sequence[int]:
         """The numbers of the lines of a block that have their checksum or are too old to have one."""
         numbers = range(block.first, block.first + block.count)
         self._lines += block.count
-        if self._is_as_ended:
+        if self.ended is not None:
             return numbers
         lines = block.text.split(b"\n")
         ends = b"".join([line[-END:] for line in lines])
@@ -98,29 +101,29 @@ class FileCheck:
         try:
             return row_of(line)
         except NewerSchema as error:
-            raise UserError(f"{self._path}:{number}: not a row: {error}") from error
+            raise UserError(f"{self.path}:{number}: not a row: {error}") from error
         except (ValueError, RecursionError) as error:
             is_last = block.is_end and number == block.first + block.count - 1
             if is_last and isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-                self._warn(torn(self._path, number, error))
+                self._warn(torn(self.path, number, error))
             else:
                 is_json = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
-                self._damage.add(self._path, number, str(error) if is_json else f"not JSON ({error})")
+                self._damage.add(self.path, number, str(error) if is_json else f"not JSON ({error})")
             self._damage.unchecked -= not is_marked(line)
             self._is_whole = False
             return None
 
     def end(self) -> None:
         """Compare the file with what its writer noted about it as it ended."""
-        if self._finished is None or self._is_as_ended:
+        if self._finished is None or self.ended is not None:
             return
         if self._finished.rows != self._lines:
             self._warn(
-                f"{self._path}: it has {plural(self._lines, 'line')}, but its writer recorded "
+                f"{self.path}: it has {plural(self._lines, 'line')}, but its writer recorded "
                 f"{self._finished.rows}; the same `kvbench run` computes lost rows again"
             )
         elif self._is_whole and self._finished.crc32:
-            self._warn(f"{self._path}: its lines are complete, but differ from the checksum that its writer recorded")
+            self._warn(f"{self.path}: its lines are complete, but differ from the checksum that its writer recorded")
 
 
 def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, Row]]:

@@ -1,9 +1,8 @@
 """Rows of a results folder or of a Parquet file, as columns or as rows, each (cell, sample) once.
 
-Every report reads its rows here. A file of JSON lines is parsed by Arrow in blocks, while the checksums of its lines
-are computed; a block in which a line needs a closer look is parsed line by line as `kvbench.records.read_rows` does.
-Damaged rows are left out and named. A table has the requested columns of
-`kvbench.records.Row`, and ``file`` and ``line``: where each row stands.
+Runs, the status and every report read their rows here; `kvbench.report.columns` reads the files. Damaged rows are left
+out and named. A table has the requested columns of `kvbench.records.Row`, and ``file`` and ``line``: where each row
+stands.
 
 Of rows without a checksum, a ``value`` that is not a number (NaN, infinity) counts as missing. Half of a surrogate
 pair, which Arrow cannot hold, becomes an escape in a table.
@@ -14,49 +13,54 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
-from kvbench.records.lines import Warn, check_name, read_blocks
+from kvbench.records.lines import Warn, check_name
 from kvbench.records.parquet import checked_bytes, to_parquet
-from kvbench.records.row import LARGEST_NUMBER, RATE
-from kvbench.records.rows_files import WORDS, Damage, FileCheck, contradiction, row_of, which_counts
+from kvbench.records.row import LARGEST_NUMBER
+from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
 from kvbench.report.altered import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
+from kvbench.report.columns import (
+    JUDGED,
+    REQUIRED,
+    TYPES,
+    empty_table,
+    rates_outside,
+    read_file,
+    too_large,
+    warn_of_unknown,
+    with_places,
+)
 from kvbench.report.missing import tell_missing
 from kvbench.report.selection import Describe, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 
-_FILE = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Metadata of a Parquet file: the version of the columns; the descriptions of cells, as JSON (older files) or zlib."""
 LARGEST = 2**28
 """Bytes that the descriptions of all cells of a Parquet file may have."""
 
 
-TYPES: dict[str, pa.DataType] = {
-    name: pa.string() if isinstance("", kind) else pa.int64() if isinstance(0, kind) else pa.float64()
-    for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
-}
-JUDGED = ("metric", "value", "error")
-REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
-
-
 def load(source: str | os.PathLike[str], warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
     """The rows of `load_table`, in its order, with all their columns as recorded."""
     table = load_table(source, COLUMNS, warn, where)
+    return fetched(table)
+
+
+def fetched(table: pa.Table) -> list[Row]:
+    """The rows of a table with ``file`` and ``line``, with all their columns as recorded."""
     return _fetch([*zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)])
 
 
@@ -80,29 +84,73 @@ def load_table(
     check_where(where)
     path = Path(source)
     check_name(path)
-    needed = {"cell", "sample", "error", "code", *columns, *where}
-    read = [name for name in COLUMNS if name in needed.union(WORDS, JUDGED)]
-    ordered = [name for name in COLUMNS if name in needed]
-    damage = Damage()
-    if _is_parquet(path):
-        tables = [read_parquet(path, read, warn)]
-    else:
-        files = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
-        with ThreadPoolExecutor(1) as parser:
-            tables = [table for file in files for table in _read_file(file, read, parser, damage, warn)]
-    schema = pa.schema([*((name, TYPES[name]) for name in read), ("file", _FILE), ("line", pa.int64())])
-    describe = cache(describer(path))
-    rows = _consistent(pa.concat_tables([schema.empty_table(), *tables]), describe, damage)
-    rows = rows.select([*ordered, "file", "line"])
-    damage.tell(warn)
+    rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns, *where), warn)
     if not rows.num_rows:
         raise MissingFile(_no_rows(path))
+    describe = cache(describer(path))
     rows = _once(select(rows, where, describe, warn), warn)
     tell_codes(os.fspath(source), rows, code_reader(path), warn)
     tell_altered(os.fspath(source), rows, describe, warn)
     if not _is_parquet(path):
         tell_missing(ResultsFolder(path), rows, bool(where), warn)
     return rows
+
+
+def recorded(
+    folder: str | os.PathLike[str],
+    columns: Sequence[str],
+    warn: Warn,
+    cells: Collection[str] | None = None,
+    keep: bool = False,
+) -> pa.Table:
+    """What `kvbench.records.read_rows` reads, as columns: these, ``cell sample error code``, ``file`` and ``line``.
+
+    Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
+    folder may have none. ``cells``: only rows of these. ``keep``: leave a copy of what was parsed, for the next reader.
+    """
+    rows = _whole_rows(Path(folder), ("cell", "sample", "error", "code", *columns), warn, cells, keep)
+    drop: list[int] = []
+    for records in _recorded_again(rows):
+        counts = which_counts([(record["error"] is not None, record["code"]) for record in records])
+        drop += [record["place"] for record in records if record is not records[counts]]
+    return _without(rows, drop)
+
+
+def _whole_rows(
+    path: Path, columns: Collection[str], warn: Warn, cells: Collection[str] | None = None, keep: bool = False
+) -> pa.Table:
+    """These columns of every row that is not damaged, with their places; only of ``cells``, if given."""
+    read = [name for name in COLUMNS if name in {*columns, *WORDS, *JUDGED}]
+    ordered = [*(name for name in COLUMNS if name in columns), "file", "line"]
+    damage, tables = Damage(), [empty_table(read).select(ordered)]
+    with ThreadPoolExecutor(1) as parser:
+        if _is_parquet(path):
+            files = iter([read_parquet(path, read, warn)])
+        else:
+            names = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
+            files = (read_file(name, read, parser, damage, warn, keep) for name in names)
+        describe = cache(describer(path))
+        for rows in files:
+            rows = _consistent(rows, describe, damage)
+            if cells is not None:
+                rows = with_values(rows, "cell", cells)
+            tables.append(rows.select(ordered))
+    damage.tell(warn)
+    return pa.concat_tables(tables)
+
+
+def with_values(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
+    """The rows that have one of these values in a column of text."""
+    coded = rows[column].combine_chunks().dictionary_encode()
+    chosen = [code for code, value in enumerate(coded.dictionary.to_pylist()) if value in values]
+    return rows.filter(pa.array(np.isin(coded.indices.to_numpy(), chosen)))
+
+
+def within(rows: pa.Table, samples: Mapping[str, int]) -> pa.Table:
+    """The rows whose sample is below the number that their cell has; those of other cells are left out."""
+    coded = rows["cell"].combine_chunks().dictionary_encode()
+    limits = np.array([samples.get(cell, 0) for cell in coded.dictionary.to_pylist()], np.int64)
+    return rows.filter(pa.array(rows["sample"].to_numpy() < limits[coded.indices.to_numpy()]))
 
 
 def code_reader(source: str | os.PathLike[str]) -> ReadCode:
@@ -115,16 +163,6 @@ def describer(source: str | os.PathLike[str]) -> Describe:
     """A function from a cell to its description, or None if none was kept."""
     path = Path(source)
     return _descriptions(path).get if _is_parquet(path) else ResultsFolder(path).read_cell
-
-
-def table_of(rows: Iterable[Row]) -> pa.Table:
-    """Rows as columns, without their places."""
-
-    def encodable(value: Any) -> Any:
-        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-    lines = [{name: encodable(getattr(row, name)) for name in COLUMNS} for row in rows]
-    return pa.Table.from_pylist(lines, pa.schema(list(TYPES.items())))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -155,7 +193,7 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
             check_schema(int((schema.metadata or {}).get(_SCHEMA, b"1")))
             if absent := [name for name in REQUIRED if name not in schema.names]:
                 raise UserError(f"rows have the column {absent[0]!r}")
-            _warn_of_unknown(path, schema.names, warn)
+            warn_of_unknown(path, schema.names, warn)
             rows = file.read([name for name in TYPES if name in columns and name in schema.names])
         arrays = [
             rows[name].cast(TYPES[name]) if name in rows.column_names else pa.nulls(rows.num_rows, TYPES[name])
@@ -166,43 +204,18 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
     table = pa.table(arrays, names=list(columns))
-    if "value" in columns and (outside := _rates_outside(table)):
+    if "value" in columns and (outside := rates_outside(table)):
         raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: the file is damaged; copy or export it again")
-    if large := _too_large(table):
+    if large := too_large(table):
         raise UserError(f"{path}: the column {large[0]!r} has a number over {LARGEST_NUMBER:g}: the file is damaged")
     for name in REQUIRED:
         if name in columns and table[name].null_count:
             raise UserError(f"{path}: the column {name!r} has missing values; it must have none")
-    return _with_places(table, columns, path, range(1, table.num_rows + 1))
+    return with_places(table, columns, path, range(1, table.num_rows + 1))
 
 
 def _is_parquet(path: Path) -> bool:
     return path.is_file() and path.suffix == ".parquet"
-
-
-def _read_file(
-    path: Path, columns: Sequence[str], parser: ThreadPoolExecutor, damage: Damage, warn: Warn
-) -> Iterator[pa.Table]:
-    """The rows of one file of JSON lines that are whole, one table per block."""
-    check = FileCheck(path, damage, warn)
-    for block in read_blocks(path, warn):
-        if block.first == 1:  # one process writes a file, so its first line speaks for all
-            _warn_of_unknown(path, _keys_of(block.text.partition(b"\n")[0]), warn)
-        parsed = None
-        if block.are_objects:  # a line that is null would end the process within Arrow
-            parsed = parser.submit(_parse_at_once, block.text, block.count, columns)  # while checksums are computed
-        numbers, rows = check.whole(block), parsed and parsed.result()
-        if rows is None or len(numbers) < block.count:
-            texts = block.text.split(b"\n")
-            lines = [texts[number - block.first] for number in numbers]
-            are_objects = all(line.startswith(b"{") for line in lines)
-            rows = _parse_at_once(b"\n".join(lines), len(lines), columns) if are_objects else None
-            if rows is None:
-                checked = {n: check.row(line, n, block) for line, n in zip(lines, numbers, strict=True)}
-                numbers = [number for number, row in checked.items() if row is not None]
-                rows = table_of(row for row in checked.values() if row is not None)
-        yield _with_places(rows, columns, path, numbers)
-    check.end()
 
 
 def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
@@ -223,68 +236,7 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
         if reason := contradiction(word, describe):
             damage.add(rows["file"][place].as_py(), rows["line"][place].as_py(), reason)
             drop.append(place)
-    return rows.filter(pa.array(~np.isin(np.arange(len(codes)), drop))) if drop else rows
-
-
-def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
-    """These columns of all lines, or None if one of the lines needs a closer look."""
-    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
-    schema = pa.schema([("schema", pa.int64()), *types.items()])
-    options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    try:
-        rows = pyarrow.json.read_json(pa.BufferReader(lines), parse_options=options)
-    except pa.ArrowInvalid:
-        return None
-    value_and_error = rows["value"].is_valid().to_numpy() & rows["error"].is_valid().to_numpy()
-    suspicious = (
-        rows.num_rows != count
-        or any(rows[name].null_count for name in REQUIRED)
-        or not set(rows["schema"].unique().to_pylist()) <= {None, *range(1, SCHEMA + 1)}
-        or value_and_error.any()
-        or _rates_outside(rows)
-        or _too_large(rows)
-        or any(
-            np.count_nonzero(~np.isfinite(rows[name].to_numpy())) != rows[name].null_count
-            for name, kind in types.items()
-            if kind == pa.float64() and name != "value"
-        )
-    )
-    return None if suspicious else rows
-
-
-def _too_large(rows: pa.Table) -> list[str]:
-    """Columns with a number that is no measurement."""
-    numbers = {name: rows[name].to_numpy() for name in rows.column_names if TYPES.get(name) == pa.float64()}
-    return [name for name, column in numbers.items() if (np.abs(column) > LARGEST_NUMBER).any()]
-
-
-def _rates_outside(rows: pa.Table) -> list[str]:
-    """The metrics of rows that are shares, and whose values are not in 0..1."""
-    values = rows["value"].to_numpy()
-    metrics = rows["metric"].filter(pa.array((values < 0.0) | (values > 1.0))).unique().to_pylist()
-    return [metric for metric in metrics if RATE.fullmatch(metric or "")]
-
-
-def _keys_of(line: bytes) -> list[str]:
-    """The keys of a JSON object; none if the line is something else, which its parser then refuses."""
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return []
-    return list(content) if isinstance(content, dict) else []
-
-
-def _warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> None:
-    if unknown := sorted(name for name in names if name not in (*COLUMNS, "schema", "checksum")):
-        warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(unknown)}")
-
-
-def _with_places(rows: pa.Table, columns: Sequence[str], path: Path, lines: Sequence[int]) -> pa.Table:
-    """The columns of rows that stand in these lines of a file, with ``file`` and ``line``."""
-    count = rows.num_rows
-    file = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [str(path)])
-    line = pa.array(np.asarray(lines, np.int64))
-    return rows.select(list(columns)).append_column("file", file).append_column("line", line)
+    return _without(rows, drop)
 
 
 def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
@@ -327,6 +279,10 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
         warn(f"{plural(superseded, 'row')} of other code were replaced by later rows; each sample counts once")
     if retried:
         warn(f"{plural(retried, 'row')} with an error were replaced by a later run; each sample counts once")
+    return _without(rows, drop)
+
+
+def _without(rows: pa.Table, drop: Sequence[int]) -> pa.Table:
     return rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), drop))) if drop else rows
 
 
@@ -335,7 +291,8 @@ def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
     cells = rows["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
     samples = rows["sample"].to_numpy()
     order = np.lexsort((samples, cells))
-    same_as_next = np.append((np.diff(cells[order]) == 0) & (np.diff(samples[order]) == 0), False)
+    same_as_next = np.zeros(len(order), bool)
+    same_as_next[:-1] = (np.diff(cells[order]) == 0) & (np.diff(samples[order]) == 0)
     places = np.sort(order[same_as_next | np.roll(same_as_next, 1)])
     records = rows.select(["cell", "sample", "file", "line", "error", "code"]).take(places)
     placed = (record | {"place": place} for place, record in zip(places.tolist(), records.to_pylist(), strict=True))

@@ -10,7 +10,8 @@ from dataclasses import replace
 from math import isnan, nan
 from statistics import fmean
 
-from kvbench.records import KeptDetail, ResultsFolder, Row
+from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row
+from kvbench.report.rows import recorded, with_values
 from kvbench.report.tables.grid import Grid
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Slurm
@@ -20,6 +21,8 @@ from kvbench.run.runner import run
 from kvbench.support.quantity import duration, plural, size
 from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
+
+_TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store")
 
 
 def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
@@ -31,6 +34,14 @@ def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
     """
     by_kind = _by_kind(rows)
     return {group.key: _seconds_left(group, by_kind) for group in plan.groups if group.jobs}
+
+
+def similar_rows(plan: Plan, results: ResultsFolder) -> list[Row]:
+    """The rows of a folder with the models and policies of a plan, with the columns that say how long they took."""
+    rows = recorded(results, (*REQUESTED, *_TIMES), lambda text: None)
+    rows = with_values(rows, "model", {cell.model.label for cell in plan.cells})
+    rows = with_values(rows, "policy", {cell.policy_label for cell in plan.cells})
+    return [Row(**line) for line in rows.drop_columns(["file", "line"]).to_pylist()]
 
 
 def total_text(seconds: Mapping[str, float | None]) -> str:

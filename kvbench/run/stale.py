@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from kvbench.records import NO_SOURCE, ResultsFolder, Row, done
+import pyarrow as pa
+
+from kvbench.records import NO_SOURCE, ResultsFolder
 from kvbench.records.environment import source
+from kvbench.report.rows import within
 from kvbench.run.plan import Cell
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
@@ -13,34 +16,44 @@ from kvbench.support.quantity import plural, shortened
 
 Stale = Literal["stop", "keep", "rerun"]
 """What `kvbench run --stale` does about them."""
+SETTLED = ("cell", "sample", "error", "code", "environment")
+"""Columns of rows that say whether one needs a second run."""
+
+
+class Made(NamedTuple):
+    """How many rows of a cell some code made in an environment."""
+
+    cell: str
+    code: str | None
+    environment: str | None
+    rows: int
 
 
 def settled(
-    rows: Sequence[Row],
+    rows: pa.Table,
     cells: Sequence[Cell],
     results: ResultsFolder,
     retry_errors: bool,
     stale: Stale,
     tell: Callable[[str], None],
 ) -> set[tuple[str, int]]:
-    """(cell, sample) of the rows that need no second run, as `done` has them, by what `stale` says of other code.
+    """(cell, sample) of the rows of `cells` that need no second run, by what `stale` says of other code; a failed row
+    needs one only with `retry_errors`. `rows`: a table with the columns of `SETTLED`.
 
     Rows whose code is not known are taken as they are, and to `tell` goes how many; with "rerun" they are made again.
     Raises UserError for rows of other code with "stop".
     """
-    recorded, by_id = done(rows, retry_errors), {cell.id: cell for cell in cells}
-    mine = [
-        row
-        for row in rows
-        if row.cell in by_id
-        and row.sample < by_id[row.cell].task.num_answers
-        and (row.cell, row.sample) in recorded
-        and row.code != by_id[row.cell].code.id
-    ]
-    other = [row for row in mine if is_known(row.code) and by_id[row.cell].code.parts is not None]
+    by_id = {cell.id: cell for cell in cells}
+    rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
+    if retry_errors:
+        rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
+    mine = [made for made in _makers(rows) if made.code != by_id[made.cell].code.id]
+    other = [made for made in mine if is_known(made.code) and by_id[made.cell].code.parts is not None]
     if stale == "rerun":
-        return recorded - {(row.cell, row.sample) for row in mine}
-    counted = f"{plural(len(other), 'row')} of {results.path}"
+        again = {(made.cell, made.code) for made in mine}
+        made_by = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
+        return _keys(rows.filter(pa.array([pair not in again for pair in made_by], pa.bool_())))
+    counted = f"{plural(sum(made.rows for made in other), 'row')} of {results.path}"
     if other and stale == "stop":
         raise UserError(
             f"{counted} {_made_by(other, by_id, results)}: --stale=rerun makes them again, --stale=keep takes them as "
@@ -48,12 +61,29 @@ def settled(
         )
     if other:
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
-    if unknown := len(mine) - len(other):
+    if unknown := sum(made.rows for made in mine) - sum(made.rows for made in other):
         tell(
             f"{plural(unknown, 'row')} of {results.path} do not say which code made them and are kept; --stale=rerun "
             "makes them again"
         )
-    return recorded
+    return _keys(rows)
+
+
+def _keys(rows: pa.Table) -> set[tuple[str, int]]:
+    """(cell, sample) of rows, each text once in memory."""
+    cells = rows["cell"].combine_chunks().dictionary_encode()
+    names = cells.dictionary.to_pylist()
+    return {
+        (names[code], sample)
+        for code, sample in zip(cells.indices.to_pylist(), rows["sample"].to_pylist(), strict=True)
+    }
+
+
+def _makers(rows: pa.Table) -> list[Made]:
+    """Who made rows: the distinct cells, codes and environments, in the order of their first rows."""
+    keys = ["cell", "code", "environment"]
+    groups = rows.select(keys).group_by(keys, use_threads=False).aggregate([([], "count_all")])
+    return [Made(*line) for line in zip(*(groups[name].to_pylist() for name in (*keys, "count_all")), strict=True)]
 
 
 def is_known(code: str | None) -> bool:
@@ -61,7 +91,7 @@ def is_known(code: str | None) -> bool:
     return code not in (None, NO_SOURCE)
 
 
-def _made_by(rows: Sequence[Row], cells: dict[str, Cell], results: ResultsFolder) -> str:
+def _made_by(rows: Sequence[Made], cells: dict[str, Cell], results: ResultsFolder) -> str:
     """Which code made rows and which runs now, by hash, commit and the parts that differ."""
     codes = list(dict.fromkeys(row.code or "" for row in rows))
     first = rows[0]

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from kvbench.records import SCHEMA, Recorder, ResultsFolder, Row, read_rows
 from kvbench.records import lines as lines_of_files
 from kvbench.records.environment import content_hash
 from kvbench.records.row import with_checksum
-from kvbench.report import rows as row_reader
+from kvbench.report.columns import table_of
 from kvbench.report.rows import describer, load, load_table, write_parquet
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import NEEDED, summaries
@@ -169,7 +170,7 @@ def test_two_outcomes_of_one_sample_are_refused(cell, lines: Lines, tmp_path: Pa
     source = lines(*text)
     places = f"{source}/rows/0.jsonl:1 and {source}/rows/1.jsonl:2"
     if as_parquet:
-        raw = row_reader.table_of([row, other, Row.from_json(text[1].splitlines()[1])])
+        raw = table_of([row, other, Row.from_json(text[1].splitlines()[1])])
         source = tmp_path / "rows.parquet"
         write_parquet(raw, source, lambda cell: None)
         places = f"{source}:1 and {source}:3"
@@ -260,9 +261,9 @@ def test_a_rate_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: 
     warnings: list[str] = []
     assert load_table(folder, NEEDED, warnings.append)["sample"].to_pylist() == [0, 1]
     assert "0.jsonl:3: damaged row, not counted: row column 'value' is 5.0; string_match_all is a share" in warnings[0]
-    table = row_reader.table_of(rows)
+    table = table_of(rows)
     path = tmp_path / "rows.parquet"
-    values = row_reader.pa.array([1.0, 5.0, 1.0])
+    values = pa.array([1.0, 5.0, 1.0])
     write_parquet(table.set_column(table.schema.get_field_index("value"), "value", values), path, lambda cell: None)
     with pytest.raises(ValueError, match=r"a value of string_match_all is not in 0\.\.1: the file is damaged"):
         load_table(path, NEEDED, quiet)

@@ -13,7 +13,7 @@ import pandas
 import pyarrow as pa
 
 from kvbench.records import Row
-from kvbench.report.rows import table_of
+from kvbench.report.columns import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.paired import NO_CONTEXT, is_rate, shown
 from kvbench.support.grouped import grouped

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO, get_args
 
-from kvbench.records import Row
+import pyarrow as pa
+
 from kvbench.report.compare.compare import Mark, survivors
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table
@@ -148,7 +149,7 @@ def print_table(
     _write_sheets(sheets, format, out, width, _of_random_weights(measured, describe))
 
 
-def print_table_of(rows: Sequence[Row], folder: str | os.PathLike[str], out: TextIO) -> None:
+def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) -> None:
     """Write the text table of rows that were read from `folder` already."""
     cells, describe = summaries(rows), describer(folder)
     sheets = [sheet(block, describe) for block in arrange(cells, describe=describe)]
