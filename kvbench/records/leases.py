@@ -4,6 +4,9 @@ A prefill job is made by the owner of its lease: `leases/<job>.<generation>`, cr
 of the job are recorded. The lease of the highest generation counts. The lease of a process that has stopped is neither
 removed nor renamed: the next generation is created, and only one of several processes that try can create it.
 docs/sweeps.md argues why this is safe.
+
+A lease has two lines: the name of its owner, and the machine, number and start of that process. If it ran on this
+machine and is gone, its lease is free at once, whatever became of its file in `processes/`.
 """
 
 import json
@@ -15,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvbench.records.folder import ResultsFolder, create_exclusive
-from kvbench.records.processes import Heartbeat, Watch, awake
+from kvbench.records.processes import Heartbeat, Watch, awake, is_gone
 
 LEASES = "leases"
 
@@ -76,7 +79,7 @@ class Leases:
     def _free(self, job: str, generation: int) -> bool:
         """Whether the owner of a lease has ended, or has been silent for so long that its lease has."""
         path = self._path(job, generation)
-        return self._watch.stopped(_owner(path) or path.name)
+        return _is_orphan(path) or self._watch.stopped(_owner(path) or path.name)
 
     def _create_after(self, job: str, generation: int, owner: str) -> Lease | None:
         """The lease that follows one of `owner`. That one must still be there: otherwise the job was made meanwhile."""
@@ -95,7 +98,7 @@ class Leases:
         except FileExistsError:
             return None
         try:
-            os.write(descriptor, owner.encode())
+            os.write(descriptor, f"{owner}\n{json.dumps(self._heartbeat.identity)}\n".encode())
         finally:
             os.close(descriptor)
         return Lease(job, generation, breaks)
@@ -114,10 +117,23 @@ class Leases:
 
 def _owner(path: Path) -> str:
     """The name in a lease's file; empty if the lease was released meanwhile, or is no file, such as a FIFO."""
+    return (_lines(path) or [""])[0].strip()
+
+
+def _is_orphan(path: Path) -> bool:
+    """Whether the process that a lease's second line names ran here and is gone; not if there is no such line."""
     try:
-        return path.read_text("ascii", "replace").strip() if path.is_file() else ""
+        machine, pid, start = json.loads(_lines(path)[1])
+        return is_gone(machine, pid, start)
+    except (IndexError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("ascii", "replace").splitlines() if path.is_file() else []
     except OSError:
-        return ""
+        return []
 
 
 def lease_owners(folder: ResultsFolder) -> list[str]:

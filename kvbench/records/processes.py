@@ -79,12 +79,12 @@ class Process:
     @property
     def here(self) -> bool:
         """Whether it runs, or ran, on the machine of this process."""
-        return self.machine is not None and self.machine == machine()
+        return is_here(self.machine)
 
     @property
     def gone(self) -> bool:
         """Whether it is known to have ended: its file says so, or it ran here and the system does not list it."""
-        return self.ended is not None or (self.here and (self.born is None or born(self.pid) != self.born))
+        return self.ended is not None or is_gone(self.machine, self.pid, self.born)
 
     def works_on(self, folder: ResultsFolder) -> bool:
         """Whether a process of this user here holds the lock of this name: the file alone could name any process."""
@@ -149,6 +149,16 @@ def born(pid: int) -> str | None:
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else rest[18]
+
+
+def is_here(name: str | None) -> bool:
+    """Whether a machine, as `machine` names it, is that of this process."""
+    return name is not None and name == machine()
+
+
+def is_gone(machine: str | None, pid: int, start: str | None) -> bool:
+    """Whether a process that the system began at `start` ran on this machine and is no longer listed."""
+    return is_here(machine) and (start is None or born(pid) != start)
 
 
 def awake() -> float:
@@ -229,6 +239,12 @@ class Heartbeat:
             self._write(self.process)
             threading.Thread(target=self._beat, name="kvbench heartbeat", daemon=True).start()
         return self.process.name
+
+    @property
+    def identity(self) -> tuple[str | None, int, str | None]:
+        """Machine, number and start of this process, which no other process has; what `is_gone` takes."""
+        assert self.process is not None
+        return self.process.machine, self.process.pid, self.process.born
 
     def count(self, rows: int, errors: int) -> None:
         """Count a recorded prefill job; written with the next heartbeat."""

@@ -143,6 +143,27 @@ def test_the_dead_of_this_machine_are_known_at_once(tmp_path: Path) -> None:
     assert Watch(ResultsFolder(tmp_path), SECONDS).stopped(first.path.stem)
 
 
+@pytest.mark.parametrize("file", ["removed", "cut"])
+def test_an_orphan_lease_of_this_machine_is_free_at_once_without_the_file_of_its_owner(
+    tmp_path: Path, file: str
+) -> None:
+    first, second = Worker(tmp_path, "x"), Worker(tmp_path, "y")
+    first.says(machine=machine(), pid=os.getpid(), born=born(os.getpid()))
+    assert first.leases.claim("u-1") and first.leases.claim("u-2")
+    first.says(machine=machine(), pid=os.getpid(), born="1")  # the number is another process's now
+    assert first.leases.claim("u-3")
+    first.says(machine="of another boot", born="1")
+    assert first.leases.claim("u-4")
+    first.path.unlink() if file == "removed" else first.path.write_text("{")
+    assert second.leases.claim("u-1") is None  # its owner is this process, which runs
+    assert second.leases.claim("u-3") == Lease("u-3", 1)
+    assert second.leases.claim("u-4") is None  # of another machine nothing is known
+    (tmp_path / "leases" / "u-2.0").write_text(f"{first.path.stem}\n[3")
+    assert second.leases.claim("u-2") is None  # a damaged line names no process
+    second.clock.now += SECONDS
+    assert second.leases.claim("u-4") == Lease("u-4", 1)
+
+
 def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
