@@ -290,14 +290,16 @@ def write_sides(folder: Path) -> Path:
                 "prompt_sha256": "ab",
             }
             for sample in range(4):
+                value = draw.random()
                 sides: dict[str, list[str]] = {"prompts": [PromptRecord.of("ab", "the end", ("right",)).to_json()]}
                 if task == "pg19":
                     curve = Curve(cell, sample, "nll", (0, 1, 2, 4), (3.0 + draw.random(), 2.0, 4.0), (1, 1, 2))
+                    value = sum(curve.sums) / sum(curve.counts)
                     sides["curves"] = [curve.to_json()]
                 else:
                     quantities = {"prefill_seconds": draw.random(), "held_bytes": 1048576.0}
                     sides["timings"] = [Timing(cell, sample, quantities, (draw.random(), 0.25, 0.5)).to_json()]
-                row = Row(**columns, sample=sample, value=draw.random(), prompt_tokens=500, cache_bytes=4096)
+                row = Row(**columns, sample=sample, value=value, prompt_tokens=500, cache_bytes=4096)
                 recorder.append([row], sides)
                 common = {"probe": "oracle_recall", "cell": cell, "sample": sample, "policy": "h2o"}
                 numbers = [{"layer": layer, "quantity": "recall", "value": draw.random()} for layer in range(4)]

@@ -54,6 +54,8 @@ one: --min-effect 5,20.
 
 def main(flags: argparse.Namespace) -> int:
     """Check a run. Raises UserError for bad arguments and MissingFile where there are no rows."""
+    from kvbench.records import ResultsFolder
+    from kvbench.records.manifest import citation
     from kvbench.report.compare import gate_formats
     from kvbench.report.compare.gate import check
     from kvbench.report.compare.losses import ALARM, MIN_EFFECT
@@ -80,6 +82,8 @@ def main(flags: argparse.Namespace) -> int:
         by=settings["by"][0].split(",") if settings["by"] else (),
         allows=flags.allow_undecided,
     )
+    cited = (citation(ResultsFolder(folder), warner(flags.partial)) for folder in folders)
+    gate = replace(gate, notes=(*gate.notes, *filter(None, cited)))
     for path, text in ((flags.junit, gate_formats.junit(gate)), (flags.summary, gate_formats.markdown(gate))):
         if path is not None:
             is_shared = str(path) == os.environ.get("GITHUB_STEP_SUMMARY")  # other commands write to it as well

@@ -24,6 +24,7 @@ COMMANDS = {
     "paper": "render a table or figure of a paper, our numbers beside the published: paper list | paper NAME",
     "probe": "compare scores with the true error of each eviction: probe NAME; kvbench list probes",
     "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
+    "pack": "write down the files of a folder and the hash of them all, to cite: pack --results DIR",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers | reports",
     "conform": "check golden cases, a score, or a server: conform FILES | --properties score=NAME | --endpoint URL",
     "prompts": "write whole prompts as JSON lines, for programs that answer them elsewhere: prompts --out FILE",

@@ -14,9 +14,10 @@ import pyarrow as pa
 from kvbench.cli.errors import Exit, guarded, tracebacks_in
 from kvbench.cli.next_command import next_command
 from kvbench.cli.progress import progress
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import tell, warn
 from kvbench.config.sweep import Sweep, plan_sweep
-from kvbench.records import Row
+from kvbench.records import ResultsFolder, Row
+from kvbench.records.manifest import NAME, read_manifest, write_manifest
 from kvbench.report.loggers import Logger, NoLogger
 from kvbench.report.rows import fetched
 from kvbench.report.tables.summary import NEEDED
@@ -26,7 +27,7 @@ from kvbench.run.plan import Plan, Shard, shards_of
 from kvbench.run.progress import Outcome, Progress
 from kvbench.run.stale import Stale
 from kvbench.servers.run import run_served
-from kvbench.support.errors import MissingFile
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
 from kvbench.tasks.efficiency import Efficiency
 
@@ -154,6 +155,7 @@ def _run(sweep: Sweep) -> int:
         outcomes = [run_served(served, sweep.results, shown, sharing)] if served.groups else []
         outcomes += [_run_here(here, sweep, shown, sharing)] if here.groups else []
         outcome = Outcome.of_all(outcomes)
+    _describe(sweep.results)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = (
         f"; ran out of memory {outcome.halved} times and continued with fewer cells at a time" if outcome.halved else ""
@@ -177,6 +179,14 @@ def _run_here(plan: Plan, sweep: Sweep, shown: Progress, sharing: Sharing) -> Ou
     meter = energy_meter(held) if plan.rows_to_do else None
     sharing = replace(sharing, devices=len(held) or 1, joules=meter)
     return run(plan, sweep.results, shown, sweep.where.kept, sharing)
+
+
+def _describe(results: ResultsFolder) -> None:
+    """Write the manifest of a folder after a run; the rows are there without it."""
+    try:
+        write_manifest(results, read_manifest(results))
+    except (OSError, UserError) as error:
+        warn(f"no {NAME} was written: {error}")
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from kvbench.probes import DEFAULT
 from kvbench.probes.run import Probing, probe_of
 from kvbench.probes.run import probing as probing_cells
 from kvbench.records import ResultsFolder, Row, check_writable, places
+from kvbench.records.manifest import citation
 from kvbench.records.probed import probed
 from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
@@ -321,6 +322,7 @@ class _ItemSweep(_PrintedNumbers):
         if cells.missing and self.item.layout.average is not None and smoke:
             remarks.append("Averages are over the tasks whose data is there.")
         remarks += [f"Another task is used instead, because data is missing: {hint}." for hint in cells.replaced]
+        remarks += [f"Rows: {text}." for text in [citation(sweep.results, self.warn)] if text]
         failed = sum(row.error is not None for row in rows)
         incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []

@@ -15,6 +15,8 @@ processes/<utc>-<host>-<pid>-<n>.json   a process that works, or worked, on the 
 leases/<group>-<job>.<generation>       the process that makes a prefill job now
 sweeps/<hash>.json                      the arguments and cells of a command
 jobs/<number>.json                      SLURM jobs submitted for the folder; their output is in logs/
+columns/<same name>.parquet             copies of rows as columns; may be removed at any time
+manifest.json                           the files of the folder and the hash of them all
 """
 
 import hashlib
@@ -37,7 +39,7 @@ from kvbench.support.errors import UserError
 _SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
     *("rows", *_SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
-    *("jobs", "logs"),
+    *("jobs", "logs", "columns"),
 )
 FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")

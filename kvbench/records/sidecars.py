@@ -240,6 +240,11 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
     A line with a wrong checksum is a fault. To ``warn`` go lines without one, which an earlier kvbench wrote, and files
     that are not as their writers ended them.
     """
+    return (line for _, line in named_lines(folder, kind, warn))
+
+
+def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> Iterator[tuple[str, Line]]:
+    """The lines of `read_sidecar`, each with the name of its file, which is that of a rows file."""
     results, unchecked = ResultsFolder(folder), 0
 
     def parse(line: bytes) -> Line:
@@ -261,7 +266,7 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
         except (UserError, FileNotFoundError) as error:
             warn(str(error))
     for file in sorted((results.path / kind.folder).glob("*.jsonl")):
-        yield from read_lines(file, parse, kind.kind, warn)
+        yield from ((file.stem, line) for line in read_lines(file, parse, kind.kind, warn))
     if unchecked:
         warn(f"{plural(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")
 

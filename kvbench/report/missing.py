@@ -8,7 +8,7 @@ from kvbench.records.lines import Warn
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural, shortened
 
-MISSING = "rows are missing"
+MISSING = "are missing"
 """What the warning says, for readers that know it (`--partial`)."""
 _LISTED = 3
 
@@ -34,5 +34,5 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
     if lacking or lost:
         files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""
-        total = f"{lacking} of {sum(requested.values())} rows are missing" if lacking else MISSING
+        total = f"{lacking} of {sum(requested.values())} rows {MISSING}" if lacking else f"rows {MISSING}"
         warn(f"{folder.path}: {total}{files}; kvbench status counts them, --partial reports without this line")

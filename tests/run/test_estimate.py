@@ -100,7 +100,7 @@ def test_measuring_runs_first_prompts_and_a_run_goes_on_from_them(
     assert main(["plan", *words, "budget=0.2"]) == 0
     assert "--measure runs the first prompt of each" in capsys.readouterr().out and not list(tmp_path.iterdir())
     assert main(["plan", "--measure", *words, "budget=0.2"]) == 0
-    assert "from the rows that are there" in capsys.readouterr().out
+    assert "from rows of similar cells" in capsys.readouterr().out
     assert [(row.sample, row.policy, row.error) for row in read_rows(tmp_path)] == [
         (0, "full", None),
         (0, "snapkv", None),

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_kept, read_sidecar
+from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_sidecar
+from kvbench.report.beside import lines_beside
 from kvbench.report.colours import COLOURS, DARK, looks
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
@@ -119,7 +120,7 @@ def page_of(
         raise UserError(f"samples={samples}: allowed: 0 or more, the number of samples per cell that the page holds")
     rows = load(source, warn, where)
     folder = ResultsFolder(source)
-    kept = read_kept(source, warn)
+    kept = lines_beside(source, KeptSets, warn)
     prompts = {record.prompt_sha256: record for record in read_sidecar(source, PromptRecord, warn)}
     prompt_of = attrgetter("model", "task", "context_length", "sample")
     by_prompt = grouped(rows, prompt_of)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvbench.records import KeptSets, read_kept
+from kvbench.records import KeptSets
+from kvbench.report.beside import lines_beside
 from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, n_of, panels, ticks, titles
 from kvbench.report.plots.request import Request, cells_of
 from kvbench.report.selection import NothingSelected
@@ -35,7 +36,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
     if not list((request.results / "kept").glob("*.jsonl")):
         fix = "record them with `kvbench run ... results.kept=lengths|positions`"
         raise MissingFile(f"{str(request.results)!r} has no kept/*.jsonl; {fix}")
-    recorded = read_kept(request.results, request.warn).values()
+    recorded = lines_beside(request.results, KeptSets, request.warn).values()
     chosen = [kept for kept in recorded if kept.cell in cells and (samples is None or kept.sample in samples)]
     if not chosen:
         raise NothingSelected(f"none of {len(cells)} selected cells has a kept set")

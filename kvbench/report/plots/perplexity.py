@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from kvbench.records import Curve, read_sidecar
+from kvbench.records import Curve
+from kvbench.report.beside import lines_beside
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, label_axes, label_ends, n_of, panels, plot_band, titles
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
@@ -125,11 +126,10 @@ def _scale(axes: Sequence[Axes]) -> None:
 
 
 def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
-    """The curves of these cells, each sample once: the one that was written last. Raises MissingFile without any."""
+    """The curves of these cells, each sample once. Raises MissingFile without any, else as `lines_beside`."""
     if not any((results / Curve.folder).glob("*.jsonl")):
         raise MissingFile(
             f"{str(results)!r} has no {Curve.folder}/*.jsonl: only perplexity tasks write them (task=pg19, "
             "task=booksum)"
         )
-    curves = read_sidecar(results, Curve, warn)
-    return list({(curve.cell, curve.sample): curve for curve in curves if curve.cell in cells}.values())
+    return [curve for (cell, _), curve in lines_beside(results, Curve, warn).items() if cell in cells]

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from rich.text import Text
 
-from kvbench.records import ResultsFolder, Timing, read_sidecar
+from kvbench.records import ResultsFolder, Timing
+from kvbench.report.beside import lines_beside
 from kvbench.report.output import FORMATS, check_format, text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
@@ -113,8 +114,7 @@ def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[T
                 f"{str(results)!r} has no {Timing.folder}/*.jsonl: only kvbench run task=efficiency writes them"
             )
         raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
-    latest = {(timing.cell, timing.sample): timing for timing in read_sidecar(results, Timing, warn)}
-    timings = grouped(latest.values(), lambda timing: timing.cell)
+    timings = grouped(lines_beside(results, Timing, warn).values(), lambda timing: timing.cell)
     describe = describer(results)
     cells = []
     for cell, members in grouped(rows, lambda row: row["cell"]).items():

@@ -1,0 +1,45 @@
+"""`kvbench pack`: write down what a folder holds, as one hash to cite. No model, no torch."""
+
+import argparse
+
+from kvbench.cli.errors import Exit
+from kvbench.cli.parser import Parser
+from kvbench.cli.terminal import say, screen, warner
+from kvbench.records import ResultsFolder
+from kvbench.records.manifest import NAME, differing, read_manifest, write_manifest
+from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural, shortened
+
+
+def declare(parser: Parser) -> None:
+    """The flags of the command."""
+    parser.description = f"""
+Write {NAME}: the files of a results folder with their SHA-256, the number of rows, and the hash of all of it, which \
+pages of papers and gates cite. A folder whose listed files have changed is refused.
+"""
+    parser.epilog = """
+  kvbench pack --results results/runs
+
+Runs do the same as they end. Whoever has the folder and the hash can tell whether it is the same folder.
+"""
+    parser.add_results()
+    parser.add_partial()
+
+
+def main(flags: argparse.Namespace) -> int:
+    """Write the manifest. Raises UserError where a listed file has changed, MissingFile where there are no rows."""
+    from kvbench.report.rows import load_table
+
+    folder = ResultsFolder(flags.results)
+    if folder.path.is_file():
+        raise UserError(f"{folder.path} is a file, which has a checksum of its own: name a results folder")
+    load_table(folder, (), warner(flags.partial))  # warns of damaged and missing rows
+    if (before := read_manifest(folder)) is not None and (changed := differing(before, folder)[0]):
+        raise UserError(
+            f"{plural(len(changed), 'file')} of {folder.path} changed or gone since {NAME} was written: "
+            f"{shortened(changed, 3)}: put them back, or remove {NAME} to describe the folder as it is"
+        )
+    manifest = write_manifest(folder, before)
+    say(screen(), f"{folder.path}: {manifest}")
+    say(screen(), f"root {manifest.root}")
+    return Exit.OK

@@ -1,0 +1,138 @@
+"""What a folder holds, as one hash to cite: `manifest.json`, written by `kvbench pack` and by runs as they end.
+
+{"files": {"rows/<name>.jsonl": {"bytes": 9120, "lines": 30, "sha256": "9f.."}, ..}, "rows": 30, "root": "0c.."}
+
+The root is the SHA-256 of the canonical JSON of the files' names and SHA-256s. Files that only say how a folder was
+made (processes, leases, jobs, logs, tracebacks) and copies (columns) are not listed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kvbench.records.environment import content_hash
+from kvbench.records.folder import ResultsFolder, replacing
+from kvbench.records.lines import Warn, check_file, read_json
+from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural, shortened
+
+NAME = "manifest.json"
+LISTED = (
+    *("rows", "kept", "curves", "prompts", "timings", "probes"),
+    *("cells", "codes", "environments", "finished", "sweeps"),
+)
+"""The folders whose files are listed."""
+_SUFFIXES = (".jsonl", ".json", ".parquet")
+_CITED = 16
+"""Hex digits of the root that a page cites."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file: its size, its lines and the SHA-256 of its bytes in hex."""
+
+    bytes: int
+    lines: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a folder by their paths in it, how many lines its rows files have, and the root hash."""
+
+    files: Mapping[str, Listed]
+    rows: int
+    root: str
+
+    @classmethod
+    def of(cls, files: Mapping[str, Listed]) -> "Manifest":
+        """The manifest of these files."""
+        rows = sum(file.lines for path, file in files.items() if path.startswith("rows/"))
+        return cls(files, rows, content_hash({path: file.sha256 for path, file in files.items()}))
+
+    def __str__(self) -> str:
+        return f"{plural(self.rows, 'row')} in {plural(len(self.files), 'file')}, manifest {self.root[:_CITED]}"
+
+
+def read_manifest(folder: ResultsFolder) -> Manifest | None:
+    """The manifest of a folder; None if it has none. Raises UserError for a damaged one."""
+    path = folder.path / NAME
+    if not path.exists() and not path.is_symlink():
+        return None
+    manifest = read_json(Manifest, path, "a manifest (kvbench pack writes it anew)")
+    if Manifest.of(manifest.files) != manifest:
+        raise UserError(f"{path} was changed: its root is not the hash of its files; remove it; kvbench pack writes it")
+    return manifest
+
+
+def write_manifest(folder: ResultsFolder, known: Manifest | None) -> Manifest:
+    """List what the folder holds now. Files that `known` has at the same size are not read again.
+
+    Another process may end meanwhile: what it added is listed too.
+    """
+    while True:
+        ended = _ended(folder)
+        files = {path: _listed(folder, path, size, known) for path, size in _sizes(folder).items()}
+        manifest = Manifest.of(files)
+        with replacing(folder.path / NAME) as temporary:
+            temporary.write_text(json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n", "ascii")
+        if _ended(folder) == ended:
+            return manifest
+        known = manifest
+
+
+def differing(manifest: Manifest, folder: ResultsFolder) -> tuple[list[str], list[str]]:
+    """The files that are not as a manifest lists them, or gone; and those that it does not list."""
+    sizes = _sizes(folder)
+    changed = [
+        path
+        for path, file in manifest.files.items()
+        if sizes.get(path) != file.bytes or _listed(folder, path, file.bytes, None) != file
+    ]
+    return changed, sorted(sizes.keys() - manifest.files.keys())
+
+
+def citation(folder: ResultsFolder, warn: Warn) -> str | None:
+    """What a page cites of a folder, after every listed file was read again; None without a manifest that is true."""
+    try:
+        if (manifest := read_manifest(folder)) is None:
+            return None
+        changed, new = differing(manifest, folder)
+    except UserError as error:
+        warn(str(error))
+        return None
+    if not changed and not new:
+        return f"{folder.path}: {manifest}"
+    what = f"{plural(len(changed), 'file')} changed or gone" if changed else f"{plural(len(new), 'file')} not listed"
+    warn(f"{folder.path / NAME} does not describe the folder: {what}: {shortened(changed or new, 3)}; not cited")
+    return None
+
+
+def _ended(folder: ResultsFolder) -> set[str]:
+    return {path.name for path in (folder.path / "finished").glob("*.json")}
+
+
+def _sizes(folder: ResultsFolder) -> dict[str, int]:
+    """The size of every file to list, by path."""
+    paths = (path for name in LISTED for path in sorted((folder.path / name).glob("*")) if path.suffix in _SUFFIXES)
+    return {path.relative_to(folder.path).as_posix(): path.stat().st_size for path in paths if path.is_file()}
+
+
+def _listed(folder: ResultsFolder, path: str, size: int, known: Manifest | None) -> Listed:
+    if known is not None and (file := known.files.get(path)) is not None and file.bytes == size:
+        return file
+    return _hashed(folder.path / path, size)
+
+
+def _hashed(path: Path, size: int) -> Listed:
+    """The first `size` bytes of a file: what is appended meanwhile is not read."""
+    check_file(path)
+    digest, lines, left = hashlib.sha256(), 0, size
+    with path.open("rb", buffering=0) as file:
+        while left and (chunk := file.read(min(2**20, left))):
+            digest.update(chunk)
+            lines += chunk.count(b"\n")
+            left -= len(chunk)
+    return Listed(size - left, lines, digest.hexdigest())
