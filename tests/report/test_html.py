@@ -585,3 +585,20 @@ def test_pages_load_their_libraries_late():
     program = "import sys, kvbench.papers.page, kvbench.report.html.history; print(*{'jinja2'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []
+
+
+def test_a_history_shows_where_the_code_changed(tmp_path: Path, cell) -> None:
+    sources = []
+    for name, score in (("one", "a"), ("two", "a"), ("three", "b"), ("four", "b")):
+        results = ResultsFolder(tmp_path / name)
+        code = results.write_code({"score attn": score * 64, "cache": "c" * 64})
+        with Recorder(results) as recorder:
+            recorder.append(cell([1.0] * 60, code=code))
+        sources.append(str(results.path))
+    runs = runs_of(sources, silent)
+    assert [run.changed for run in runs] == [(), (), ("score attn",), ()]
+    assert [run.status for run in runs] == ["first", "passed", "passed", "passed"]
+    page, listed = tmp_path / "history.html", tmp_path / "history.json"
+    write_history(sources, page, silent, json=listed)
+    assert page.read_text().count("code changed since run 2: score attn") == 1  # in a line of its own
+    assert [run["code_changed"] for run in json.loads(listed.read_text())["runs"]] == [[], [], ["score attn"], []]

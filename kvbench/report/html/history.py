@@ -15,7 +15,10 @@ from json import loads
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from kvbench.records import ResultsFolder, Row, read_processes
+from kvbench.report.codes import versions
 from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
@@ -24,6 +27,7 @@ from kvbench.report.export import WHAT, measured, named
 from kvbench.report.html.page import check_page, rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
+from kvbench.report.rows import code_reader
 from kvbench.report.stats.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.cost import costs
@@ -37,6 +41,7 @@ MOST = 12
 STEP_NOISE, RUN_NOISE, MEMORY_NOISE = 1.25, 2.0, 1.1
 """How many times as long a timed step, and all rows of a run, may take from run to run on one machine; and how many
 times as many bytes they may hold at most."""
+_MADE = pa.schema([("cell", pa.string()), ("code", pa.string())])
 _OF_RUN = ("all rows took", "all rows held")
 _NAMED = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(\w+)")
 """The file of a run that `scripts/history.sh` adds: its time and commit."""
@@ -70,8 +75,9 @@ class Run:
     Runs are counted from 1. ``limits``: the interval of each cell's accuracy, in the unit of ``numbers``. ``methods``:
     policy and score of each cell, and whether it is measured in %. ``costs``: seconds and bytes of timed cells and of
     all rows, each with its noise. ``baseline anchor``: the runs that this one was held against, None if there is none.
-    ``gates``: how, in this order. ``sums``: the CUSUM of each test of the gate. ``failing_since``: the first of the
-    failed runs that end with this one.
+    ``parts``: the versions of each part of the code that made the rows; ``changed``: the parts that have others than
+    in the run before. ``gates``: how it was held against baseline and anchor. ``sums``: the CUSUM of each test of the
+    gate. ``failing_since``: the first of the failed runs that end with this one.
     """
 
     number: int
@@ -84,6 +90,8 @@ class Run:
     costs: dict[str, Spent]
     baseline: int | None
     anchor: int | None
+    parts: Mapping[str, frozenset[str]]
+    changed: tuple[str, ...]
     gates: tuple[Gate, ...] = ()
     sums: Mapping[str, float]
     problems: tuple[Finding, ...]
@@ -96,6 +104,11 @@ class Run:
         if self.baseline is None:
             return "first"
         return FAILED if self.problems else CANNOT_TELL if self.undecided else PASSED
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether the page has a line for it: not if it passed with the code of the run before."""
+        return self.status != PASSED or bool(self.changed)
 
     @property
     def findings(self) -> list[str] | None:
@@ -148,6 +161,7 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
             same_cells = baseline.methods.keys() == {named(cell) for cell in cells}
             problems += _dearer(spent, baseline.costs, same_cells)
         name, date, code = _name_and_date(source)
+        parts = _parts(now)
         run = Run(
             number=number,
             name=name,
@@ -159,6 +173,8 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
             costs=spent,
             baseline=baseline and baseline.number,
             anchor=reference and reference.number,
+            parts=parts,
+            changed=_changed(parts, runs[-1].parts) if runs else (),
             gates=tuple(gates),
             sums=sums,
             problems=tuple(problems),
@@ -172,6 +188,16 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
         elif anchored is not None and not problems:
             anchored = anchored[0], _extended(anchored[1], now)
     return runs
+
+
+def _parts(run: Side) -> dict[str, frozenset[str]]:
+    rows = pa.table({name: [getattr(row, name) for row in run.rows] for name in ("cell", "code")}, _MADE)
+    return {name: frozenset(made) for name, made in versions(rows, code_reader(run.source)).items()}
+
+
+def _changed(parts: Mapping[str, frozenset[str]], before: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    """The parts of the code that both runs name, in different versions."""
+    return tuple(sorted(name for name in parts.keys() & before.keys() if parts[name] != before[name]))
 
 
 def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
@@ -306,7 +332,7 @@ def write_history(
     runs = runs_of(sources, warn, anchor)
     names = ("label", "status", "baseline", "numbers", "limits")
     data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
-    folded_runs = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * (run.status != PASSED))]
+    folded_runs = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * run.stands_alone)]
     noise = {"step": STEP_NOISE, "run": RUN_NOISE, "memory": MEMORY_NOISE}
     context = {"runs": runs, "folded": folded_runs, "cells": len(data["cells"]), "most": MOST, "noise": noise}
     html = rendered("history", data, **context, anchor=_number_of(anchor, sources), link=_link, table=_table(runs[-1]))
@@ -315,7 +341,9 @@ def write_history(
     if json is not None:
         names = ("number", "status", "failing_since", "baseline", "anchor", "date", "findings")
         items = [
-            {name: getattr(run, name) for name in names} | {"undecided": run.open, "commit": run.name} for run in runs
+            {name: getattr(run, name) for name in names}
+            | {"undecided": run.open, "commit": run.name, "code_changed": list(run.changed)}
+            for run in runs
         ]
         with text_to(json) as file:
             write_json({"runs": items}, file)
