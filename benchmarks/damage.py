@@ -77,6 +77,17 @@ OTHER_COMMANDS: Commands = {
     "efficiency": SIDE_COMMANDS["efficiency"],
     "probe": ("probe",),
 }
+LOST_COMMANDS: Commands = {
+    **{name: command for name, command in COMMANDS.items() if name != "plot kept"},  # shows kept sets, all there
+    "csv": ("report", "table", "--results", "{0}", "--format", "csv"),
+    "cost": OTHER_COMMANDS["cost"],
+    "footprint": ("report", "footprint", "--results", "{0}"),
+    "history": OTHER_COMMANDS["history"],
+    "junit": ("export", "--results", "{0}", "--format", "junit"),
+    "plot tradeoff": ("report", "plot", "tradeoff", "--results", "{0}", "--out", "{2}.svg"),
+    "plot bars": ("report", "plot", "bars", "--results", "{0}", "--out", "{2}.svg"),
+}
+"""What must say that a rows file is gone."""
 SECONDS = 60
 
 
@@ -258,10 +269,9 @@ def lost_file(place: Path) -> int:
     whole, files = Path(shutil.copytree(folder, place / "whole")), sorted((folder / "rows").iterdir())
     files[-1].unlink()
     told = {}
-    for name, command in COMMANDS.items():
-        if name != "plot kept":  # shows kept sets, which are all there
-            code, out, err = output(command, folder, whole)
-            told[name] = code in (2, 3) or "rows are missing" in err or "48 of 96 rows done" in out
+    for name, command in LOST_COMMANDS.items():
+        code, out, err = output(command, folder, whole)
+        told[name] = code in (2, 3) or "rows are missing" in err or "48 of 96 rows done" in out
     silent = [name for name, is_told in told.items() if not is_told]
     print(f"a rows file that is gone: {len(told)} commands, {len(silent)} silent {silent}")
     return len(silent)
@@ -543,6 +553,21 @@ def _digit(content: list[str]) -> None:
     content[1] = content[1][:place] + str((int(content[1][place]) + 5) % 10) + content[1][place + 1 :]
 
 
+def _another_line(content: list[str]) -> None:
+    """Another line with its checksum, of a row that has one, with the numbers of the next."""
+    changed = json.loads(content[2]) | {"sample": json.loads(content[1])["sample"]}
+    del changed["checksum"]
+    content.append(with_checksum(json.dumps(changed)) + "\n")
+
+
+def _another_curve(content: list[str]) -> None:
+    """A curve with its checksum, of the sums of another row."""
+    lines = [json.loads(line) for line in content[1:3]]
+    changed = lines[0] | {"sums": lines[1]["sums"]}
+    del changed["checksum"]
+    content[1] = with_checksum(json.dumps(changed)) + "\n"
+
+
 def probes(change: Callable[[list[Path]], object]) -> Damage:
     """A damage of the files of a probe."""
     return lambda folder: change(sorted((folder / "probes").iterdir()))
@@ -566,6 +591,8 @@ SIDE_DAMAGES: dict[str, Damage] = {
     "a line that is gone": sides(lambda content: content.pop(1), *BOTH),
     "a cut within a line": sides(lambda content: content.__setitem__(3, content[3][:50]), *BOTH),
     "a line twice": sides(lambda content: content.insert(1, content[1]), *BOTH),
+    "a second line of a row that differs": sides(_another_line, *BOTH),
+    "a curve of another row": sides(_another_curve, "curves"),
     "two lines exchanged": sides(lambda content: content.__setitem__(slice(1, 3), content[2:0:-1]), *BOTH),
     "a line of another sample": sides(lambda content: content.__setitem__(1, content[2]), *BOTH),
     "a misspelt checksum": sides(lambda content: content.__setitem__(1, content[1].replace("check", "chack")), *BOTH),

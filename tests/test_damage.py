@@ -42,12 +42,15 @@ def test_a_number_that_changes_in_silence_is_wrong(tmp_path: Path, monkeypatch: 
 
 def test_no_damage_beside_the_rows_gives_a_wrong_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damages = ["a digit of a curve", "a digit of a timing", "a line that is gone", "a probe under another name"]
+    damages += ["a second line of a row that differs", "a curve of another row"]
     assert side_table(tmp_path, damages) == 0
     printed = capsys.readouterr().out
     for verdicts in (  # table, efficiency, latency, perplexity, html, probe
         "a digit of a curve | same number | same number | same number | refused | same number | same number",
         "a digit of a timing | same number | refused | refused | same number | same number | same number",
         "a line that is gone | same number | warned | warned | warned | same number | same number",
+        "a second line of a row that differs | same number | refused | refused | refused | same number | same number",
+        "a curve of another row | same number | same number | same number | refused | same number | same number",
         "a probe under another name | same number | same number | same number | same number | same number | refused",
     ):
         assert f"| {verdicts} |" in printed

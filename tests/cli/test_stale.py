@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Recorder, ResultsFolder
+from kvbench.records.manifest import citation, read_manifest
 from kvbench.run import plan
 from kvbench.run.code import Code, code_of
 from tests.cli.conftest import Command, rows_of
@@ -75,6 +76,8 @@ def test_rows_of_unknown_code_are_resumed_and_told_of(kvbench: Command, tiny: tu
 
 def test_an_edited_description_of_code_is_refused(kvbench: Command, tiny: tuple[str, ...]) -> None:
     assert kvbench("run", *tiny, "policy=full", "task.samples=1").code == 0
+    manifest = read_manifest(ResultsFolder("out"))  # a run ends with one
+    assert manifest is not None and manifest.rows == 1 and citation(ResultsFolder("out"), pytest.fail)
     (file,) = Path("out/codes").iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"cache": "0" * 64}))
     refused = kvbench("report", "table", "--results=out")
