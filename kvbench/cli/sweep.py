@@ -182,9 +182,10 @@ def _run_here(plan: Plan, sweep: Sweep, shown: Progress, sharing: Sharing) -> Ou
 
 
 def _describe(results: ResultsFolder) -> None:
-    """Write the manifest of a folder after a run; the rows are there without it."""
+    """Write the manifest of a folder after a run; the rows are there without it. None of a folder that is gone."""
     try:
-        write_manifest(results, read_manifest(results))
+        if results.rows.is_dir():
+            write_manifest(results, read_manifest(results))
     except (OSError, UserError) as error:
         warn(f"no {NAME} was written: {error}")
 
