@@ -242,7 +242,7 @@ def curve(folder: Path, cell: str, sample: int, sums: Sequence[float], counts: S
 
 
 def test_perplexity_by_position_is_over_all_tokens(cell, results) -> None:
-    rows = cell([2.0, 3.0], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
+    rows = cell([11 / 5, 16 / 7], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
     folder = results(rows)
     curve(folder, "ab", 0, [3.0, 2.0, 4.0, 2.0], [1, 1, 2, 1])
     curve(folder, "ab", 1, [1.0, 2.0, 4.0, 9.0], [1, 1, 2, 3])
@@ -254,8 +254,8 @@ def test_perplexity_by_position_is_over_all_tokens(cell, results) -> None:
 
 def test_a_ratio_of_perplexities_is_paired_by_text(cell, results) -> None:
     """Texts differ by far more than caches do: the band is that of the differences, and no band stretches the axis."""
-    rows = cell([3.0, 6.0], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
-    folder = results([*rows, *cell([2.0, 5.5], "full", metric="nll", task="pg19", cell="cd", score=None, budget="1.0")])
+    rows = cell([11 / 5, 36 / 7], "h2o", metric="nll", task="pg19", cell="ab", budget="512")
+    folder = results([*rows, *cell([2.1, 5.0], "full", metric="nll", task="pg19", cell="cd", score=None, budget="1.0")])
     for name, less in (("ab", 0.0), ("cd", 0.5)):
         curve(folder, name, 0, [3.0 - less, 2.0, 4.0, 2.0], [1, 1, 2, 1])
         curve(folder, name, 1, [9.0 - less, 9.0, 9.0, 9.0 - less], [1, 1, 2, 3])
