@@ -587,7 +587,7 @@ def test_pages_load_their_libraries_late():
     assert run.stdout.split() == []
 
 
-def test_a_history_shows_where_the_code_changed(tmp_path: Path, cell) -> None:
+def test_a_history_shows_where_the_code_changed(tmp_path, cell):
     sources = []
     for name, score in (("one", "a"), ("two", "a"), ("three", "b"), ("four", "b")):
         results = ResultsFolder(tmp_path / name)
