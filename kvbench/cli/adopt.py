@@ -30,7 +30,7 @@ or the lines (kept_fraction) say it. Exit codes: 0 all rows are there, 2 no prom
 
 def main(flags: argparse.Namespace) -> int:
     """Record the answers and print the table. Raises UserError where none belongs to a prompt of the settings."""
-    from kvbench.cli.sweep import print_sweep, rows_of
+    from kvbench.cli.sweep import print_sweep
     from kvbench.config.sweep import plan_sweep
     from kvbench.models.prompts.prompt import Prompt
     from kvbench.run.claims import Sharing
@@ -39,6 +39,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.servers.endpoint import ServedCell
     from kvbench.servers.run import prompt_for, read_tokenizer, run_served
     from kvbench.tasks.task import Sample
+    from kvbench.work.sweep import recorded_rows
 
     sources = [word for word in flags.words if "=" not in word]
     if len(sources) != 1:
@@ -69,6 +70,6 @@ def main(flags: argparse.Namespace) -> int:
         return adopted
 
     run_served(sweep.plan, sweep.results, None, Sharing(since=sweep.since, cells=sweep.samples), source)
-    rows = rows_of(sweep)
+    rows = recorded_rows(sweep)
     print_sweep(sweep, rows)
-    return Exit.INCOMPLETE if any(row.error is not None for row in rows) else Exit.OK
+    return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE

@@ -31,16 +31,17 @@ difference of rates that matters (0.1: 10 points).
     parser.words = Words(usage, settings=("alpha=", "relevant="), selects_rows=True)
     parser.add_argument("--results", metavar="DIR", help="the folder of both selections")
     parser.add_partial()
-    parser.add_argument("--format", metavar="text|markdown|csv|json", default="text")
+    parser.add_argument("--format", metavar="text|markdown|latex|html|csv|json", default="text")
     parser.add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
 
 
 def main(flags: argparse.Namespace) -> int:
     """Print a comparison. Raises UserError for bad arguments and MissingFile where there are no rows."""
-    from kvbench.report.compare.compare import ALPHA, FORMATS, RELEVANT, compare, write
+    from kvbench.report.compare.compare import ALPHA, RELEVANT, compare, report_of
     from kvbench.report.compare.paired_rows import sides
-    from kvbench.report.output import check_format, text_to
+    from kvbench.report.formats.emit import emit
+    from kvbench.report.output import FORMATS, check_format
     from kvbench.report.stats.drawn import pass_at
 
     check_format(flags.format, FORMATS)
@@ -49,8 +50,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.pass_at is not None:
         both = [replace(side, rows=pass_at(side.rows, flags.pass_at, side.describe)) for side in both]
     comparison = compare(*both, alpha=settings["alpha"], relevant=settings["relevant"])
-    with text_to(flags.out or sys.stdout) as out:
-        write(comparison, flags.format, out)
+    emit(report_of(comparison), flags.format, flags.out or sys.stdout)
     if not any(line.n for line in comparison.lines):
         tell("no sample has a value on both sides: nothing was compared")
         return Exit.INCOMPLETE

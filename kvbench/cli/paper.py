@@ -135,23 +135,9 @@ class PartOfItem:
 
 
 def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
-    """All rows of an item; its launcher makes what is missing. Raises RowsElsewhere if that has not ended."""
-    from kvbench.cli.sweep import make, rows_of
-    from kvbench.papers.run import RowsElsewhere
-    from kvbench.run.launch.slurm import active
+    """All rows of an item, made as commands do. Raises RowsElsewhere if a launcher has not made them yet."""
+    from kvbench.cli.sweep import SCREEN
+    from kvbench.work.page import rows_of_item
 
-    words = [word for word in request.words if not word.startswith("launcher")]
-    chosen = {"--smoke": request.small, "--retry-errors": request.retry_errors}
-    chosen[f"--stale={request.stale}"] = request.stale != "stop"
-    command = ("kvbench", "paper", name, *words, *(flag for flag, given in chosen.items() if given))
-    submits = sweep.launcher.name == "slurm" and sweep.plan.rows_to_do
-    if submits and (jobs := active(sweep.results, command)):
-        raise RowsElsewhere(
-            f"{name}: job {', '.join(jobs)} runs its rows; run this command again when the job has ended", Exit.OK
-        )
-    own = replace(request, words=tuple(words))
-    code, ended = make(sweep, command, lambda part: PartOfItem(name, own, part))
-    if not ended:
-        again = "run the same command again when kvbench status shows that all rows are there"
-        raise RowsElsewhere(f"{name}: {again}", code)
-    return rows_of(sweep)
+    own = replace(request, words=request.own_words)
+    return rows_of_item(name, request, sweep, partial(PartOfItem, name, own), SCREEN)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
-from kvbench.cli.terminal import say, screen, tell, width_of
+from kvbench.cli.terminal import say, screen, tell
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 from kvbench.support.text import printable
@@ -65,9 +65,12 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.sweep import plan_sweep
     from kvbench.run.estimate import estimate, measure, similar_rows, submission
     from kvbench.run.launch import Slurm
+    from kvbench.run.plan_text import submission_text
+    from kvbench.work.sweep import logger_of
 
     if flags.dry and flags.json:
         raise UserError("--dry and --json do not go together")
+    logger_of(flags.words)
     sweep = plan_sweep(flags.words, tell, flags.retry_errors, stale=flags.stale)
     if flags.measure and any(cell.is_served for cell in sweep.plan.cells):
         raise UserError("--measure runs models of this machine, not a server: leave it out")
@@ -78,7 +81,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.dry:
         if not isinstance(sweep.launcher, Slurm):
             raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
-        print(submission(sweep.plan, rows, sweep.launcher, sweep.results))
+        print(submission_text(submission(sweep.plan, rows, sweep.launcher, sweep.results)))
         return 0
     to_do = (row for group in sweep.plan.groups for job in group.jobs for row in job.places)
     made = sweep.rows(())
@@ -89,14 +92,15 @@ def main(flags: argparse.Namespace) -> int:
     else:
         _print(sweep, recorded, seconds)
         if isinstance(sweep.launcher, Slurm):
-            print("\n" + submission(sweep.plan, rows, sweep.launcher, sweep.results))
+            print("\n" + submission_text(submission(sweep.plan, rows, sweep.launcher, sweep.results)))
     return 0
 
 
 def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> None:
-    from kvbench.report.tables.grid import Grid, plain_console
-    from kvbench.run.estimate import total_text, written
+    from kvbench.report.formats.table import Line, Table
+    from kvbench.report.formats.text import print_table
     from kvbench.run.memory import memory_text, unshared_text
+    from kvbench.run.plan_text import total_text, written
 
     console, plan = screen(), sweep.plan
     for group in plan.groups:
@@ -104,7 +108,8 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
         length = "" if task.context_length is None else f", context length {task.context_length}"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {_when(group)}")
-        Grid(COLUMNS, [*_fields(group, recorded)], "lllllr").print(plain_console(sys.stdout), 1, width_of(console))
+        lines = [Line.of(labels, [rows]) for *labels, rows in _fields(group, recorded)]
+        print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
         if not group.cells[0].is_served and (memory := memory_text(group)):
             say(console, memory)
         say(console, _cost(group))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvbench.records import ResultsFolder
     from kvbench.run.plan import Plan
 
-FORMATS = ("text", "markdown", "csv", "json")
+FORMATS = ("text", "markdown", "latex", "html", "csv", "json")
 
 
 def declare(parser: Parser) -> None:

@@ -12,16 +12,17 @@ from kvbench.cli.terminal import tell, warner
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import shortened
 
+TABLES = ("text", "markdown", "latex", "html", "csv", "json")
 FORMATS = {
-    "table": ("text", "markdown", "latex", "csv", "json", "parquet"),
+    "table": (*TABLES, "parquet"),
     "rows": ("jsonl", "csv", "parquet"),
-    "efficiency": ("text", "markdown", "csv", "json"),
-    "cost": ("text", "markdown", "csv", "json"),
-    "footprint": ("text", "markdown", "csv", "json"),
+    "efficiency": TABLES,
+    "cost": TABLES,
+    "footprint": TABLES,
 }
 """Formats of each report, the usual one first."""
 SUFFIXES = {
-    **{f".{name}": name for name in ("csv", "json", "jsonl", "parquet")},
+    **{f".{name}": name for name in ("csv", "html", "json", "jsonl", "parquet")},
     **{".md": "markdown", ".tex": "latex", ".txt": "text"},
 }
 PLOTS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")

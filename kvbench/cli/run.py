@@ -110,10 +110,12 @@ def main(flags: argparse.Namespace) -> int:
         return _show(flags)
     from kvbench.cli.sweep import print_sweep, run_sweep
     from kvbench.config.sweep import plan_sweep
+    from kvbench.work.sweep import logger_of
 
     def run(settings: Sequence[str]) -> int:
+        logger = logger_of(settings)
         sweep = plan_sweep(settings, tell, flags.retry_errors, shard, flags.quiet, flags.stale)
-        return run_sweep(sweep, table=not flags.multirun)
+        return run_sweep(sweep, not flags.multirun, logger)
 
     if flags.multirun:
         from kvbench.config.multirun import OF_HYDRA, multirun

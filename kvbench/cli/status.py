@@ -11,13 +11,12 @@ from typing import Any
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
-from kvbench.cli.terminal import say, screen, warn, width_of
+from kvbench.cli.terminal import say, screen, warn
 from kvbench.records import Process, ResultsFolder, lease_owners, read_processes
 from kvbench.records.lines import TORN
 from kvbench.report.rows import recorded, within
 from kvbench.run.launch.slurm import Job, queue, read_jobs
 from kvbench.support.errors import MissingFile
-from kvbench.support.text import printable
 
 COLUMNS = ("at work", "job", "devices", "rows", "failed", "last heartbeat")
 ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
@@ -102,21 +101,15 @@ def _print(current: Status, folder: ResultsFolder) -> None:
         say(console, f"time left: {'unknown' if eta is None else timedelta(seconds=round(eta))}{pace}")
     say(console, f"device hours: {current.device_hours:.3g}")
     if current.running:
-        from kvbench.report.tables.grid import Grid, plain_console
+        from kvbench.report.formats.table import Line, Table
+        from kvbench.report.formats.text import print_table
 
-        lines = [
-            (
-                f"{process.host} {process.pid}",
-                process.job,
-                process.devices,
-                process.rows,
-                process.errors,
-                process.beat_utc,
-            )
-            for process in current.running.values()
-        ]
-        texts = [[printable(str("" if value is None else value)) for value in line] for line in lines]
-        Grid(COLUMNS, texts, "lllrrl").print(plain_console(sys.stdout), 1, width_of(console))
+        lines = []
+        for process in current.running.values():
+            job = "" if process.job is None else process.job
+            counts = (process.devices, process.rows, process.errors)
+            lines.append(Line.of((f"{process.host} {process.pid}", job), (*map(str, counts), process.beat_utc)))
+        print_table(Table.of(COLUMNS[:2], COLUMNS[2:], lines, align="lrrl"), sys.stdout)
 
 
 def _counts(parts: Mapping[str, int]) -> str:

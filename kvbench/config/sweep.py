@@ -1,7 +1,7 @@
 """The sweep that a command line asks for: composed, checked and planned; nothing is run or written."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,6 @@ from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
 from kvbench.records import Places, ResultsFolder, check_writable, places
-from kvbench.report.loggers import Logger, NoLogger
 from kvbench.report.rows import recorded, within
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
@@ -49,7 +48,6 @@ class Sweep:
     launcher: Launcher
     retry: bool
     part: Shard | None
-    logger: Logger = field(default_factory=NoLogger)
     quiet: bool = False
     stale: Stale = "stop"
 
@@ -79,8 +77,7 @@ def plan_sweep(
     Raises UserError for bad input, for a folder that cannot be written, and for rows of other code, as `settled`.
     """
     overrides = parse(arguments)
-    launcher, logger = launcher_of(overrides), _around("logger", overrides)
-    logger.check()
+    launcher = launcher_of(overrides)
     where, cells = checked(overrides, tell)
     named = {override.key for override in overrides}
     for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
@@ -103,7 +100,6 @@ def plan_sweep(
         launcher=launcher,
         retry=retry_errors,
         part=part,
-        logger=logger,
         quiet=quiet,
         stale=stale,
     )
@@ -196,10 +192,11 @@ def verifies(overrides: Sequence[Override]) -> bool:
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
     """The launcher that a command line asks for. Raises UserError for lists: a sweep has one."""
-    return _around("launcher", overrides)
+    return around("launcher", overrides)
 
 
-def _around(group: str, overrides: Sequence[Override]) -> Any:
+def around(group: str, overrides: Sequence[Override]) -> Any:
+    """What a group of `AROUND` says: one object for the whole sweep. Raises UserError for lists."""
     settings = [override for override in overrides if override.root == group]
     for override in settings:
         if len(override.values) > 1:

@@ -10,15 +10,13 @@ model is as it was. `run` is `kvbench run`, with the rows as a pandas frame.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.cache.quantized import PackedCache
-from kvbench.cli.sweep import PartOfSweep, make, rows_of
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse, written
@@ -36,6 +34,7 @@ from kvbench.run.prefill_job import BROKEN, batches, prefill
 from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.work.sweep import logger_of, make, rows_of
 
 Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
@@ -171,13 +170,20 @@ def run(*words: str, **settings: Any) -> Any:
     """
     import pandas
 
-    sweep = plan_sweep([*words, *words_of(settings)], lambda text: None, quiet=True)
+    arguments = [*words, *words_of(settings)]
+    logger, sweep = logger_of(arguments), plan_sweep(arguments, lambda text: None, quiet=True)
     if sweep.launcher.name != "none":
         raise UserError(
             f"launcher={sweep.launcher.name}: kvbench.run works in this process only; use the command kvbench run"
         )
-    make(sweep, (), partial(PartOfSweep, sweep.arguments, sweep.retry))
-    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows_of(sweep)], columns=list(COLUMNS))
+    make(sweep, (), _no_part)
+    rows = rows_of(sweep)
+    logger.mirror(sweep.results, rows)
+    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows], columns=list(COLUMNS))
+
+
+def _no_part(part: object) -> NoReturn:
+    raise AssertionError("a run in this process has no parts")
 
 
 def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:

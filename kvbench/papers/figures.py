@@ -37,7 +37,7 @@ def draw_curves(page: Page) -> Figure:
     keys = [key for key in page.item.layout.rows if key not in page.item.layout.panels]
     labels = [", ".join(filter(None, line_labels(names_of(page.item), keys, line))) for line in names]
     marks, unit = _marks(dict(zip(names, labels, strict=True))), _unit(page)
-    heading = "\n".join(page.head) + rest
+    heading = "\n".join((page.item.title, *page.head)) + rest
     figure, axes = panels(titles, heading, columns=2, labels=labels, sharey=False)
     for axis, key in zip(axes, shown, strict=False):
         _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean score (%)")
@@ -148,7 +148,7 @@ def draw_wins(page: Page) -> Figure:
         for pair in wins
         for side in (0, 1)
     }
-    figure, axes = panels(titles, "\n".join(page.head), columns=2, sharey=False)
+    figure, axes = panels(titles, "\n".join((page.item.title, *page.head)), columns=2, sharey=False)
     for axis, key in zip(axes, order, strict=True):
         budgets = sorted({budget for budget, _ in heights[key]}, key=budget_key)
         for side, policy in enumerate(key[0]):

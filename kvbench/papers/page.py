@@ -1,28 +1,18 @@
-"""Three tables in the paper's layout (ours, published, their difference), and their text in every format.
+"""Three tables in the paper's layout: ours, published, their difference.
 
 A difference is shown only for the paper's model and protocol, if every sample has a value.
 """
 
-import io
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from kvbench.papers import FORMATS
 from kvbench.papers.item import ARMS, LABEL_HEADS, Item, is_host, label_keys, line_labels, names_of, printed_name
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
-from kvbench.report.html.page import template
-from kvbench.report.output import check_format, text_to
-from kvbench.report.tables.grid import escaped, head_rows, write_csv
-from kvbench.report.tables.latex import escaped as latex_escaped
-from kvbench.report.tables.latex import latex_text
-from kvbench.report.tables.sheet import Figure, Sheet, SheetLine
+from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.tables.summary import budget_key
-from kvbench.report.tables.table import markdown_lines, print_sheets
-from kvbench.support.text import printable, wrapped
 from kvbench.tasks.longbench_averages import CATEGORIES
 
 Column = tuple[At, bool]
@@ -30,7 +20,7 @@ Column = tuple[At, bool]
 T = TypeVar("T")
 WIDTH = 120
 LEVELS = 3
-"""Lines that the head of a sheet has."""
+"""Lines that the head of a table has."""
 FULL = "full"
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 PERCENT = "percent"
@@ -65,10 +55,40 @@ class Page:
 
     item: Item
     head: tuple[str, ...]
-    sheets: tuple[Sheet, ...]
+    tables: tuple[Table, ...]
     notes: tuple[str, ...]
     numbers: tuple[PageNumber, ...]
     smoke: bool
+
+    def report(self, ours: Report | None = None) -> Report:
+        """The page, below it the tables of `ours`, if the numbers of the item are a report of their own.
+
+        For programs `ours` is all of it; without it there is one record for each place of the layout.
+        """
+        others = () if ours is None else ours.tables
+        below = tuple(replace(table, title=": ".join(filter(None, ("ours", table.title)))) for table in others)
+        return Report(
+            title=self.item.title,
+            head=self.head,
+            tables=(*self.tables, *below),
+            notes=(*self.notes, *(() if ours is None else ours.notes)),
+            records=[self._record(number) for number in self.numbers] if ours is None else ours.records,
+            columns=self._columns if ours is None else ours.columns,
+            width=WIDTH,
+        )
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        ours, published = ("ours", "low", "high", "n"), ("published", "unit", "flag")
+        return ("item", "smoke", *self.item.keys, *ours, *published, "difference", "differs")
+
+    def _record(self, number: PageNumber) -> dict[str, Any]:
+        ours, printed = number.ours, number.published
+        mine = [None] * 4 if ours is None else [ours.mean, ours.low, ours.high, ours.n]
+        theirs = [""] * 3 if printed is None else [printed.value, printed.unit, printed.flag]
+        differs = "" if ours is None else "; ".join(ours.differs)
+        values = (self.item.name, self.smoke, *number.at, *mine, *theirs, number.difference, differs)
+        return dict(zip(self._columns, values, strict=True))
 
 
 def page(
@@ -81,7 +101,7 @@ def page(
 ) -> Page:
     """The page of an item: printed numbers, the means of its cells, and numbers that formulas or a probe `computed`."""
     numbers = _Numbers(item, printed, cells, computed or {}, smoke)
-    sheets = _Sheets(item, numbers.order)
+    tables = _Tables(item, numbers.order)
     unit, differences = numbers.unit, numbers.differences
     caption = printed_caption = "tasks on which one of a pair has the higher mean"
     if not item.layout.wins:
@@ -95,15 +115,15 @@ def page(
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}
     signed = {place: Figure(f"{'+' * (value >= 0)}{_written(value, unit)}") for place, value in differences.items()}
-    tables = (
-        sheets.sheet("ours", caption, ours),
-        _published_sheet(sheets, printed_caption, numbers),
-        sheets.sheet("difference", "ours - published" + _unit_suffix(unit), signed),
+    shown = (
+        tables.table("ours", caption, ours),
+        _published_table(tables, printed_caption, numbers),
+        tables.table("difference", "ours - published" + _unit_suffix(unit), signed),
     )
     return Page(
         item=item,
-        head=(item.title, *_head(cells, numbers.ours, smoke)),
-        sheets=tuple(sheet for sheet in tables if sheet is not None),
+        head=tuple(_head(cells, numbers.ours, smoke)),
+        tables=tuple(table for table in shown if table is not None),
         notes=(*remarks, *_notes(item, cells, numbers)),
         numbers=numbers.by_place(),
         smoke=smoke,
@@ -203,7 +223,7 @@ def _budget_suffix(item: Item, order: Sequence[Place]) -> str:
     return "; budget in tokens" if is_bare else ""
 
 
-def _published_sheet(sheets: "_Sheets", caption: str, numbers: "_Numbers") -> Sheet | None:
+def _published_table(tables: "_Tables", caption: str, numbers: "_Numbers") -> Table | None:
     """The printed numbers. A flag is marked at what shares it: every number (none is marked), a line, or one number."""
     flags = {place: number.flag.replace("_", " ") for place, number in numbers.theirs.items()}
     is_shared = len(set(flags.values())) == 1
@@ -226,7 +246,7 @@ def _published_sheet(sheets: "_Sheets", caption: str, numbers: "_Numbers") -> Sh
             mark = ""
         figures[place] = Figure(number.value, note=" ".join(filter(None, (unit, mark))))
     notes = [f"{marks[flag] or 'all numbers'}: {flag}" for flag in ordered]
-    return sheets.sheet("published", caption, figures, notes, marked)
+    return tables.table("published", caption, figures, notes, marked)
 
 
 def _scaled(number: Measured, value: float, unit: str) -> float:
@@ -271,7 +291,7 @@ def _notes(item: Item, cells: Sequence[Placed], numbers: _Numbers) -> list[str]:
     return notes
 
 
-class _Sheets:
+class _Tables:
     """Makes tables with the same order of lines and columns, in the words of the paper."""
 
     def __init__(self, item: Item, order: Sequence[Place]) -> None:
@@ -302,14 +322,14 @@ class _Sheets:
                 ranks.append([each[i] for each, _ in self._columns].index(value))
         return tuple(ranks)
 
-    def sheet(
+    def table(
         self,
         title: str,
         caption: str,
         figures: Mapping[Place, Figure],
         notes: Sequence[str] = (),
         marked: Mapping[tuple[str, At, bool], str] | None = None,
-    ) -> Sheet | None:
+    ) -> Table | None:
         """The lines and columns that have a number; None if there are none. ``marked``: marks of lines and columns."""
         if not figures:
             return None
@@ -330,22 +350,22 @@ class _Sheets:
         for i, (column, mean) in enumerate(columns):
             if mark := (marked or {}).get(("column", column, mean)):
                 heads[i][groups] += f" {mark}"
-        return Sheet(
+        return Table(
             title=title,
-            caption=caption,
+            caption=(caption,),
             labels=tuple(LABEL_HEADS.get(keys[i], keys[i]) for i in used),
             heads=tuple(map(tuple, heads)),
             lines=tuple(
-                SheetLine(
+                Line(
                     _without_repeats(labels, before),
-                    FULL in line,
                     tuple(figures.get(Place(line, *column), Figure()) for column in columns),
+                    reference=FULL in line,
                 )
                 for line, labels, before in zip(lines, texts, [None, *texts], strict=False)
             ),
             notes=tuple(notes),
             groups=groups,
-            rules=self._rules(lines, texts),
+            rules=(0, *self._rules(lines, texts)),
         )
 
     def _labels(self, lines: Sequence[At]) -> list[list[str]]:
@@ -400,62 +420,3 @@ def _column_head(names: Mapping[str, str], key: str, value: str) -> str:
     if key == "context_length" and value:
         return f"{value} tokens"
     return AVERAGE if key == "budget" and not value else printed_name(names, key, value)
-
-
-def write_page(page: Page, format: str, out: TextIO | Path, table: Callable[[TextIO], object] | None = None) -> None:
-    """Write a page and below it a `table` of ours; ``csv`` and ``json`` are the table alone, if there is one.
-
-    Without a table ``csv`` has one line per place of the layout. Raises UserError for an unknown format.
-    """
-    if table is None:
-        check_format(format, tuple(FORMATS))
-    with text_to(out) as stream:
-        if table is None or format in ("text", "markdown"):
-            stream.write(_WRITERS[format](page))
-        if table is not None:
-            stream.write({"text": "\nours\n\n", "markdown": "\n**ours**\n\n"}.get(format, ""))
-            table(stream)
-
-
-def _text(page: Page) -> str:
-    head = "".join(f"{line}\n" for text in page.head for line in wrapped(printable(text), WIDTH))
-    notes = "".join(f"{line}\n" for note in page.notes for line in wrapped(printable(note), WIDTH, "  "))
-    tables = io.StringIO()
-    print_sheets(page.sheets, tables, WIDTH)
-    return "\n".join([head, tables.getvalue(), *([notes] if notes else [])])
-
-
-def _markdown(page: Page) -> str:
-    first, *rest = page.head
-    lines = [f"# {escaped(first)}", "", *(line for text in rest for line in (f"*{escaped(text)}*", ""))]
-    for sheet in page.sheets:
-        lines += [*markdown_lines(sheet), ""]
-    return "\n".join([*lines, *(f"- {escaped(note)}" for note in page.notes)]) + "\n"
-
-
-def _latex(page: Page) -> str:
-    head, notes = ("\n".join(f"% {latex_escaped(line)}" for line in lines) for lines in (page.head, page.notes))
-    return "\n\n".join([head, *map(latex_text, page.sheets), notes]) + "\n"
-
-
-def _csv(page: Page) -> str:
-    names = ["ours", "low", "high", "n", "published", "unit", "flag", "difference", "differs"]
-    lines: list[list[Any]] = [["item", "smoke", *page.item.keys, *names]]
-    for number in page.numbers:
-        ours, printed = number.ours, number.published
-        mine = [None] * 4 if ours is None else [ours.mean, ours.low, ours.high, ours.n]
-        theirs = [""] * 3 if printed is None else [printed.value, printed.unit, printed.flag]
-        differs = "" if ours is None else "; ".join(ours.differs)
-        lines.append([page.item.name, page.smoke, *number.at, *mine, *theirs, number.difference, differs])
-    text = io.StringIO()
-    write_csv(lines, text)
-    return text.getvalue()
-
-
-_WRITERS: Mapping[str, Callable[[Page], str]] = {
-    "text": _text,
-    "markdown": _markdown,
-    "latex": _latex,
-    "html": lambda page: template("kvbench.papers", "page.html.j2").render(page=page, head_rows=head_rows) + "\n",
-    "csv": _csv,
-}

@@ -21,7 +21,7 @@ from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.flops import ratios
 from kvbench.papers.item import Item, item_of, names
 from kvbench.papers.numbers import At, Measured, Published, published
-from kvbench.papers.page import Page, page, write_page
+from kvbench.papers.page import Page, page
 from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
 from kvbench.probes import DEFAULT
 from kvbench.probes.run import Probing, probe_of
@@ -29,6 +29,8 @@ from kvbench.probes.run import probing as probing_cells
 from kvbench.records import ResultsFolder, Row, check_writable, places
 from kvbench.records.manifest import citation
 from kvbench.records.probed import probed
+from kvbench.report.formats.emit import emit
+from kvbench.report.formats.table import Report
 from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.plot import KINDS
@@ -36,13 +38,13 @@ from kvbench.report.plots.probe import draw_probed
 from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.rows import recorded
 from kvbench.report.selection import NothingSelected
-from kvbench.report.tables import probe as probe_table
-from kvbench.report.tables.efficiency import print_efficiency
+from kvbench.report.tables import efficiency, probe
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import differing
-from kvbench.run.estimate import estimate, measure, similar_rows, total_text
-from kvbench.run.launch import Launcher
+from kvbench.run.estimate import estimate, measure, similar_rows, submission
+from kvbench.run.launch import Launcher, Slurm
 from kvbench.run.plan import Cell, Plan, Shard, plan
+from kvbench.run.plan_text import submission_text, total_text
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
@@ -97,6 +99,11 @@ class Request:
     only_published: bool = False
     retry_errors: bool = False
     stale: Stale = "stop"
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """The words without those of the launcher."""
+        return tuple(word for word in self.words if not word.startswith("launcher"))
 
     @cached_property
     def overrides(self) -> list[Override]:
@@ -188,11 +195,11 @@ def _check_used(unused: set[str], request: Request, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Result:
-    """The page of an item, why it is incomplete ("" if it is not), our table below it, and its picture."""
+    """The page of an item, why it is incomplete ("" if it is not), our tables below it, and its picture."""
 
     page: Page
     incomplete: str = ""
-    table: Callable[[TextIO], object] | None = None
+    ours: Report | None = None
     draw: Callable[[Path], object] | None = None
 
 
@@ -225,11 +232,6 @@ class _PrintedNumbers:
         remarks = ["Ours: from the formulas of the paper (eqs. 53 to 56), not measured."]
         return _Result(page(self.item, self.printed, computed=computed, remarks=remarks))
 
-    def check_format(self, allowed: Sequence[str], reason: str) -> None:
-        """Raise UserError for a format that the item's table does not have."""
-        if self.request.format not in allowed:
-            raise UserError(f"--format {self.request.format}: {self.item.name} is {reason}: {'|'.join(allowed)}")
-
     def warn(self, warning: object) -> None:
         """Report a warning to the user."""
         self.runner.tell(f"warning: {warning}")
@@ -248,7 +250,7 @@ def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture
             stream.writelines(f"{line}\n" for line in (work.commands() if request.only_commands else work.plan_lines()))
         return ""
     result = work.run()
-    write_page(result.page, request.format, out, result.table)
+    emit(result.page.report(result.ours), request.format, out)
     if picture is not None and result.draw is not None:
         result.draw(picture)
     return result.incomplete
@@ -300,6 +302,8 @@ class _ItemSweep(_PrintedNumbers):
         yield f"{planned.rows - planned.rows_to_do} of {planned.rows} rows are in {results.path}"
         if planned.rows_to_do:
             yield total_text(estimate(planned, rows))
+        if isinstance(launcher := self.request.launcher, Slurm):
+            yield f"\n{submission_text(submission(planned, rows, launcher, results))}"
 
     def _planned(self) -> tuple[Plan, ResultsFolder]:
         """One plan for all cells, and the folder of its rows. Raises MissingFile without a model."""
@@ -312,8 +316,6 @@ class _ItemSweep(_PrintedNumbers):
 
     def run(self) -> _Result:
         cells, smoke = self.cells, is_smoke(self.cells.able)
-        if self.item.kind == "efficiency":
-            self.check_format(("text", "markdown", "csv"), "a table of times")
         if not cells.able:
             raise MissingFile("; ".join(cells.hints()))
         sweep = self.sweep()
@@ -326,15 +328,11 @@ class _ItemSweep(_PrintedNumbers):
         failed = sum(row.error is not None for row in rows)
         incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
-        table = None
+        ours = None
         if self.item.kind == "efficiency":
             shown = page(self.item, self.printed, remarks=[*remarks, _protocol(cells.able, "repetitions"), OTHER_TIMES])
             timed = {"cell": [cell.id for cell in sweep.plan.cells]}
-
-            def print_times(stream: TextIO) -> None:
-                print_efficiency(sweep.results.path, self.request.format, stream, self.warn, timed)
-
-            table = print_times
+            ours = efficiency.report_of(sweep.results.path, self.warn, timed)
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
             placed = [entry.placed(by_cell) for entry in cells.able]
@@ -345,7 +343,7 @@ class _ItemSweep(_PrintedNumbers):
             if text := differing(described, described.get):
                 shown = replace(shown, head=(*shown.head, f"Ours: {text}."))
         draw = partial(self._draw, shown, sweep, smoke) if self.item.picture is not None else None
-        return _Result(shown, "; ".join(incomplete), table, draw)
+        return _Result(shown, "; ".join(incomplete), ours, draw)
 
     def commands(self) -> Iterator[str]:
         around = [word for word in self.request.words if word.startswith("launcher")]
@@ -426,7 +424,6 @@ class _ItemProbe(_ItemSweep):
 
     def __init__(self, item: Item, request: Request, runner: Runner) -> None:
         super().__init__(item, request, runner)
-        self.check_format(probe_table.FORMATS, "measured by a probe")
         if request.launcher.name != "none":
             raise UserError(f"launcher={request.launcher.name}: {item.name} is measured by a probe, in this process")
 
@@ -462,7 +459,7 @@ class _ItemProbe(_ItemSweep):
         return _Result(
             page(self.item, self.printed, computed=self._places(probing, numbers), remarks=remarks, smoke=smoke),
             "samples have failed" if failed else "",
-            partial(probe_table.print_probed, numbers, self.item.by, across, self.request.format, percent=in_percent),
+            probe.report_of(numbers, self.item.by, across, in_percent),
             lambda picture: draw_probed(numbers, self.item.by, picture, "SMOKE" if smoke else "", in_percent),
         )
 
@@ -470,7 +467,7 @@ class _ItemProbe(_ItemSweep):
         """The means of the quantity that the paper prints, at their places in the layout."""
         item, computed = self.item, dict[At, Measured]()
         entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.able}
-        for mean in probe_table.means_of(numbers, item.by) if item.quantity is not None else ():
+        for mean in probe.means_of(numbers, item.by) if item.quantity is not None else ():
             layer = str(mean.keys.get("layer"))
             if mean.keys["quantity"] == item.quantity and layer in item.only.get("layer", (layer,)):
                 entry = entries[mean.cell]

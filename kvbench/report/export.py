@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 from kvbench.records import COLUMNS
+from kvbench.report.formats.data import write_csv
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
 from kvbench.report.selection import Where
-from kvbench.report.tables.grid import write_csv
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError

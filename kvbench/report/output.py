@@ -16,8 +16,8 @@ from typing import TextIO
 
 from kvbench.support.errors import UserError
 
-FORMATS = ("text", "markdown", "csv", "json")
-"""The formats of most reports: two for readers, two for programs."""
+FORMATS = ("text", "markdown", "latex", "html", "csv", "json")
+"""The formats of reports: four for readers, two for programs."""
 
 
 @contextmanager

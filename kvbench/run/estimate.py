@@ -6,20 +6,16 @@ a later run continues from them.
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import isnan, nan
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row
 from kvbench.report.rows import recorded, with_values
-from kvbench.report.tables.grid import Grid
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Slurm
 from kvbench.run.memory import memory_of
-from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, shards_of
+from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, Shard, shards_of
 from kvbench.run.runner import run
-from kvbench.support.quantity import duration, plural, size
-from kvbench.support.text import printable
 from kvbench.tasks.efficiency import Efficiency
 
 _TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store")
@@ -44,63 +40,56 @@ def similar_rows(plan: Plan, results: ResultsFolder) -> list[Row]:
     return [Row(**line) for line in rows.drop_columns(["file", "line"]).to_pylist()]
 
 
-def total_text(seconds: Mapping[str, float | None]) -> str:
-    """The line of a plan about the time of all groups."""
-    estimated = [value for value in seconds.values() if value is not None]
-    if len(estimated) < len(seconds):
-        return (
-            f"time: unknown, {len(seconds) - len(estimated)} of {plural(len(seconds), 'group')} have no similar "
-            "rows; kvbench plan --measure runs the first prompt of each, keeps the rows and estimates the rest"
-        )
-    return f"time: about {written(sum(estimated))}, from rows of similar cells, without the time to load models"
+@dataclass(frozen=True)
+class Task:
+    """A task of an array: its part of the plan, in which the model of that number is loaded; seconds None: unknown."""
+
+    part: Shard
+    model: str
+    prompts: int
+    rows: int
+    seconds: float | None
 
 
-def written(seconds: float) -> str:
-    """Seconds, minutes or hours."""
-    if seconds < 120:
-        return duration([seconds])
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+@dataclass(frozen=True)
+class Submission:
+    """What a launcher would submit of a plan. cache_bytes: the most that caches take, None if unknown.
+
+    device_hours: of all tasks, None if the time of one is unknown; most_device_hours: before a task is requeued.
+    script: the batch script; "" without tasks.
+    """
+
+    launcher: Slurm
+    tasks: tuple[Task, ...]
+    cache_bytes: int | None
+    device_hours: float | None
+    most_device_hours: float
+    script: str
 
 
-def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: ResultsFolder) -> str:
-    """What `launcher` would submit of a plan: tasks with their shards and times, what they may use, the batch script.
+def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: ResultsFolder) -> Submission:
+    """What `launcher` would submit of a plan.
 
     Nothing is written or submitted; submitit is needed, SLURM is not. Raises UserError without submitit.
     """
     shards, rows = shards_of(plan, launcher.shards), list(rows)
-    if not shards:
-        return "all rows are there: nothing would be submitted"
     models = [model.label for model in dict.fromkeys(group.model for group in plan.groups)]
-    lines: list[tuple[str, ...]] = []
-    task_seconds: list[float] = []
-    for number, shard in enumerate(shards):
+    tasks = []
+    for shard in shards:
         part = shard.part_of(plan)
-        seconds = estimate(part, rows).values()
-        task_seconds.append(sum(nan if value is None else value for value in seconds))
-        time = "not known" if isnan(task_seconds[-1]) else f"about {written(task_seconds[-1])}"
-        labels = str(number), f"{shard.index + 1}/{shard.of}", printable(models[shard.model or 0])
-        lines.append((*labels, str(part.prefills_to_do), str(part.rows_to_do), time))
-    heads = "task", "shard", "model", "prompts", "rows", "time"
+        seconds = [*estimate(part, rows).values()]
+        total = None if None in seconds else sum(value for value in seconds if value is not None)
+        tasks.append(Task(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, total))
     here = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
-    memories = [memory for group in here if (memory := memory_of(group))]
-    caches = [memory.total for memory in memories]
-    size_text = f"of at most {size([max(caches)])}" if caches else "of unknown size"
-    devices, total = launcher.gpus or 1, sum(task_seconds) / 3600
-    unit = "GPU hours" if launcher.gpus else "hours of all tasks"
-    hours = f"{unit}: not known" if isnan(total) else f"{unit}: about {total * devices:.3g}"
-    node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
-    return "\n".join(
-        (
-            f"{plural(len(shards), 'task')}, {launcher.parallel} at a time, {plural(launcher.gpus, 'GPU')} each; "
-            "nothing is submitted",
-            *Grid(heads, lines, "lllrrl").text(),
-            f"{hours}, at most {launcher.minutes * len(shards) * devices / 60:.3g} before a task is requeued",
-            f"time of a task: launcher.time={launcher.time} ({plural(launcher.minutes, 'minute')}), then requeued "
-            f"({launcher.requeues} times at most)",
-            f"memory of a task: caches {size_text}, weights and activations; of its node: launcher.memory_gb={node}",
-            "batch script:",
-            launcher.script(results, len(shards)).rstrip(),
-        )
+    caches = [memory.total for group in here if (memory := memory_of(group))]
+    times, devices = [task.seconds for task in tasks], launcher.gpus or 1
+    return Submission(
+        launcher=launcher,
+        tasks=tuple(tasks),
+        cache_bytes=max(caches, default=None),
+        device_hours=None if None in times else sum(time for time in times if time is not None) / 3600 * devices,
+        most_device_hours=launcher.minutes * len(tasks) * devices / 60,
+        script=launcher.script(results, len(tasks)) if tasks else "",
     )
 
 

@@ -95,7 +95,7 @@ def test_formats_are_those_that_commands_take() -> None:
         "report rows": "kvbench.report.export",
         "report efficiency": "kvbench.report.tables.efficiency",
         "report cost": "kvbench.report.tables.cost",
-        "compare": "kvbench.report.compare.compare",
+        "compare": "kvbench.report.output",
         "export": "kvbench.report.export",
         "probe": "kvbench.report.tables.probe",
     }.items():

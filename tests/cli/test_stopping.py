@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.sweep import stopping
 from kvbench.records import read_rows
 from kvbench.run.launch import SIGNALS
+from kvbench.work.sweep import stopping
 from tests.cli.conftest import Command, Forked, outcomes, wait_for_rows
 
 Fork = Callable[..., Forked]

@@ -124,7 +124,8 @@ def test_tables_fit_a_narrow_screen(kvbench: Command, compared: list[str], monke
     from kvbench.report.tables.table import print_table
 
     out = io.StringIO()
-    print_table(compared[3], "text", out, width=NARROW)
+    monkeypatch.setenv("COLUMNS", str(NARROW))
+    print_table(compared[3], "text", out)
     assert max(map(len, out.getvalue().splitlines())) <= NARROW
 
 

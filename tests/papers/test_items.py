@@ -82,7 +82,7 @@ def test_every_name_that_a_run_lists_exists(name):
 def test_the_published_block_has_the_numbers_of_the_csv(name):
     item = ITEMS[name]
     printed = published(item, paths.papers())
-    (shown,) = page(item, printed).sheets
+    (shown,) = page(item, printed).tables
     assert shown.title == "published" and printed
     figures = {figure.mean for line in shown.lines for figure in line.figures if figure.mean}
     assert figures == {number.value for number in printed if number.value}

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.compare.compare import FORMATS, Comparison, compare, survivors, write
+from kvbench.report.compare.compare import Comparison, compare, report_of, survivors
 from kvbench.report.compare.paired_rows import Side
+from kvbench.report.formats.emit import emitted
+from kvbench.report.formats.text import write_text
+from kvbench.report.output import FORMATS
 
 
 def side(name: str, *cells: list[Row], source: str = "runs") -> Side:
@@ -19,8 +22,10 @@ def hits(n: int, right: int) -> list[float]:
 
 
 def text(comparison: Comparison, format: str = "text", width: int | None = None) -> str:
+    if width is None:
+        return emitted(report_of(comparison), format)
     out = io.StringIO()
-    write(comparison, format, out, width)
+    write_text(report_of(comparison), out, width)
     return out.getvalue()
 
 
@@ -195,9 +200,7 @@ def test_the_header_says_which_cells_differ_in_their_windows(cell, format: str) 
             Side(name, [replace(row, cell=name, policy=name) for row in cell(values)], "runs", policies.get)
             for name, values in (("snapkv16", [1.0] * 12), (other, [0.0] * 12))
         ]
-        out = io.StringIO()
-        write(compare(*sides), format, out, 120)
-        return out.getvalue().split("McNemar" if format != "json" else '"lines"')[0]
+        return text(compare(*sides), format).split("McNemar" if format != "json" else '"lines"')[0]
 
     assert "window 16, recent 16 where a policy has them" in head("h2o16")
     assert "cells differ in window 8 (pyramidkv), 16 (snapkv); recent 8" in head("pyramidkv8")

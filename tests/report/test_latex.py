@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.report.tables.latex import escaped
+from kvbench.report.formats.latex import escaped
 from tests.report.test_table import table
 
 SMALL = r"""\begin{table}[t]

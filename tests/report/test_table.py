@@ -153,8 +153,11 @@ def test_lines_and_columns_can_be_settings_of_cells(cell, results) -> None:
 
 
 @pytest.mark.parametrize("width", [52, 60, 72, 80, 120, 200])
-def test_a_narrow_screen_cuts_the_table_and_loses_nothing(small: Path, width: int) -> None:
-    text = table(small, width=width)
+def test_a_narrow_screen_cuts_the_table_and_loses_nothing(
+    small: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = table(small)
     assert max(map(len, text.splitlines())) <= width
     assert sorted(figures(text)) == sorted(figures(TEXT))
     for label in ("policy", "streaming_llm", "obcache_joint", "36 ms", "prefill", "evict", "samples 8, 9"):
@@ -254,7 +257,7 @@ def test_settings_come_from_the_descriptions_of_cells(cell, results) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "html"}, "unknown format 'html'; allowed: --format text|markdown|latex|csv|json|parquet"),
+        ({"format": "pdf"}, "unknown format 'pdf'; allowed: --format text|markdown|latex|html|csv|json|parquet"),
         (
             {"format": "text", "rows": "polcy"},
             "rows=polcy: there is no key 'polcy'; did you mean policy",
@@ -271,7 +274,7 @@ def test_wrong_use_is_said_in_one_line(small: Path, options: dict[str, str], mes
 
 def test_a_wrong_format_is_said_before_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown format"):
-        table(tmp_path / "nowhere", "html")
+        table(tmp_path / "nowhere", "pdf")
 
 
 def test_a_torn_line_is_told_to_the_caller(small: Path) -> None:

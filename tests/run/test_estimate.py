@@ -9,8 +9,9 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.eviction.schedule import Schedule
 from kvbench.records import Row, read_rows
-from kvbench.run.estimate import estimate, first_prompts, total_text
+from kvbench.run.estimate import estimate, first_prompts
 from kvbench.run.plan import Cell, Plan, plan
+from kvbench.run.plan_text import total_text
 from kvbench.run.rows import error_row
 from tests.questions import Questions
 from tests.run.test_prefill_job import cells

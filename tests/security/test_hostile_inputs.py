@@ -25,7 +25,7 @@ from kvbench.eviction.scores.head_table import FORMAT, HeadTable
 from kvbench.eviction.scores.triattention import FORMAT as STATISTICS
 from kvbench.eviction.scores.triattention import TriAttention
 from kvbench.models.press import Press
-from kvbench.report.tables.grid import write_csv
+from kvbench.report.formats.data import write_csv
 from kvbench.support.errors import UserError
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.download import Unobtained

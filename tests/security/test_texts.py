@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Row
-from kvbench.report.tables.grid import escaped, write_csv
+from kvbench.report.formats.data import write_csv
+from kvbench.report.formats.markdown import escaped
 from kvbench.support.text import printable
 from tests.cli.conftest import Command
 from tests.security.conftest import CONTROL, FORMULA, MARKUP, TEXT
@@ -61,7 +62,7 @@ def test_latex_has_no_commands_of_others(kvbench: Command, both: tuple[str, str]
 
 @pytest.mark.parametrize(("sign", "written"), [("[x]", "{}[x]"), ("*x", "{}*x"), ("x[", "x[")])
 def test_a_label_is_no_argument_of_the_line_break_before_it(sign: str, written: str) -> None:
-    from kvbench.report.tables.latex import _label
+    from kvbench.report.formats.latex import _label
 
     assert _label(sign) == written
 

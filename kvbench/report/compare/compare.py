@@ -8,29 +8,23 @@ distance between neighbouring numbers of a dtype from 16 to 32, where the best l
 2^(4 - p) with p explicit bits of the significand. It is held against the ``top2_margin`` of a row.
 """
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from operator import attrgetter
-from typing import Any, TextIO
-
-from rich.text import Text
+from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair
-from kvbench.report.output import FORMATS
+from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.selection import as_typed, differences
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
-from kvbench.report.tables.grid import Grid, escaped, markdown_table, plain_console, print_lines, text_grid, write_csv
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import numbered, shortened
-from kvbench.support.text import printable, wrapped
 
 ALPHA = 0.05
 RELEVANT = 0.1
@@ -42,7 +36,6 @@ STEPS: Mapping[str, float] = {
     "float64": 2.0 ** (4 - 52),
 }
 _LISTED = 8
-WIDTH = 120  # of text that does not go to a terminal
 _KEYS = (
     *("model", "task", "task_version", "context_length", "seed"),
     *("policy", "score", "budget", "variant", "layout", "schedule"),
@@ -311,17 +304,21 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
     return same[0] if same else None
 
 
-def write(comparison: Comparison, format: str, out: TextIO, width: int | None = None) -> None:
-    """Write a comparison in one of FORMATS. ``width``: columns of text; by default those of the terminal, or WIDTH."""
-    assert format in FORMATS
-    if format == "json":
-        out.write(json.dumps(as_tree(comparison), indent=2, allow_nan=False) + "\n")
-    elif format == "csv":
-        _write_csv(comparison, out)
-    elif format == "markdown":
-        _write_markdown(comparison, out)
-    else:
-        _write_text(comparison, out, width)
+def report_of(comparison: Comparison) -> Report:
+    """A comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
+    texts, lacking = notes(comparison)
+    names = _varying(comparison)
+    table = Table.of(
+        names,
+        _FIGURES,
+        _lines(comparison, names),
+        title=title(comparison),
+        caption=(comparison.windows,),
+        notes=tuple(texts),
+        errors=tuple(lacking),
+        align="r" * (len(_FIGURES) - 1) + "l",
+    )
+    return Report(tables=(table,), records=_records(comparison), tree=as_tree(comparison))
 
 
 def title(comparison: Comparison) -> str:
@@ -332,19 +329,19 @@ def title(comparison: Comparison) -> str:
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def grid_of(comparison: Comparison) -> Grid:
-    """What tells the lines apart, then the figures, rates in points; lines that one side lacks are left out."""
-    names = _varying(comparison)
-    align = "l" * len(names) + "r" * (len(_FIGURES) - 1) + "l"
-    texts = []
+def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
+    """Rates in points; lines that one side lacks are left out."""
+    lines = []
     for line in comparison.all_lines:
         if _only_on(line):
             continue
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
-        texts.append([printable(text) for text in (*labels, *_figures(line))])
-    return Grid([*names, *_FIGURES], texts, align)
+        *texts, verdict = _figures(line)
+        tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
+        lines.append(Line(tuple(labels), (*map(Figure, texts), Figure(verdict, tone=tone))))
+    return lines
 
 
 def _figures(line: Difference) -> list[str]:
@@ -366,7 +363,7 @@ def _figures(line: Difference) -> list[str]:
     return [n, *means, *tests, number(line.detectable), near_ties, line.verdict]
 
 
-def notes(comparison: Comparison) -> list[str]:
+def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
     """How to read the columns, and what is missing."""
     lines = [line for line in comparison.all_lines if line.n]
     family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
@@ -391,9 +388,9 @@ def notes(comparison: Comparison) -> list[str]:
         for (side, reason), samples in counted(line.unpaired).items():
             missing.setdefault(f"{side}: {len(samples)} {_REASONS[reason]} ({numbered(samples)})", []).append(where)
     lacking = [
-        f"  {reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
+        f"{reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
     ]
-    return [*texts, *comparison.notes, *(["Not compared:", *lacking] if lacking else [])]
+    return [*texts, *comparison.notes], ["Not compared:", *lacking] if lacking else []
 
 
 def _only_on(line: Difference) -> str:
@@ -412,47 +409,14 @@ def _varying(comparison: Comparison) -> list[str]:
     return varying or ["task"] * ("task" in lines[0].key)
 
 
-def _write_markdown(comparison: Comparison, out: TextIO) -> None:
-    grid = grid_of(comparison)
-    heads, *lines = ([escaped(text) for text in line] for line in (grid.heads, *grid.lines))
-    for line in lines:
-        line[-1] = f"**{line[-1]}**" if line[-1] in (BETTER, WORSE) else line[-1]
-    head = [f"**{escaped(title(comparison))}**", "", *([escaped(comparison.windows), ""] if comparison.windows else [])]
-    texts = [*head, *markdown_table(heads, *lines, align=grid.align), ""]
-    for note in notes(comparison):
-        texts += [f"- {escaped(note.strip())}"] if note.startswith("  ") else [escaped(note), ""]
-    out.write("\n".join(texts) + "\n")
-
-
-def _write_csv(comparison: Comparison, out: TextIO) -> None:
+def _records(comparison: Comparison) -> list[dict[str, Any]]:
     names = [*_KEYS, *(name for name in comparison.lines[0].key if name not in _KEYS)]
     columns = [field.name for field in fields(Difference) if field.name not in ("key", "rate", "unpaired")]
-    lines: list[list[Any]] = [["line", *names, *columns, "unpaired_a", "unpaired_b"]]
+    records = []
     for line in comparison.all_lines:
-        kind = "overall" if line is comparison.overall else "cell"
-        unpaired = [len({row.sample for row in line.unpaired if row.side == side}) for side in "AB"]
-        values = [line.key.get(name) for name in names] + [getattr(line, name) for name in columns]
-        lines.append([kind, *values, *unpaired])
-    write_csv(lines, out)
-
-
-def _write_text(comparison: Comparison, out: TextIO, width: int | None) -> None:
-    console = plain_console(out)
-    room = width or (console.width if console.is_terminal or "COLUMNS" in os.environ else None)
-
-    def print_wrapped(texts: Sequence[str], style: str) -> None:
-        for text in texts:
-            indent = "  " if text.startswith("  ") else ""
-            for line in wrapped(indent + printable(text.strip()), room or WIDTH, indent * 2):
-                console.print(Text(line, style))
-
-    print_wrapped([title(comparison)], "bold")
-    print_wrapped([comparison.windows] * bool(comparison.windows), "")
-    console.print()
-    grid = grid_of(comparison)
-    *columns, verdicts = grid.columns()
-    styles = [{BETTER: "green", WORSE: "red"}.get(verdict, "") for verdict in verdicts.body]
-    labels = len(grid.heads) - len(_FIGURES)
-    print_lines(text_grid(columns[:labels], [*columns[labels:], replace(verdicts, styles=styles)], room), console)
-    console.print()
-    print_wrapped(notes(comparison), "dim")
+        record: dict[str, Any] = {"line": "overall" if line is comparison.overall else "cell"}
+        record |= {name: line.key.get(name) for name in names} | {name: getattr(line, name) for name in columns}
+        for side in "AB":
+            record[f"unpaired_{side.lower()}"] = len({row.sample for row in line.unpaired if row.side == side})
+        records.append(record)
+    return records

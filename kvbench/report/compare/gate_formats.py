@@ -6,9 +6,11 @@ from typing import Any
 
 from kvbench.report.compare.gate import CANNOT_TELL, CHECKS, FAILED, PASSED, Finding, Gate
 from kvbench.report.compare.losses import ALL_CELLS, LossTest
+from kvbench.report.formats.markdown import escaped, markdown_table, table_lines
+from kvbench.report.formats.table import Line, Table
+from kvbench.report.formats.text import plain_lines
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.stats.power import CORRELATION
-from kvbench.report.tables.grid import Grid, escaped, markdown_table
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 from kvbench.support.text import printable
@@ -30,7 +32,7 @@ def text(gate: Gate) -> str:
     if passed:
         lines.append(f"  in order: {', '.join(passed)}")
     if gate.all_tests:
-        lines += ["", *(f"  {line}" for line in _table(gate).text()), *_more(gate, "  ")]
+        lines += ["", *(f"  {line}" for line in plain_lines(_table(gate))), *_more(gate, "  ")]
         lines += ["", *(f"  {line}" for line in _legend(gate))]
     lines += [f"  {note}" for note in gate.notes]
     return "\n".join(map(printable, lines)) + "\n"
@@ -46,21 +48,21 @@ def markdown(gate: Gate) -> str:
             lines += ["", f"and {len(findings) - _LISTED} more"] if len(findings) > _LISTED else []
             lines.append("")
     if gate.all_tests:
-        lines += [*_table(gate).markdown(), "", *_more(gate, ""), *(f"- {line}" for line in _legend(gate))]
+        lines += [*table_lines(_table(gate)), "", *_more(gate, ""), *(f"- {line}" for line in _legend(gate))]
     lines += [f"- {escaped(note)}" for note in gate.notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(gate: Gate) -> Grid:
+def _table(gate: Gate) -> Table:
     """All cells, then the tests with the worst verdict and the smallest p first."""
     first = [gate.pooled] if gate.pooled else []
     tests = sorted(gate.tests, key=lambda test: (_WORST.index(gate.verdict_of(test.where)), test.p))
-    heads = ["cell", "n", "prompts", "baseline", "current", "change", "one-sided p", "shows from", "verdict"]
+    heads = ["n", "prompts", "baseline", "current", "change", "one-sided p", "shows from", "verdict"]
     lines = []
     for test in [*first, *tests][:_LISTED]:
         numbers = [str(test.n), str(test.prompts), *test.figures, f"{test.p:.2g}", _shows(test)]
-        lines.append([test.where, *numbers, gate.verdict_of(test.where)])
-    return Grid(heads, lines, "lrrrrrrrl")
+        lines.append(Line.of([test.where], [*numbers, gate.verdict_of(test.where)]))
+    return Table.of(["cell"], heads, lines, align="rrrrrrrl")
 
 
 def _shows(test: LossTest) -> str:

@@ -24,6 +24,7 @@ from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Ga
 from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
 from kvbench.report.export import WHAT, measured, named
+from kvbench.report.formats.data import write_json
 from kvbench.report.html.page import check_page, rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
@@ -31,7 +32,6 @@ from kvbench.report.rows import code_reader
 from kvbench.report.stats.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.cost import costs
-from kvbench.report.tables.grid import write_json
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import size

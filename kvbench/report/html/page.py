@@ -15,13 +15,14 @@ from importlib.resources import files
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_sidecar
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import COLOURS, DARK, looks
+from kvbench.report.formats.html import template
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
@@ -30,10 +31,6 @@ from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.text import printable
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 def write_page(
@@ -223,17 +220,6 @@ def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> np.ndarray:
 def _coded(shares: Sequence[float]) -> str:
     """Shares as base64 of bytes 0..255."""
     return b64encode(np.round(np.array(shares) * 255).astype(np.uint8).tobytes()).decode()
-
-
-def template(package: str, name: str) -> "Template":
-    """A template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable` does."""
-    from jinja2 import Environment, StrictUndefined  # late, as most commands render no page
-
-    def shown(value: object) -> object:
-        return printable(value) if type(value) is str else value  # Markup is trusted
-
-    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown)
-    return environment.from_string((files(package) / name).read_text("utf-8"))
 
 
 def rendered(name: str, data: object, **context: object) -> str:

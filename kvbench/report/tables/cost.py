@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kvbench.records import read_processes
-from kvbench.report.output import FORMATS, check_format, text_to
+from kvbench.report.formats.emit import emit
+from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where, task_settings
-from kvbench.report.tables.grid import Grid, write_items, write_json
 from kvbench.support.grouped import grouped
-from kvbench.support.text import printable
 
 _GROUP = ("model", "task", "context_length")
 _COLUMNS = (
@@ -80,39 +80,34 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
 
 
 def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the table. ``text`` and ``markdown`` end with the total and with what processes occupied."""
+    """Write the table. Formats for readers end with the total and with what processes occupied."""
     check_format(format, FORMATS)
     lines, processes = costs(folder, warn, where), read_processes(folder, warn) if folder.is_dir() else []
     joules = [process.joules for process in processes if process.joules is not None]
     seconds = sum(process.seconds * process.devices for process in processes)
     held = {"processes": len(processes), "device_seconds": seconds, "joules": sum(joules) if joules else None}
-    items = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
-    with text_to(out) as stream:
-        if format == "csv":
-            write_items(items, format, stream)
-        elif format == "json":
-            write_json({"costs": items, "held": held}, stream)
-        else:
-            _grid(lines).write(format, stream)
-            energy = "energy unknown" if not joules else f"{sum(joules):.4g} J as the devices report it"
-            stream.write(
-                f"\nheld: {_seconds(seconds)} of devices by {len(processes)} processes, loading and waiting included; "
-                f"if cells share a ranking, each counts its time in evict; {energy}\n"
-            )
+    records = [asdict(cost) | {"seconds": cost.seconds} for cost in lines]
+    energy = "energy unknown" if not joules else f"{sum(joules):.4g} J as the devices report it"
+    note = (
+        f"held: {_seconds(seconds)} of devices by {len(processes)} processes, loading and waiting included; "
+        f"if cells share a ranking, each counts its time in evict; {energy}"
+    )
+    tree = {"costs": records, "held": held}
+    emit(Report(tables=(_table(lines),), notes=(note,), records=records, tree=tree), format, out)
 
 
-def _grid(lines: Sequence[Cost]) -> Grid:
-    heads = ["model", "task", "tokens", "rows", "failed", "prefills", "read", "written", "prefill", "evict", "decode"]
+def _table(lines: Sequence[Cost]) -> Table:
+    heads = ["tokens", "rows", "failed", "prefills", "read", "written", "prefill", "evict", "decode"]
     if len(lines) > 1:
         sums = [sum(getattr(cost, field.name) for cost in lines) for field in fields(Cost)[3:]]
         lines = [*lines, Cost("all", "", None, *sums)]
-    texts = []
+    shown = []
     for cost in lines:
         counts = (cost.rows, cost.failed, cost.prefills, cost.prefill_tokens, cost.new_tokens)
         seconds = map(_seconds, (cost.prefill_seconds, cost.evict_seconds, cost.decode_seconds))
         length = "" if cost.context_length is None else str(cost.context_length)
-        texts.append([printable(cost.model), printable(cost.task), length, *map(str, counts), *seconds])
-    return Grid(heads, texts, "ll" + "r" * (len(heads) - 2))
+        shown.append(Line.of((cost.model, cost.task), (length, *map(str, counts), *seconds)))
+    return Table.of(("model", "task"), heads, shown)
 
 
 def _seconds(seconds: float) -> str:

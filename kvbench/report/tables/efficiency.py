@@ -9,27 +9,25 @@ packs numbers of 2 or 4 bits and keeps a scale and a shift in the model's precis
 128 more tokens unquantised, which are left out here. `store=int4` and `store=int2` hold, and time, the same.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
-from rich.text import Text
 
 from kvbench.records import ResultsFolder, Timing
 from kvbench.report.beside import lines_beside
-from kvbench.report.output import FORMATS, check_format, text_to
+from kvbench.report.formats.emit import emit
+from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
-from kvbench.report.tables.grid import Grid, escaped, plain_console, write_items
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import MissingFile
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
-from kvbench.support.text import printable, wrapped
 
 LABELS = ("policy", "score", "budget", "layout", "schedule")
 COLUMNS = ("model", "context_length", *LABELS)
@@ -148,30 +146,26 @@ def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
 
 
 def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the table. ``text`` and ``markdown``: one block per model, batch and context length; ``csv`` and ``json``:
-    one line per cell, every quantity with its quartiles. On a terminal ``text`` has its width, elsewhere any.
+    """Write one table per model, batch and context length for readers; for programs one line per cell, every quantity
+    with its quartiles.
     """
     check_format(format, FORMATS)
+    emit(report_of(folder, warn, where), format, out)
+
+
+def report_of(folder: Path, warn: Warn, where: Where | None = None) -> Report:
+    """The report of the timed cells of a folder. Raises as `timed_cells`."""
     cells = timed_cells(folder, warn, where)
-    with text_to(out) as stream:
-        if format in ("csv", "json"):
-            write_items([_flat(cell) for cell in cells], format, stream)
-        else:
-            width = _width(stream) if format == "text" else None
-            _print_blocks(cells, format, stream, width)
-            shared = windows((cell.cell for cell in cells), describer(folder))
-            footer = [*filter(None, [shared]), NOTE, *_environment(folder, cells)]
-            lines = footer if width is None else [line for text in footer for line in wrapped(text, width)]
-            stream.write("".join(f"{line}\n" for line in ["", *lines]))
+    blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
+    shared = windows((cell.cell for cell in cells), describer(folder))
+    return Report(
+        tables=tuple(map(_table, blocks.values())),
+        notes=(*filter(None, [shared]), NOTE, *_environment(folder, cells)),
+        records=[_record(cell) for cell in cells],
+    )
 
 
-def _width(out: TextIO) -> int | None:
-    """Columns of the terminal that is written to, or as the environment says; None for a file."""
-    console = plain_console(out)
-    return console.width if console.is_terminal or "COLUMNS" in os.environ else None
-
-
-def _flat(cell: Timed) -> dict[str, Any]:
+def _record(cell: Timed) -> dict[str, Any]:
     """Everything about a cell by column; ``<quantity>``, ``<quantity>_q1`` and ``<quantity>_q3``."""
     line: dict[str, Any] = {"cell": cell.cell, **cell.columns, "batch": cell.batch, "new_tokens": cell.new_tokens}
     for name, spread in cell.quantities.items():
@@ -183,43 +177,31 @@ def _flat(cell: Timed) -> dict[str, Any]:
     return line | {"error": cell.error}
 
 
-def _print_blocks(cells: Sequence[Timed], format: str, out: TextIO, width: int | None) -> None:
-    blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
-    for number, ((model, batch, tokens), block) in enumerate(blocks.items()):
-        title = f"model {printable(model)}, {tokens} tokens, batch {batch}, {block[0].new_tokens} new tokens"
-        gap = "\n" if number else ""
-        if format == "markdown":
-            out.write(f"{gap}**{escaped(title)}**\n\n")
-        else:
-            plain_console(out).print(Text(gap + title, style="bold"))
-        names, grid = _grid(block)
-        if format == "markdown":
-            grid.write(format, out)
-        else:
-            grid.print(plain_console(out), len(names), width)
-        failed = grouped((cell for cell in block if cell.error), lambda cell: cell.error or "")
-        for error, members in failed.items():
-            names = ", ".join(" ".join(filter(None, _labels(cell, LABELS[:3]))) for cell in members)
-            out.write(f"\n{printable(names)}: {escaped(error) if format == 'markdown' else printable(error)}\n")
-
-
-def _grid(block: Sequence[Timed]) -> tuple[list[str], Grid]:
-    """The names of the labels, and labels and figures of the cells of a block.
+def _table(block: Sequence[Timed]) -> Table:
+    """The cells of one model, batch and context length.
 
     Columns that are empty or, for a label, always equal are left out.
     """
+    first = block[0]
+    size_text = f"{first.columns['context_length']} tokens, batch {first.batch}, {first.new_tokens} new tokens"
     names = [name for name in LABELS if name in LABELS[:3] or len({cell.columns[name] for cell in block}) > 1]
     figures = [_figures(cell) for cell in block]
     heads = [head for head in figures[0] if any(figure[head] for figure in figures)]
     texts = [[figure[head] for head in heads] for figure in figures]
-    lines = [[*_labels(cell, names), *line] for cell, line in zip(block, texts, strict=True)]
-    return names, Grid([*names, *heads], lines, "l" * len(names) + "r" * len(heads))
+    lines = [Line.of(_labels(cell, names), line) for cell, line in zip(block, texts, strict=True)]
+    failed = grouped((cell for cell in block if cell.error), lambda cell: cell.error or "")
+    errors = [
+        f"{', '.join(' '.join(filter(None, _labels(cell, LABELS[:3]))) for cell in members)}: {error}"
+        for error, members in failed.items()
+    ]
+    title = f"model {first.columns['model']}, {size_text}"
+    return Table.of(names, heads, lines, title=title, notes=tuple(errors))
 
 
 def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
     is_full = cell.columns["policy"] == "full"
     values = (None if is_full and name == "budget" else cell.columns[name] for name in names)
-    return ["" if value is None else printable(str(value)) for value in values]
+    return ["" if value is None else str(value) for value in values]
 
 
 def _figures(cell: Timed) -> dict[str, str]:
@@ -285,8 +267,7 @@ def _environment(folder: Path, cells: Sequence[Timed]) -> list[str]:
         line += f": copies {copies} GB/s, multiplies {products} TFLOP/s"
     if load:
         line += f"; load of the machine {load}"
-    notes = filter(None, map(quantized_note, dtypes))
-    return [printable(text) for text in (line, *notes)]
+    return [line, *filter(None, map(quantized_note, dtypes))]
 
 
 def share_of_full(bits: int, bytes_each: int) -> float:

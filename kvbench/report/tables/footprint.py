@@ -16,15 +16,15 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from kvbench.report.output import FORMATS, check_format, text_to
+from kvbench.report.formats.emit import emit
+from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.paired import is_rate
-from kvbench.report.tables.grid import Grid, write_items
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import size
-from kvbench.support.text import printable, wrapped
 
 _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
@@ -166,33 +166,31 @@ def _peak(row: Mapping[str, Any], life: Life) -> float | None:
 def print_footprints(
     folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None, least: float = 0.9
 ) -> None:
-    """Write the table; ``text`` and ``markdown`` one block per task, ``csv`` and ``json`` all columns."""
+    """Write one table per task for readers, and all columns for programs."""
     check_format(format, FORMATS)
     lines = footprints(folder, warn, where, least)
-    with text_to(out) as stream:
-        if format in ("csv", "json"):
-            write_items([asdict(line) for line in lines], format, stream)
-            return
-        tasks = grouped(lines, lambda line: (line.model, line.task, line.context_length))
-        for (model, task, tokens), members in tasks.items():
-            length = "" if tokens is None else f", {tokens} tokens"
-            stream.write(f"model {printable(model)}, task {printable(task)}{length}: at least {least:.0%} of full\n\n")
-            _grid(members).write(format, stream)
-            stream.write("\n")
-        stream.write("\n".join(wrapped(NOTE, 100)) + "\n")
+    tasks = grouped(lines, lambda line: (line.model, line.task, line.context_length))
+    tables = tuple(_table(*task, members, least) for task, members in tasks.items())
+    records = [asdict(line) for line in lines]
+    emit(Report(tables=tables, notes=(NOTE,), records=records), format, out)
 
 
-def _grid(lines: Sequence[Footprint]) -> Grid:
-    heads = ["policy", "score", "schedule", "n", "footprint", "budget", "mean", "full", "peak"]
-    texts = [
-        [
-            *map(printable, (line.policy, line.score or "", line.schedule or "", str(line.n))),
-            f"{100 * line.footprint:.1f} %" if line.enough else "none",
-            printable(line.budget if line.enough else f"best {line.budget}"),
-            f"{100 * line.mean:.1f}",
-            f"{100 * line.full:.1f}",
-            "" if line.peak_bytes is None else size([line.peak_bytes]),
-        ]
+def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint], least: float) -> Table:
+    length = "" if tokens is None else f", {tokens} tokens"
+    title = f"model {model}, task {task}{length}: at least {least:.0%} of full"
+    shown = [
+        Line.of(
+            (line.policy, line.score or "", line.schedule or ""),
+            (
+                str(line.n),
+                f"{100 * line.footprint:.1f} %" if line.enough else "none",
+                line.budget if line.enough else f"best {line.budget}",
+                f"{100 * line.mean:.1f}",
+                f"{100 * line.full:.1f}",
+                "" if line.peak_bytes is None else size([line.peak_bytes]),
+            ),
+        )
         for line in lines
     ]
-    return Grid(heads, texts, "lll" + "r" * 6)
+    heads = ("n", "footprint", "budget", "mean", "full", "peak")
+    return Table.of(("policy", "score", "schedule"), heads, shown, title=title)

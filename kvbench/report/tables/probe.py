@@ -14,12 +14,12 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from kvbench.report.output import FORMATS, check_format, text_to
+from kvbench.report.formats.emit import emit
+from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.output import FORMATS, check_format
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
-from kvbench.report.tables.grid import Grid, escaped, plain_console, write_items
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.text import printable
 
 SETTINGS = ("probe", "model", "task", "context_length", "policy", "score", "budget", "schedule", "seed")
 """Columns that always group."""
@@ -108,29 +108,33 @@ def print_probed(
     percent: bool = False,
     note: str = "",
 ) -> None:
-    """Write the table. ``text`` and ``markdown``: above it what all lines have in common and ``note``, in its columns
-    the values of ``across``, shares x100 with ``percent``; ``csv`` and ``json``: one line per mean, all columns.
-    """
+    """Write the table, see `report_of`."""
     check_format(format, FORMATS)
-    names, means = columns_of(by), means_of(numbers, by, percent and format in ("text", "markdown"))
-    with text_to(out) as stream:
-        if format in ("csv", "json"):
-            columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
-            lines = [{**vars(mean), **mean.keys} for mean in means]
-            write_items([{name: line[name] for name in columns} for line in lines], format, stream, columns)
-            return
-        if means:
-            _print_grid(means, names, across, format, stream, note)
-        else:
-            stream.write("no numbers\n")
-        errors = [error for error in numbers["error"].to_pylist() if error]
-        for error in dict.fromkeys(errors):
-            text = escaped(error) if format == "markdown" else printable(error)
-            stream.write(f"{errors.count(error)} failed: {text}\n")
+    emit(report_of(numbers, by, across, percent, note), format, out)
 
 
-def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format: str, out: TextIO, note: str) -> None:
-    """One grid; columns with the same value in all lines stand above it."""
+def report_of(numbers: pa.Table, by: Sequence[str], across: str, percent: bool = False, note: str = "") -> Report:
+    """For readers: what all lines have in common and ``note`` above them, in the columns the values of ``across``,
+    shares x100 with ``percent``. For programs: one line per mean, all columns.
+    """
+    names = columns_of(by)
+    columns = ["cell", *names, "n", "blanks", "mean", "low", "high"]
+    means = means_of(numbers, by)
+    records = [{**vars(mean), **mean.keys} for mean in means]
+    errors = [error for error in numbers["error"].to_pylist() if error]
+    failed = tuple(f"{errors.count(error)} failed: {error}" for error in dict.fromkeys(errors))
+    means = means_of(numbers, by, percent) if percent else means
+    return Report(
+        tables=(_table(means, names, across, note),) if means else (),
+        notes=failed if means else ("no numbers", *failed),
+        records=[{name: record[name] for name in columns} for record in records],
+        columns=columns,
+        width=WIDTH,
+    )
+
+
+def _table(means: Sequence[Mean], names: Sequence[str], across: str, note: str) -> Table:
+    """Columns with the same value in all lines stand in the title."""
     common = [name for name in names if name != across and len({mean.keys[name] for mean in means}) == 1]
     labels = [name for name in names if name not in common and name != across]
     heads = list(dict.fromkeys(mean.keys[across] for mean in means))
@@ -139,34 +143,30 @@ def _print_grid(means: Sequence[Mean], names: Sequence[str], across: str, format
     lines: dict[tuple[Any, ...], dict[Any, Mean]] = {}
     for mean in means:
         lines.setdefault((mean.cell, *(mean.keys[name] for name in labels)), {})[mean.keys[across]] = mean
-    grid = Grid(
-        [*labels, *(head if isinstance(head, str) else f"{across} {head}" for head in heads)],
-        [
-            ["" if key is None else printable(str(key)) for key in keys] + [_figure(line.get(head)) for head in heads]
-            for (_, *keys), line in lines.items()
-        ],
-        "l" * len(labels) + "r" * len(heads),
-    )
     shared = [(name, means[0].keys[name]) for name in common if means[0].keys[name]]
-    title = ", ".join(
-        str(value) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {value}" for name, value in shared
-    )
     counts = {mean.n for mean in means}
     several = f" to {max(counts)}" if len(counts) > 1 else ""
-    caption = f"mean [95 % interval] over n = {min(counts)}{several} samples" + (f"; {note}" if note else "")
-    if format == "markdown":
-        out.write(f"**{escaped(title)}**\n\n{caption}\n\n")
-        grid.write(format, out)
-        return
-    console = plain_console(out)
-    console.print(printable(title), style="bold")
-    console.print(f"{caption}\n")
-    grid.print(console, len(labels), console.width if console.is_terminal else WIDTH)
+    interval = " [95 % interval]" if any(mean.low is not None for mean in means) else ""
+    return Table.of(
+        labels,
+        [head if isinstance(head, str) else f"{across} {head}" for head in heads],
+        [
+            Line(
+                tuple("" if key is None else str(key) for key in keys),
+                tuple(_figure(line.get(head)) for head in heads),
+            )
+            for (_, *keys), line in lines.items()
+        ],
+        title=", ".join(
+            str(value) if name in ("probe", "quantity") else f"{name.replace('_', ' ')} {value}"
+            for name, value in shared
+        ),
+        caption=(f"mean{interval} over n = {min(counts)}{several} samples", note),
+    )
 
 
-def _figure(mean: Mean | None) -> str:
+def _figure(mean: Mean | None) -> Figure:
     if mean is None or mean.mean is None:
-        return ""
-    if mean.low is None or mean.high is None:
-        return f"{mean.mean:.3g}"
-    return f"{mean.mean:.3g} [{mean.low:.3g}, {mean.high:.3g}]"
+        return Figure()
+    low, high = ("" if end is None else f"{end:.3g}" for end in (mean.low, mean.high))
+    return Figure(f"{mean.mean:.3g}", low, high)

@@ -164,7 +164,7 @@ def _executor_class() -> Any:
 class Requeued:
     """The callable of a job: runs its task.
 
-    submitit's handler requeues the job at the time signal, after the current sample (`kvbench.cli.sweep`). SIGTERM
+    submitit's handler requeues the job at the time signal, after the current sample (`kvbench.work.sweep`). SIGTERM
     requeues nothing: it comes from scancel, or from SLURM, which requeues by itself.
     """
 

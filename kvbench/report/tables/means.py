@@ -1,13 +1,15 @@
-"""A block as strings: its heads, labels, figures and notes, before anything is aligned or coloured."""
+"""A block of means as a table: its heads, labels, figures and notes in the words of readers."""
 
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from kvbench.report.compare.compare import Mark
+from kvbench.report.formats.latex import BETTER, BLANK, WORSE
+from kvbench.report.formats.table import Figure, Line, Table
 from kvbench.report.selection import Describe
 from kvbench.report.stats.paired import higher_is_better
 from kvbench.report.tables.pivot import Block, Key
@@ -16,64 +18,16 @@ from kvbench.report.tables.windows import windows
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, numbered, percent, size
 
-BETTER, WORSE = "▲", "▼"
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
-BLANK = "†"
-"""Marks cells whose samples have neither an error nor a number."""
 _LISTED_ERRORS = 5
 _LISTED_CHARACTERS = 300
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One cell of a table. ``low high`` are empty without an interval; everything is empty without a cell."""
-
-    mean: str = ""
-    low: str = ""
-    high: str = ""
-    note: str = ""  # what sets this cell apart: another number of samples, only errors, a footnote
-    best: bool = False
-    second: bool = False
-
-    def __str__(self) -> str:
-        interval = f"[{self.low}, {self.high}]" if self.low else ""
-        return " ".join(filter(None, (self.mean, interval, self.note)))
-
-
-@dataclass(frozen=True)
-class SheetLine:
-    """One line as strings: a label for each of the sheet's ``labels``, a figure a column, and the time of eviction."""
-
-    labels: tuple[str, ...]
-    reference: bool
-    figures: tuple[Figure, ...]
-    evict: str = ""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One table as strings. ``heads`` has the strings of one column from top to bottom, all of one length.
-
-    Neighbours that share the first ``groups`` of them show these once. ``rules``: how many lines stand above each rule.
-    """
-
-    title: str
-    caption: str
-    labels: tuple[str, ...]
-    heads: tuple[tuple[str, ...], ...]
-    lines: tuple[SheetLine, ...]
-    notes: tuple[str, ...]
-    errors: tuple[str, ...] = ()
-    margin: str = ""  # half of the widest interval with its unit, "" without intervals
-    groups: int = 0
-    rules: tuple[int, ...] = ()
-
-
-def sheet(
+def table_of(
     block: Block, describe: Describe = lambda cell: None, marks: Mapping[str, Mark] | None = None, against: str = ""
-) -> Sheet:
-    """The strings of a block: rates x100, bytes in powers of 1024, times in ms or s.
+) -> Table:
+    """The table of a block: rates x100, bytes in powers of 1024, times in ms or s.
 
     ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell.
     """
@@ -93,18 +47,23 @@ def sheet(
         texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in used)
         seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
         evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
-        lines.append(SheetLine((*texts, str(common)), line.reference, tuple(figures), evict))
+        lines.append(Line((*texts, str(common)), tuple(figures), evict, line.reference))
     described = windows((cell.cell for cell in cells), describe)
-    return Sheet(
+    metrics, compared = _metrics(cells), _compared(against)
+    margin = _margin(cells)
+    reach = f"95 % intervals reach {margin} to either side at most" if margin else ""
+    return Table(
         title=_title(block, cells),
-        caption="; ".join(filter(None, (_caption(cells, bool(best), against), described))),
+        caption=(f"{metrics}: mean [95 % interval] of n samples", compared, described),
+        words=". ".join(filter(None, (f"{metrics}, means of n samples", reach, compared))),
+        competition="of its column",
         labels=(*(block.line_keys[i] for i in used), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
         notes=(*_notes(block), *_extremes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
-        margin=_margin(cells),
-        rules=tuple(i for i in range(1, len(lines)) if lines[i - 1].reference and not lines[i].reference),
+        aside="evict" if any(line.aside for line in lines) else "",
+        rules=(0, *(i for i in range(1, len(lines)) if lines[i - 1].reference and not lines[i].reference)),
     )
 
 
@@ -189,20 +148,21 @@ def _named(key: str, value: Any) -> str:
     return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
 
 
-def _caption(cells: Sequence[Summary], best: bool, against: str) -> str:
-    """The metric, its unit and direction, interval, samples, and the marks."""
+def _metrics(cells: Sequence[Summary]) -> str:
+    """The metrics of cells that have a mean, each with its unit and direction."""
     metrics: list[str] = []
     for cell in cells:
         name = (cell.metric or "value") + (" in %" if cell.rate else "")
         name += "" if higher_is_better(cell.metric) else " (lower is better)"
         if cell.mean is not None and name not in metrics:
             metrics.append(name)
-    caption = f"{', '.join(metrics) or 'value'}: mean [95 % interval] of n samples" + "; * best of its column" * best
-    if against:
-        caption += (
-            f"; {BETTER}{WORSE} better or worse than {against} beyond chance (paired sign-flip test, Holm over all)"
-        )
-    return caption
+    return ", ".join(metrics) or "value"
+
+
+def _compared(against: str) -> str:
+    """What the marks of differences mean, if there are any."""
+    tested = "beyond chance (paired sign-flip test, Holm over all)"
+    return f"{BETTER}{WORSE} better or worse than {against} {tested}" if against else ""
 
 
 def _notes(block: Block) -> list[str]:

@@ -1,0 +1,1 @@
+"""Tables as values, and each of their formats once: text, Markdown, LaTeX, HTML, CSV, JSON."""

@@ -1,0 +1,26 @@
+"""Tables as one HTML page that needs no network, and the templates of all pages."""
+
+from importlib.resources import files
+from typing import TYPE_CHECKING, TextIO
+
+from kvbench.report.formats.table import Report, head_rows
+from kvbench.support.text import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+def write_html(report: Report, out: TextIO) -> None:
+    """Write a report; best values are bold, the second ones underlined."""
+    out.write(template(__package__ or "", "report.html.j2").render(report=report, head_rows=head_rows) + "\n")
+
+
+def template(package: str, name: str) -> "Template":
+    """A template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable` does."""
+    from jinja2 import Environment, StrictUndefined  # late, as most commands render no page
+
+    def shown(value: object) -> object:
+        return printable(value) if type(value) is str else value  # Markup is trusted
+
+    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown)
+    return environment.from_string((files(package) / name).read_text("utf-8"))

@@ -1,0 +1,56 @@
+"""The words of a plan about what `kvbench.run.estimate` computes: how long the rest takes, and what SLURM is given."""
+
+from collections.abc import Mapping
+
+from kvbench.report.formats.table import Line, Table
+from kvbench.report.formats.text import plain_lines
+from kvbench.run.estimate import Submission
+from kvbench.support.quantity import duration, plural, size
+
+
+def total_text(seconds: Mapping[str, float | None]) -> str:
+    """The line of a plan about the time of all groups."""
+    estimated = [value for value in seconds.values() if value is not None]
+    if len(estimated) < len(seconds):
+        return (
+            f"time: unknown, {len(seconds) - len(estimated)} of {plural(len(seconds), 'group')} have no similar "
+            "rows; kvbench plan --measure runs the first prompt of each, keeps the rows and estimates the rest"
+        )
+    return f"time: about {written(sum(estimated))}, from rows of similar cells, without the time to load models"
+
+
+def written(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return duration([seconds])
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def submission_text(submitted: Submission) -> str:
+    """Tasks with their shards and times, what they may use, the batch script."""
+    tasks, launcher = submitted.tasks, submitted.launcher
+    if not tasks:
+        return "all rows are there: nothing would be submitted"
+    lines = []
+    for number, task in enumerate(tasks):
+        time = "not known" if task.seconds is None else f"about {written(task.seconds)}"
+        labels = str(number), f"{task.part.index + 1}/{task.part.of}", task.model
+        lines.append(Line.of(labels, (str(task.prompts), str(task.rows), time)))
+    table = Table.of(("task", "shard", "model"), ("prompts", "rows", "time"), lines, align="rrl")
+    caches = "of unknown size" if submitted.cache_bytes is None else f"of at most {size([submitted.cache_bytes])}"
+    unit = "GPU hours" if launcher.gpus else "hours of all tasks"
+    hours = "not known" if submitted.device_hours is None else f"about {submitted.device_hours:.3g}"
+    node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
+    return "\n".join(
+        (
+            f"{plural(len(tasks), 'task')}, {launcher.parallel} at a time, {plural(launcher.gpus, 'GPU')} each; "
+            "nothing is submitted",
+            *plain_lines(table),
+            f"{unit}: {hours}, at most {submitted.most_device_hours:.3g} before a task is requeued",
+            f"time of a task: launcher.time={launcher.time} ({plural(launcher.minutes, 'minute')}), then requeued "
+            f"({launcher.requeues} times at most)",
+            f"memory of a task: caches {caches}, weights and activations; of its node: launcher.memory_gb={node}",
+            "batch script:",
+            submitted.script.rstrip(),
+        )
+    )

@@ -1,0 +1,95 @@
+"""How work fails: exit codes, and internal errors that leave a traceback file."""
+
+import errno
+import os
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+from kvbench.records import ResultsFolder, Stopped
+from kvbench.support.errors import MissingFile, NothingSelected, UserError, is_panic
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""What the system reports where a disk, or the server of a network disk, fails."""
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""What the system reports for a file that was named and cannot be read or written."""
+
+
+class Exit(IntEnum):
+    """The exit codes of commands."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    DATA = 3
+    INCOMPLETE = 4
+    GATE = 5
+    TEMPORARY = 75
+    INTERRUPTED = 130
+
+
+class InternalError(Exception):
+    """An error that is a bug, with its traceback kept at `path`, None where no file can be written."""
+
+    def __init__(self, error: BaseException, path: Path | None) -> None:
+        kept = f"traceback in {path}" if path else "its traceback could not be written to any file"
+        super().__init__(
+            f"{type(error).__name__}: {error} (internal error: a bug of kvbench, or a fault of the machine; {kept})"
+        )
+
+
+class FileRefused(Exception):
+    """The system has no room for a file, grants no access to it or cannot read its disk: nobody's bug.
+
+    `code` is the command's exit code.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        if error.errno in FULL:
+            fix = "free some space, then run the same command to continue"
+        elif error.errno in FAILED:
+            fix = "the disk or its server failed; when it works again, run the same command to continue"
+        else:
+            fix = "name another file, or change its permissions"
+        file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        super().__init__(f"{file}{error.strerror}: {fix}")
+        self.code = Exit.UNEXPECTED if error.errno in (*FULL, *FAILED) else Exit.USAGE
+
+
+@contextmanager
+def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
+    """Keep the traceback of an internal error under `results`, or in the system's temporary folder.
+
+    Errors that are meant for the user pass. A full or failing disk and files without access become `FileRefused`.
+    """
+    try:
+        yield
+    except (UserError, MissingFile, NothingSelected, InternalError, FileRefused, Stopped, BrokenPipeError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        if isinstance(error, OSError) and (
+            error.errno in (*FULL, *FAILED) or (error.errno in CLOSED and error.filename)
+        ):
+            raise FileRefused(error) from error
+        raise InternalError(error, _keep(traceback.format_exc(), results)) from error
+
+
+def _keep(text: str, results: ResultsFolder | None) -> Path | None:
+    if results is not None:
+        try:
+            return results.write_error(text)
+        except OSError:
+            pass
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="kvbench-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return Path(path)

@@ -1,0 +1,187 @@
+"""A planned sweep, in this process or through its launcher: what is missing is made, and all of its rows are read."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from types import FrameType
+
+import pyarrow as pa
+
+from kvbench.config.overrides import parse
+from kvbench.config.sweep import Sweep, Tell, around
+from kvbench.records import ResultsFolder, Row
+from kvbench.records.manifest import NAME, read_manifest, write_manifest
+from kvbench.report.loggers import Logger
+from kvbench.report.rows import fetched
+from kvbench.report.tables.summary import NEEDED
+from kvbench.run.claims import Sharing
+from kvbench.run.launch import Task, Work
+from kvbench.run.plan import Plan, Shard, shards_of
+from kvbench.run.progress import Outcome, Progress
+from kvbench.servers.run import run_served
+from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.quantity import plural
+from kvbench.work.failures import Exit, tracebacks_in
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a user sees of the work: messages of one line, and the progress of a plan while it runs."""
+
+    tell: Tell
+    progress: Callable[[Plan], AbstractContextManager[Progress | None]]
+
+
+def _ignore(text: str) -> None:
+    """Nobody asked, or reading the rows for the plan has said it."""
+
+
+SILENT = Screen(_ignore, lambda plan: nullcontext())
+
+
+def logger_of(words: Sequence[str]) -> Logger:
+    """Where the settings of a command mirror its rows. Raises UserError if it cannot work here."""
+    logger: Logger = around("logger", parse(words))
+    logger.check()
+    return logger
+
+
+def make(
+    sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task], screen: Screen = SILENT
+) -> tuple[int, bool]:
+    """Make what is missing of a sweep: here, or by its launcher, which runs `command` or, in parts, `task`.
+
+    Returns the exit code, and whether that has ended: not if jobs were submitted, or if something stopped it.
+    """
+    screen = SILENT if sweep.quiet else screen
+    _announce(sweep, screen.tell)
+    if not sweep.plan.rows_to_do:
+        return Exit.OK, True
+    submits = sweep.launcher.name == "slurm"
+    if submits:
+        sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
+    work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
+    code = sweep.launcher.launch(work)
+    if code is None:  # the launcher leaves it to this process
+        return Exit.INCOMPLETE if _run(sweep, screen) else Exit.OK, True
+    return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
+
+
+def recorded_rows(sweep: Sweep) -> pa.Table:
+    """The rows of a sweep that has ended, as columns: those that its table needs. Raises as `rows_of`."""
+    rows = sweep.rows(NEEDED, keep=True)
+    if lost := sweep.plan.rows - rows.num_rows:
+        raise MissingFile(
+            f"{sweep.results.path} has lost {plural(lost, 'row')} during the run: files were removed, moved "
+            "or damaged; put them back, or run the same command again: it computes lost rows again"
+        )
+    return rows
+
+
+def rows_of(sweep: Sweep) -> list[Row]:
+    """The rows of a sweep that has ended. Raises MissingFile if some were lost during the run."""
+    return fetched(recorded_rows(sweep))
+
+
+def _run(sweep: Sweep, screen: Screen) -> int:
+    """Make what is missing in this process; returns how many rows have failed."""
+    with (
+        tracebacks_in(sweep.results),
+        stopping(sweep.launcher.signals) as stop,
+        screen.progress(sweep.plan) as shown,
+    ):
+        sharing = Sharing(
+            seconds=sweep.where.lease_seconds,
+            since=sweep.since,
+            command=sweep.arguments,
+            cells=sweep.samples,
+            stop=stop,
+            tell=screen.tell,
+        )
+        served, here = (
+            Plan(tuple(group for group in sweep.plan.groups if group.cells[0].is_served is is_served))
+            for is_served in (True, False)
+        )
+        outcomes = [run_served(served, sweep.results, shown, sharing)] if served.groups else []
+        outcomes += [_run_here(here, sweep, shown, sharing)] if here.groups else []
+        outcome = Outcome.of_all(outcomes)
+    _describe(sweep.results, screen.tell)
+    shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
+    halved = (
+        f"; ran out of memory {outcome.halved} times and continued with fewer cells at a time" if outcome.halved else ""
+    )
+    if outcome.rows or sweep.launcher.name == "none":
+        screen.tell(f"{plural(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
+    return outcome.errors
+
+
+def _run_here(plan: Plan, sweep: Sweep, shown: Progress | None, sharing: Sharing) -> Outcome:
+    """Run the cells that evict here. torch is loaded for them alone."""
+    import torch
+
+    from kvbench.models.loading.load import choose_device
+    from kvbench.run.runner import run
+    from kvbench.run.timed import energy_meter
+
+    held = {choose_device(group.model) for group in plan.groups}
+    if any(group.model.device_map is not None for group in plan.groups):
+        held |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
+    meter = energy_meter(held) if plan.rows_to_do else None
+    sharing = replace(sharing, devices=len(held) or 1, joules=meter)
+    return run(plan, sweep.results, shown, sweep.where.kept, sharing)
+
+
+def _describe(results: ResultsFolder, tell: Tell) -> None:
+    """Write the manifest of a folder after a run; the rows are there without it. None of a folder that is gone."""
+    try:
+        if results.rows.is_dir():
+            write_manifest(results, read_manifest(results))
+    except (OSError, UserError) as error:
+        tell(f"warning: no {NAME} was written: {error}")
+
+
+@contextmanager
+def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
+    """While the block runs, these signals end nothing at once; the yielded function names the first that arrived.
+
+    Earlier handlers are called after the block: submitit's requeues a job at its time limit. Outside of the main
+    thread, where Python takes no signals, nothing happens.
+    """
+    arrived: list[str] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if not arrived:
+            arrived.append(signal.Signals(number).name)
+            os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
+
+    before = {}
+    try:
+        for name in names:
+            number = signal.Signals[name]
+            try:
+                before[number] = signal.signal(number, note)
+            except ValueError:  # another thread than the main one
+                break
+        yield lambda: arrived[0] if arrived else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for name in arrived:
+            handler = before[signal.Signals[name]]
+            if callable(handler):
+                handler(signal.Signals[name], None)
+
+
+def _announce(sweep: Sweep, tell: Tell) -> None:
+    plan = sweep.plan
+    cells = plural(len(plan.cells), "cell")
+    todo = f"{plural(plan.rows_to_do, 'row')} to run from {plural(plan.prefills_to_do, 'prompt')}"
+    if sweep.part is not None:
+        tell(f"{cells}, shard {sweep.part.index + 1}/{sweep.part.of}: {todo}; results in {sweep.results.path}")
+    elif not plan.rows_to_do:
+        tell(f"{cells}, all {plan.rows} rows are in {sweep.results.path}")
+    else:
+        had = f" ({plan.rows - plan.rows_to_do} rows are there already)" if plan.rows_to_do < plan.rows else ""
+        tell(f"{cells}, {todo}{had}; results in {sweep.results.path}")
