@@ -22,8 +22,10 @@ from kvbench.support.text import closest
 
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What identifies a number of a paper; columns of its CSV file."""
-ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind", "layer")
-"""What a paper's protocol says in words and a cell by a setting; `kind` is that of the task, `layer` of a probe."""
+ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind", "layer", "part")
+"""What a paper's protocol says in words and a cell by a setting; `kind` is that of the task, `layer` of a probe, `part`
+what a column of a table of words is about.
+"""
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 Settings = tuple[str, ...]
@@ -40,7 +42,8 @@ class Layout:
     line per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: two policies
     that are compared; a number is then the number of tasks on which one of them has the higher mean. mean: a key over
     whose values there is a mean in addition. relative: a key; a number is then the relative difference between two of
-    its values. unit: that of our numbers where the paper prints none.
+    its values. unit: that of our numbers where the paper prints none. best: which of the numbers of several methods is
+    marked as the best.
     """
 
     rows: tuple[str, ...] = ("policy", "score")
@@ -54,6 +57,7 @@ class Layout:
     mean: str | None = None
     relative: str | None = None
     unit: str = ""
+    best: Literal["highest", "lowest", "none"] = "highest"
 
     def __post_init__(self) -> None:
         allowed = (*KEYS, *ARMS, "protocol")
@@ -156,7 +160,7 @@ def printed_name(names: Mapping[str, str], key: str, value: str) -> str:
     """The value of a key of a layout; a fraction of the KV pairs in percent."""
     if key == "context_length" or value in names:
         return value if key == "context_length" else names[value]
-    if key == "budget":
+    if key == "budget" and value:
         is_number, number, _ = budget_key(value)
         return value if is_number else f"{100 * number:g} %"
     return value.rpartition("/")[2] if key == "task" else value

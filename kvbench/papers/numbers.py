@@ -38,6 +38,11 @@ class Published:
     model: str
     task: str
 
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is a number, and no word or gap."""
+        return self.unit not in WORDS and self.value.removeprefix("-").replace(".", "", 1).isdecimal()
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -77,6 +82,11 @@ class Measured:
     high: float | None = None
     rate: bool = False
     differs: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a mean, and no sample of it is missing."""
+        return self.mean is not None and not self.missing and not self.failed
 
 
 def published(item: Item, folder: Path) -> list[Published]:

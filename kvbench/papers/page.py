@@ -13,15 +13,18 @@ from kvbench.papers.item import ARMS, LABEL_HEADS, Item, is_host, label_keys, li
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.tables.summary import budget_key
+from kvbench.support.grouped import grouped
 from kvbench.tasks.longbench_averages import CATEGORIES
 
 Column = tuple[At, bool]
 """The values of the column keys, and whether it is the column of averages: its values are then empty."""
 T = TypeVar("T")
-WIDTH = 120
+WIDTH = 140
 LEVELS = 3
 """Lines that the head of a table has."""
 FULL = "full"
+EVERYTHING = "1.0"
+"""The budget of the full cache, as rows and as the papers' files have it."""
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 PERCENT = "percent"
 
@@ -103,20 +106,24 @@ def page(
     numbers = _Numbers(item, printed, cells, computed or {}, smoke)
     tables = _Tables(item, numbers.order)
     unit, differences = numbers.unit, numbers.differences
-    caption = printed_caption = "tasks on which one of a pair has the higher mean"
+    caption = words = printed_caption = "tasks on which one of a pair has the higher mean"
     if not item.layout.wins:
         what = _unit_suffix(unit)
         if item.layout.against == FULL:
-            what = f", as the difference to the {unit} of the full cache; the line of the full cache shows its {unit}"
+            what = f", as the difference to the {unit} of the full cache; the full cache stands with its {unit}"
         what += _budget_suffix(item, numbers.order)
-        caption = ("from formulas" if item.kind == "costs" else "mean [95 % interval]") + what
+        intervals = any(number.low is not None for number in numbers.ours.values())
+        means = "mean [95 % interval]" if intervals else "mean"
+        caption, words = (f"{'from formulas' if item.kind == 'costs' else text}{what}" for text in (means, "mean"))
         printed_caption = "as printed" + what
     counts = [number.n for place, number in numbers.ours.items() if not place.average]
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}
+    whole = {place: float(ours[place].mean) for place, number in numbers.ours.items() if number.is_whole}
+    ours = _ranked(item, ours, whole)
     signed = {place: Figure(f"{'+' * (value >= 0)}{_written(value, unit)}") for place, value in differences.items()}
     shown = (
-        tables.table("ours", caption, ours),
+        tables.table("ours", caption, ours, words=words),
         _published_table(tables, printed_caption, numbers),
         tables.table("difference", "ours - published" + _unit_suffix(unit), signed),
     )
@@ -246,6 +253,8 @@ def _published_table(tables: "_Tables", caption: str, numbers: "_Numbers") -> Ta
             mark = ""
         figures[place] = Figure(number.value, note=" ".join(filter(None, (unit, mark))))
     notes = [f"{marks[flag] or 'all numbers'}: {flag}" for flag in ordered]
+    values = {place: float(number.value) for place, number in numbers.theirs.items() if number.is_number}
+    figures = _ranked(numbers.item, figures, values)
     return tables.table("published", caption, figures, notes, marked)
 
 
@@ -273,6 +282,33 @@ def _figure(number: Measured, unit: str, usual: int) -> Figure:
     return Figure(_written(_scaled(number, number.mean, unit), unit), low, high, note.strip())
 
 
+def _ranked(item: Item, figures: Mapping[Place, Figure], values: Mapping[Place, float]) -> dict[Place, Figure]:
+    """The figures with the best and the second of those that differ in policy and score alone, as papers mark them.
+
+    values: by place, as they are written. None is best if all are equal or one has no value; none is second if several
+    are best or only two compete. The full cache does not compete.
+    """
+    ranked = dict(figures)
+    is_counted = bool(item.layout.wins) or item.layout.relative is not None
+    if item.layout.best == "none" or is_counted or item.kind in ("text", "efficiency"):
+        return ranked
+    shared = [i for i, key in enumerate(item.keys) if key not in ("policy", "score")]
+    competing = grouped(
+        (place for place in figures if not place.is_full and FULL not in place.line),
+        lambda place: (place.average, *((*place.line, *place.column)[i] for i in shared)),
+    )
+    for members in competing.values():
+        order = sorted({values.get(place, math.nan) for place in members}, reverse=item.layout.best == "highest")
+        if len(order) < 2 or any(map(math.isnan, order)):
+            continue
+        best = [place for place in members if values[place] == order[0]]
+        has_second = len(best) == 1 and len(members) > 2
+        second = [place for place in members if has_second and values[place] == order[1]]
+        ranked |= {place: replace(figures[place], best=True) for place in best}
+        ranked |= {place: replace(figures[place], second=True) for place in second}
+    return ranked
+
+
 def _notes(item: Item, cells: Sequence[Placed], numbers: _Numbers) -> list[str]:
     notes = list(item.notes)
     differs = list(dict.fromkeys(text for cell in cells for text in cell.differs))
@@ -296,6 +332,7 @@ class _Tables:
 
     def __init__(self, item: Item, order: Sequence[Place]) -> None:
         self._rows, self._cols, self._names = item.layout.rows, item.layout.cols, names_of(item)
+        self._is_text = item.kind == "text"
         self._lines = list(dict.fromkeys(place.line for place in order))
         leading = self._rows[: self._rows.index("policy")] if "policy" in self._rows else self._rows
         groups = [i for i, key in enumerate(leading) if key == "model" or ("policy" in self._rows and key != "budget")]
@@ -303,7 +340,8 @@ class _Tables:
 
         def rank(line: At) -> tuple[Any, ...]:
             """Each model, task, .. with its full cache first; budgets by size, as ours may differ from the paper's."""
-            budget = budget_key(line[self._rows.index("budget")]) if "budget" in self._rows else ()
+            value = line[self._rows.index("budget")] if "budget" in self._rows else ""
+            budget = (value != "", budget_key(value))
             return (*(first[i](line[i]) for i in groups), FULL not in line, budget)
 
         self._lines.sort(key=rank)
@@ -312,7 +350,7 @@ class _Tables:
 
     def _rank(self, column: Column) -> tuple[object, ...]:
         """Averages last; numbers by size; names in the paper's order."""
-        ranks: list[object] = [column[1]]
+        ranks: list[object] = [column[1], FULL not in column[0]]
         for i, (key, value) in enumerate(zip(self._cols, column[0], strict=True)):
             if key == "budget":
                 ranks.append((not value, budget_key(value)))
@@ -329,6 +367,7 @@ class _Tables:
         figures: Mapping[Place, Figure],
         notes: Sequence[str] = (),
         marked: Mapping[tuple[str, At, bool], str] | None = None,
+        words: str = "",
     ) -> Table | None:
         """The lines and columns that have a number; None if there are none. ``marked``: marks of lines and columns."""
         if not figures:
@@ -353,6 +392,9 @@ class _Tables:
         return Table(
             title=title,
             caption=(caption,),
+            words=words,
+            competition="of the methods",
+            seconds=True,
             labels=tuple(LABEL_HEADS.get(keys[i], keys[i]) for i in used),
             heads=tuple(map(tuple, heads)),
             lines=tuple(
@@ -364,6 +406,7 @@ class _Tables:
                 for line, labels, before in zip(lines, texts, [None, *texts], strict=False)
             ),
             notes=tuple(notes),
+            align="l" * len(columns) if self._is_text else "",
             groups=groups,
             rules=(0, *self._rules(lines, texts)),
         )
@@ -379,6 +422,8 @@ class _Tables:
                 if "score" in other and "policy" in other and is_host(other["policy"], other["score"])
                 if all(other[key] == values[key] for key in self._rows if key not in ("policy", "score"))
             }
+            full = "policy" in self._cols and values.get("budget") == EVERYTHING
+            line = tuple("" if full and key == "budget" else value for key, value in values.items())
             labelled.append(line_labels(self._names, self._rows, line, hosts))
         return labelled
 
@@ -390,7 +435,8 @@ class _Tables:
         is_grouped = len(self._cols) == 1 and len(tasks) > 2 and all(task in kinds for task in tasks)
         heads = []
         for column, mean in columns:
-            levels = [_column_head(self._names, key, value) for key, value in zip(self._cols, column, strict=True)]
+            values = dict(zip(self._cols, column, strict=True))
+            levels = [_column_head(self._names, key, value, values.get("policy")) for key, value in values.items()]
             levels = [kinds[column[0]], *levels] if is_grouped and not mean else levels
             levels = [AVERAGE] if mean else levels
             heads.append(levels + [""] * (LEVELS - len(levels)))
@@ -403,7 +449,7 @@ class _Tables:
         several = {policy for policy, labels in zip(policy_of, texts, strict=True) if labels and labels[-1][:2] == "+ "}
         for i in range(1, len(lines)):
             policies = policy_of[i - 1 : i + 1]
-            before = self._rows.index("policy") if "policy" in self._rows else 0
+            before = next((self._rows.index(key) for key in ("policy", "budget") if key in self._rows), 0)
             is_new = lines[i][:before] != lines[i - 1][:before] and FULL not in lines[i]
             if is_new or (policies[0] != policies[1] and several.union({FULL}) & {*policies}):
                 rules.append(i)
@@ -416,7 +462,10 @@ def _without_repeats(labels: Sequence[str], before: Sequence[str] | None) -> tup
     return (*("" for _ in range(same)), *labels[same:])
 
 
-def _column_head(names: Mapping[str, str], key: str, value: str) -> str:
+def _column_head(names: Mapping[str, str], key: str, value: str, policy: str | None) -> str:
+    """The head of a column; below its policy a score is "+ CAOTE", and nothing if it is the policy's own."""
+    if key == "score" and policy is not None:
+        return "" if is_host(policy, value) else f"+ {printed_name(names, key, value)}"
     if key == "context_length" and value:
         return f"{value} tokens"
     return AVERAGE if key == "budget" and not value else printed_name(names, key, value)

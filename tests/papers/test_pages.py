@@ -32,7 +32,7 @@ def test_table_1_of_obcache_has_its_heads_once_and_fits_in_one_block(shown):
     assert [head.strip("- ") for head in words(heads)] == ["method", *lengths, "average"]
     assert words(lines[lines.index(heads) + 1]) == ["80", "160", "320", "400"] * 4
     assert sum(line.startswith("method") for line in lines) == 1
-    methods = [words(line)[0] for line in lines if re.search(r"\d\.\d+$", line)]
+    methods = [words(line)[0] for line in lines if re.search(r"\d\.\d+[*']?$", line)]
     scores = ["+ OBCache-Value", "+ OBCache-Key", "+ OBCache-Joint"]
     assert methods == ["H2O", *scores, "TOVA", *scores, "SnapKV", *scores]
 
@@ -82,7 +82,7 @@ def test_html_has_shared_heads_and_the_numbers_of_the_paper(shown, name):
     rows = [ET.fromstring(row) for row in re.findall(r"<tr.*?</tr>", page)]
     widths = {sum(int(cell.get("colspan", 1)) for cell in row) for row in rows}
     assert len(widths) == 1 and any(cell.get("colspan") for cell in rows[0])
-    numbers = {cell.text for row in rows for cell in row if cell.tag == "td"} - {None}
+    numbers = {"".join(cell.itertext()) for row in rows for cell in row if cell.tag == "td"} - {""}
     assert numbers == {number.value for number in published(item_of(name), paths.papers())}
 
 
@@ -103,10 +103,10 @@ def test_fastcaote_is_flagged_as_caote_is(shown):
 def test_units_are_what_they_are(shown):
     stated = shown("kvzip/stated")
     assert "as printed\n" in stated and re.search(r"window of the baselines +32 +tokens$", stated, re.MULTILINE)
-    assert re.search(r"98\.1 +percent \(a\)$", stated, re.MULTILINE)
+    assert re.search(r" 25 +percent \(a\)$", stated, re.MULTILINE)
     perplexities = shown("caote/table4")
     assert "difference to the perplexity of the full cache" in perplexities
-    assert re.search(r"Dense baseline +9\.833 +9\.833", perplexities)
+    assert re.search(r"^Llama 3\.1-8B-Instruct +9\.833$", perplexities, re.MULTILINE)
 
 
 def test_every_policy_and_score_of_an_item_has_a_printed_name(shown):

@@ -14,7 +14,7 @@ from kvbench.support.text import printable, wrapped
 
 BEST, SECOND = "*", "'"
 WIDTH = 120
-"""Columns of the texts around tables that do not go to a terminal."""
+"""Columns that texts around tables have at most."""
 STYLES = {"": "", "good": "green", "bad": "red"}
 
 Span = tuple[str, str]
@@ -76,8 +76,8 @@ def plain_lines(table: Table) -> list[str]:
 
 
 def folded(text: str, width: int | None, style: str = "", first: str = "", others: str = "") -> list[Spans]:
-    """A text in lines of ``width``, by default ``WIDTH``, that begin with ``first`` and ``others``."""
-    return [[(line, style)] for line in wrapped(first + printable(text), width or WIDTH, others)]
+    """A text in lines of ``width``, at most ``WIDTH``, that begin with ``first`` and ``others``."""
+    return [[(line, style)] for line in wrapped(first + printable(text), min(width or WIDTH, WIDTH), others)]
 
 
 def _apart(parts: Iterable[list[Spans]]) -> list[Spans]:
