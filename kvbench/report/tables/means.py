@@ -51,12 +51,12 @@ def table_of(
     described = windows((cell.cell for cell in cells), describe)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
-    marks = "; ".join(filter(None, (compared, described))) if compared else ""
+    differences = "; ".join(filter(None, (compared, described))) if compared else ""
     reach = f"95 % intervals reach {margin} to either side at most" if margin else ""
     return Table(
         title=_title(block, cells),
         caption=(f"{metrics}: mean [95 % interval] of n samples", compared, described),
-        words=". ".join(filter(None, (f"{metrics}, means of n samples", reach, marks))),
+        words=". ".join(filter(None, (f"{metrics}, means of n samples", reach, differences))),
         competition="of its column",
         labels=(*(block.line_keys[i] for i in used), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
