@@ -1,6 +1,7 @@
 """`kvbench adopt`: answers made elsewhere as rows, scored by our metrics, paired by prompt. No torch."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from kvbench.cli.errors import Exit
@@ -51,14 +52,13 @@ def main(flags: argparse.Namespace) -> int:
     given = ["model=endpoint", "endpoint.url=http://nowhere.invalid/v1", f"endpoint.server=file-{adopted.sha256[:12]}"]
     sweep = plan_sweep([*given, *labels, *words], tell)
 
-    def prompts() -> "list[tuple[Prompt, Sample]]":
-        built = []
+    def prompts() -> "Iterator[tuple[Prompt, Sample]]":
         for group in sweep.plan.groups:
             tokenizer, (cell,) = read_tokenizer(group.model), group.cells
             assert isinstance(cell, ServedCell)
-            samples = (sample for sample in samples_of(tokenizer, group) if isinstance(sample, Sample))
-            built += [(prompt_for(tokenizer, cell, sample), sample) for sample in samples]
-        return built
+            for sample in samples_of(tokenizer, group):
+                if isinstance(sample, Sample):
+                    yield prompt_for(tokenizer, cell, sample), sample
 
     if sweep.plan.rows_to_do and not any(adopted.of(prompt, sample) for prompt, sample in prompts()):
         raise UserError(

@@ -46,14 +46,14 @@ def main(flags: argparse.Namespace) -> int:
         cell.check()
         cells.append(cell)
     check_data(cells)
+    lines = (json.dumps(line, ensure_ascii=False) for cell in cells for line in prompts_of(cell))
     if flags.out is None:
-        for cell in cells:
-            for line in prompts_of(cell):
-                print(json.dumps(line, ensure_ascii=False))
+        for line in lines:
+            print(line)
         return Exit.OK
     if flags.out.exists():
         raise UserError(f"--out {flags.out}: there is such a file: name a new one")
-    lines = [json.dumps(line, ensure_ascii=False) for cell in cells for line in prompts_of(cell)]
-    flags.out.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    print(f"{len(lines)} prompts in {flags.out}", file=sys.stderr)
+    written = [*lines]
+    flags.out.write_text("".join(f"{line}\n" for line in written), "utf-8")
+    print(f"{len(written)} prompts in {flags.out}", file=sys.stderr)
     return Exit.OK

@@ -171,38 +171,34 @@ def refuse_around(overrides: Iterable[Override], command: str) -> None:
 
 
 def _reference(overrides: Sequence[Override]) -> Reference:
-    """What the cells of a command are held against. Raises UserError for a list: a sweep has one reference."""
-    settings = [override for override in overrides if override.key == "reference"]
-    for override in settings:
-        if len(override.values) > 1:
-            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one reference; name one")
-    (tree,) = combinations(settings)
-    return tree["reference"]
+    """What the cells of a command are held against. Raises UserError for a list."""
+    return _single([override for override in overrides if override.key == "reference"], "reference")["reference"]
 
 
 def verifies(overrides: Sequence[Override]) -> bool:
     """Whether a command refuses data files that are not those of the lock. Raises UserError for a list."""
-    settings = [override for override in overrides if override.key == "data.verify"]
-    for override in settings:
-        if len(override.values) > 1:
-            raise UserError(f"{override.text} lists {len(override.values)} values: name one")
-    (tree,) = combinations(settings)
+    tree = _single([override for override in overrides if override.key == "data.verify"], "data.verify")
     return validated(bool, "data.verify", tree["data"]["verify"])
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
-    """The launcher that a command line asks for. Raises UserError for lists: a sweep has one."""
+    """The launcher that a command line asks for. Raises UserError for lists."""
     return around("launcher", overrides)
 
 
 def around(group: str, overrides: Sequence[Override]) -> Any:
     """What a group of `AROUND` says: one object for the whole sweep. Raises UserError for lists."""
-    settings = [override for override in overrides if override.root == group]
+    tree = _single([override for override in overrides if override.root == group], group)
+    return build(group, resolved({group: tree[group]})[group])
+
+
+def _single(settings: Sequence[Override], name: str) -> Tree:
+    """The tree of settings that a sweep has once, called `name`. Raises UserError for a list."""
     for override in settings:
         if len(override.values) > 1:
-            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {group}; name one")
+            raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {name}; name one")
     (tree,) = combinations(settings)
-    return build(group, resolved({group: tree[group]})[group])
+    return tree
 
 
 def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:

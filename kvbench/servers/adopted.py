@@ -23,6 +23,7 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.servers.asking import Answer
 from kvbench.servers.endpoint import ServedCell
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.files import sha256_of
 from kvbench.tasks.task import Sample
 
 Format = Literal["kvbench", "lm-eval", "kvpress"]
@@ -61,12 +62,12 @@ class Adopted:
 
     def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
         """The answer to a prompt. Raises UserError where there is none, or more than one."""
-        found = self.of(prompt, sample)
-        if not found:
+        answers = self.of(prompt, sample)
+        if not answers:
             raise UserError(f"{self.name} has no answer to this prompt")
-        if len({answer.text for answer in found}) > 1:
-            raise UserError(f"{self.name} has {len(found)} answers to this prompt")
-        return prompt, found[0]
+        if len({answer.text for answer in answers}) > 1:
+            raise UserError(f"{self.name} has {len(answers)} answers to this prompt")
+        return prompt, answers[0]
 
     def of(self, prompt: Prompt, sample: Sample) -> tuple[Answer, ...]:
         """The answers to a prompt."""
@@ -96,7 +97,7 @@ def read(path: Path, kept: float | None = None) -> Adopted:
         answers[key] = (*answers.get(key, ()), answer)
     if len(formats) != 1:
         raise UserError(f"{path} holds {'lines of kvbench and of lm-eval' if formats else 'no line'}: give one format")
-    return Adopted(path.name, formats.pop(), _file_sha256(path), answers, kept=kept)
+    return Adopted(path.name, formats.pop(), sha256_of(path), answers, kept=kept)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -161,7 +162,7 @@ def _kvpress(folder: Path, kept: float | None) -> Adopted:
         if press != "no_press" and isinstance(ratio, (int, float)):
             labels["budget"] = f"{1 - ratio:.6g}"
     recorded = {name: config[name] for name in CONFIGURED if name in config}
-    return Adopted(folder.name, "kvpress", _file_sha256(file), answers, labels, recorded, kept)
+    return Adopted(folder.name, "kvpress", sha256_of(file), answers, labels, recorded, kept)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -187,8 +188,3 @@ def _question(question: str, references: Sequence[str]) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

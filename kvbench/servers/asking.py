@@ -129,8 +129,7 @@ class _OtherCount(UserError):
 def text_of(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text that a tokenizer, which may put special tokens before it, reads as these ids. Raises UserError."""
     whole = tokenizer.decode(list(ids))
-    begun = tokenizer.bos_token or ""
-    for text in (whole.removeprefix(begun) if begun else whole, whole):
+    for text in (whole.removeprefix(tokenizer.bos_token or ""), whole):
         if tokenizer(text).input_ids == list(ids):
             return text
     raise UserError(

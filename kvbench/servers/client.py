@@ -61,7 +61,7 @@ class Client:
 
         Raises Refused for a request that it does not do, Unreachable where nobody answers, KeyRefused for a key.
         """
-        return self._done("POST", f"{self._url}{path}", {**self._endpoint.body, **body})
+        return self._done(f"{self._url}{path}", {**self._endpoint.body, **body})
 
     def get(self, path: str, at_root: bool = False) -> tuple[Any, Mapping[str, str]] | None:
         """What a page says, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
@@ -72,9 +72,9 @@ class Client:
         except (self._errors, ValueError):
             return None
 
-    def _done(self, method: str, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _done(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self._retry.copy()(self._once, method, url, body)
+            return self._retry.copy()(self._once, url, body)
         except _Passing as fault:
             tries = f"after {self._endpoint.retries + 1} tries" if self._endpoint.retries else "at the first try"
             message = f"{self._endpoint.url}: {fault} {tries}"
@@ -82,9 +82,9 @@ class Client:
                 raise Unreachable(f"{message}: start the server, or correct endpoint.url or endpoint.timeout") from None
             raise Refused(message, fault.status) from None
 
-    def _once(self, method: str, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _once(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            response = self._http.request(method, url, json=body)
+            response = self._http.post(url, json=body)
         except self._errors as error:
             raise _Passing(f"no answer ({self._hidden(type(error).__name__, error)})", None) from None
         status = response.status_code

@@ -21,11 +21,10 @@ def identity(server: Server) -> dict[str, Any]:
     endpoint, client = server.endpoint, server.client
     pages: dict[str, Any] = {}
     for page in PAGES:
-        found = client.get(page, at_root=True)
-        if found is not None and isinstance(found[0], dict):
-            pages[page] = {name: found[0][name] for name in SETTINGS if name in found[0]}
-    listed = client.get("/models")
-    content, headers = listed or (None, {})
+        content, _ = client.get(page, at_root=True) or (None, {})
+        if isinstance(content, dict):
+            pages[page] = {name: content[name] for name in SETTINGS if name in content}
+    content, headers = client.get("/models") or (None, {})
     return {
         "name": f"{_software(content, headers, pages)} at {endpoint.server or endpoint.url}",
         "api": server.way,

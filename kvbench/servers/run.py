@@ -168,13 +168,13 @@ def _open(
     """The source of a cell and the id of its environment; the cell is described in the folder."""
     if progress is not None:
         progress.loading(cell.endpoint.server or cell.endpoint.url)
-    found = source(cell, tokenizer, stack)
+    opened = source(cell, tokenizer, stack)
     if progress is not None:
-        progress.noted(f"{found.device['name']}, asked by {found.device['api']}")
+        progress.noted(f"{opened.device['name']}, asked by {opened.device['api']}")
     results.write_cell(cell.id, cell.description)
     if cell.code.parts is not None:
         results.write_code(cell.code.parts)
-    return found, results.write_environment(environment(found.device))
+    return opened, results.write_environment(environment(opened.device))
 
 
 def _run_job(
