@@ -268,12 +268,12 @@ def lost_file(place: Path) -> int:
     ResultsFolder(folder).write_sweep(["task.samples=24"], dict.fromkeys((row.cell for row in more), 2 * SAMPLES))
     whole, files = Path(shutil.copytree(folder, place / "whole")), sorted((folder / "rows").iterdir())
     files[-1].unlink()
-    told = {}
+    warned = {}
     for name, command in LOST_COMMANDS.items():
         code, out, err = output(command, folder, whole)
-        told[name] = code in (2, 3) or "rows are missing" in err or "48 of 96 rows done" in out
-    silent = [name for name, is_told in told.items() if not is_told]
-    print(f"a rows file that is gone: {len(told)} commands, {len(silent)} silent {silent}")
+        warned[name] = code in (2, 3) or "rows are missing" in err or "48 of 96 rows done" in out
+    silent = [name for name, is_warned in warned.items() if not is_warned]
+    print(f"a rows file that is gone: {len(warned)} commands, {len(silent)} silent {silent}")
     return len(silent)
 
 

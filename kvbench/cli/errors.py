@@ -8,7 +8,7 @@ from kvbench.records import Stopped
 from kvbench.support.errors import MissingFile, NothingSelected, UserError
 from kvbench.work.failures import Exit, FileRefused, InternalError, tracebacks_in
 
-__all__ = ["Exit", "guarded", "tracebacks_in"]
+__all__ = ["Exit", "guarded"]
 
 
 def guarded(command: Callable[[], int]) -> int:

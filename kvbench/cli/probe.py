@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.cli.errors import Exit, tracebacks_in
+from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, warn
 from kvbench.probes import DEFAULT
@@ -13,6 +13,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.quantity import plural
 from kvbench.support.text import closest
+from kvbench.work.failures import tracebacks_in
 
 if TYPE_CHECKING:
     from kvbench.probes.run import Probing

@@ -41,7 +41,7 @@ def similar_rows(plan: Plan, results: ResultsFolder) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Task:
+class ArrayTask:
     """A task of an array: its part of the plan, in which the model of that number is loaded; seconds None: unknown."""
 
     part: Shard
@@ -60,7 +60,7 @@ class Submission:
     """
 
     launcher: Slurm
-    tasks: tuple[Task, ...]
+    tasks: tuple[ArrayTask, ...]
     cache_bytes: int | None
     device_hours: float | None
     most_device_hours: float
@@ -77,20 +77,29 @@ def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: Result
     tasks = []
     for shard in shards:
         part = shard.part_of(plan)
-        seconds = [*estimate(part, rows).values()]
-        total = None if None in seconds else sum(value for value in seconds if value is not None)
-        tasks.append(Task(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, total))
+        seconds = _total(estimate(part, rows).values())
+        tasks.append(ArrayTask(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, seconds))
     here = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
     caches = [memory.total for group in here if (memory := memory_of(group))]
-    times, devices = [task.seconds for task in tasks], launcher.gpus or 1
+    seconds, devices = _total(task.seconds for task in tasks), launcher.gpus or 1
     return Submission(
         launcher=launcher,
         tasks=tuple(tasks),
         cache_bytes=max(caches, default=None),
-        device_hours=None if None in times else sum(time for time in times if time is not None) / 3600 * devices,
+        device_hours=None if seconds is None else seconds / 3600 * devices,
         most_device_hours=launcher.minutes * len(tasks) * devices / 60,
         script=launcher.script(results, len(tasks)) if tasks else "",
     )
+
+
+def _total(seconds: Iterable[float | None]) -> float | None:
+    """The sum of times; None if one is unknown."""
+    total = 0.0
+    for value in seconds:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptDetail, lease_seconds: float) -> int:

@@ -35,7 +35,7 @@ class Screen:
 
 
 def _ignore(text: str) -> None:
-    """Nobody asked, or reading the rows for the plan has said it."""
+    """For work that shows nothing."""
 
 
 SILENT = Screen(_ignore, lambda plan: nullcontext())
