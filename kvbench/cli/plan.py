@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -83,20 +84,17 @@ def main(flags: argparse.Namespace) -> int:
             raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
         print(submission_text(submission(sweep.plan, rows, sweep.launcher, sweep.results)))
         return 0
-    to_do = (row for group in sweep.plan.groups for job in group.jobs for row in job.places)
-    made = sweep.rows(())
-    recorded = {*zip(made["cell"].to_pylist(), made["sample"].to_pylist(), strict=True)}.difference(to_do)
     seconds = estimate(sweep.plan, rows)
     if flags.json:
-        print(json.dumps(_tree(sweep, recorded, seconds), indent=1))
+        print(json.dumps(_tree(sweep, seconds), indent=1))
     else:
-        _print(sweep, recorded, seconds)
+        _print(sweep, seconds)
         if isinstance(sweep.launcher, Slurm):
             print("\n" + submission_text(submission(sweep.plan, rows, sweep.launcher, sweep.results)))
     return 0
 
 
-def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> None:
+def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
     from kvbench.report.formats.table import Line, Table
     from kvbench.report.formats.text import print_table
     from kvbench.run.memory import memory_text, unshared_text
@@ -108,7 +106,7 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
         length = "" if task.context_length is None else f", context length {task.context_length}"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {_when(group)}")
-        lines = [Line.of(labels, [rows]) for *labels, rows in _fields(group, recorded)]
+        lines = [Line.of(labels, [rows]) for *labels, rows in _fields(group)]
         print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
         if not group.cells[0].is_served and (memory := memory_text(group)):
             say(console, memory)
@@ -122,7 +120,7 @@ def _print(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str,
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")
 
 
-def _tree(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, float | None]) -> dict[str, Any]:
+def _tree(sweep: "Sweep", seconds: Mapping[str, float | None]) -> dict[str, Any]:
     """The plan for programs; seconds are null if there are no similar rows."""
     groups = [
         {
@@ -133,7 +131,7 @@ def _tree(sweep: "Sweep", recorded: set[tuple[str, int]], seconds: Mapping[str, 
             "prefills_to_do": len(group.jobs),
             "rows_to_do": group.rows_to_do,
             "seconds": seconds.get(group.key),
-            "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group, recorded)],
+            "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group)],
         }
         for group in sweep.plan.groups
     ]
@@ -155,12 +153,11 @@ def _when(group: "PrefillGroup") -> str:
     return f"{blocks}: later blocks attend to what was kept, so this cell shares its prefill with no other"
 
 
-def _fields(group: "PrefillGroup", recorded: set[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
+def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
     """What the table says of each cell."""
-    begun = {cell for cell, _ in recorded}
+    missing = Counter(cell for job in group.jobs for cell, _ in job.places)
     for cell in group.cells:
-        have = cell.id in begun and sum((cell.id, sample) in recorded for sample in range(group.task.num_answers))
-        rows = f"{have:d}/{group.task.num_answers}"
+        rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"
         labels = printable(cell.policy_label), printable(cell.score_label or "")
         yield cell.id, *labels, str(cell.budget), str(cell.schedule), rows
 

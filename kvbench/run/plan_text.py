@@ -13,7 +13,7 @@ def total_text(seconds: Mapping[str, float | None]) -> str:
     estimated = [value for value in seconds.values() if value is not None]
     if len(estimated) < len(seconds):
         return (
-            f"time: unknown, {len(seconds) - len(estimated)} of {plural(len(seconds), 'group')} have no similar "
+            f"time: unknown, {len(seconds) - len(estimated)} of {len(seconds)} groups have no similar "
             "rows; kvbench plan --measure runs the first prompt of each, keeps the rows and estimates the rest"
         )
     return f"time: about {written(sum(estimated))}, from rows of similar cells, without the time to load models"
