@@ -9,6 +9,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell, warner
+from kvbench.report.output import FORMATS
 from kvbench.support.errors import UserError
 
 
@@ -31,7 +32,7 @@ difference of rates that matters (0.1: 10 points).
     parser.words = Words(usage, settings=("alpha=", "relevant="), selects_rows=True)
     parser.add_argument("--results", metavar="DIR", help="the folder of both selections")
     parser.add_partial()
-    parser.add_argument("--format", metavar="text|markdown|latex|html|csv|json", default="text")
+    parser.add_argument("--format", metavar="|".join(FORMATS), default="text")
     parser.add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
 
@@ -41,7 +42,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.compare.compare import ALPHA, RELEVANT, compare, report_of
     from kvbench.report.compare.paired_rows import sides
     from kvbench.report.formats.emit import emit
-    from kvbench.report.output import FORMATS, check_format
+    from kvbench.report.output import check_format
     from kvbench.report.stats.drawn import pass_at
 
     check_format(flags.format, FORMATS)

@@ -9,6 +9,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, warn
 from kvbench.probes import DEFAULT
+from kvbench.report.output import FORMATS
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.quantity import plural
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from kvbench.probes.run import Probing
     from kvbench.records import ResultsFolder
     from kvbench.run.plan import Plan
-
-FORMATS = ("text", "markdown", "latex", "html", "csv", "json")
 
 
 def declare(parser: Parser) -> None:

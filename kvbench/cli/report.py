@@ -9,10 +9,10 @@ from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words
 from kvbench.cli.terminal import tell, warner
+from kvbench.report.output import FORMATS as TABLES
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import shortened
 
-TABLES = ("text", "markdown", "latex", "html", "csv", "json")
 FORMATS = {
     "table": (*TABLES, "parquet"),
     "rows": ("jsonl", "csv", "parquet"),

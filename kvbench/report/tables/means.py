@@ -24,7 +24,7 @@ _LISTED_ERRORS = 5
 _LISTED_CHARACTERS = 300
 
 
-def table_of(
+def means_table(
     block: Block, describe: Describe = lambda cell: None, marks: Mapping[str, Mark] | None = None, against: str = ""
 ) -> Table:
     """The table of a block: rates x100, bytes in powers of 1024, times in ms or s.

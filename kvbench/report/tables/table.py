@@ -24,7 +24,7 @@ from kvbench.report.selection import Describe, NothingSelected, Where, condition
 from kvbench.report.stats.drawn import pass_at
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.average import averaged
-from kvbench.report.tables.means import table_of
+from kvbench.report.tables.means import means_table
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.tables.summary import NEEDED, Summary, Unit, frame_of, summaries
@@ -139,7 +139,7 @@ def print_table(
         return
     marks = {} if view.against is None else _marks(folder, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
-    tables = tuple(table_of(block, describe, marks, view.against or "") for block in blocks)
+    tables = tuple(means_table(block, describe, marks, view.against or "") for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
     emit(Report(head=_warnings(measured, describe), tables=tables, width=WIDTH), format, out)
@@ -148,7 +148,7 @@ def print_table(
 def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) -> None:
     """Write the text table of rows that were read from `folder` already."""
     cells, describe = summaries(rows), describer(folder)
-    tables = tuple(table_of(block, describe) for block in arrange(cells, describe=describe))
+    tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
     emit(Report(head=_warnings(cells, describe), tables=tables, width=WIDTH), "text", out)
 
 
