@@ -12,7 +12,8 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,docs
-SCRIPTS ?= $(sort $(wildcard benchmarks/*.py))
+LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
+SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
 PYTEST_ARGS ?= -n 2 -m "not slow"
 
 DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
