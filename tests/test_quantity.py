@@ -1,6 +1,6 @@
 import pytest
 
-from kvbench.support.quantity import duration, numbered, percent, plural, shortened, size
+from kvbench.support.quantity import duration, numbered, parse_size, percent, plural, shortened, size
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_shares() -> None:
     assert percent([0.125, 0.1]) == "10.0-12.5 %"
     assert percent([0.10001, 0.1]) == "10.0 %"
     assert percent([]) == ""
+
+
+def test_a_size_is_read_as_it_is_written() -> None:
+    texts = ("1024B", "600KiB", "1.5GiB", "0.3B", "2TiB")
+    assert [parse_size(text) for text in texts] == [1024, 600 * 2**10, 3 * 2**29, 0, 2**41]
+    assert [parse_size(text) for text in ("600", "6 KiB", "600KB", "")] == [None] * 4
 
 
 def test_counts_and_lists() -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kvbench.config.overrides import parse
 from kvbench.report.tables.summary import Summary, budget_key, summaries
+from kvbench.support.quantity import parse_size
 
 if TYPE_CHECKING:
     from kvbench.config.sweep import Sweep
@@ -43,6 +44,8 @@ def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
 def _budgets(cells: Sequence[Summary], larger: bool) -> list[str]:
     """The budgets of these cells and the next larger or smaller ones, in order; empty if there are none to try."""
     measured = sorted({cell.budget for cell in cells}, key=budget_key)
+    if any(parse_size(budget) is not None for budget in measured):
+        return []
     is_count, edge, _ = budget_key(measured[-1 if larger else 0])
     if is_count:
         others = [f"{edge * 2**step:.0f}" for step in range(1, MORE + 1)] if larger else []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell
+from kvbench.eviction.budget import Tokens
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 from kvbench.support.text import printable
@@ -159,7 +160,8 @@ def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
     for cell in group.cells:
         rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"
         labels = printable(cell.policy_label), printable(cell.score_label or "")
-        yield cell.id, *labels, str(cell.budget), str(cell.schedule), rows
+        budget = cell.budget.counted if isinstance(cell.budget, Tokens) else str(cell.budget)
+        yield cell.id, *labels, budget, str(cell.schedule), rows
 
 
 def _cost(group: "PrefillGroup") -> str:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
 from kvbench.config.overrides import Override, parse, written
 from kvbench.config.protocol import by_default
 from kvbench.config.settings import build, label, validated
-from kvbench.eviction.budget import Budget, Tokens, parse_budget
+from kvbench.eviction.budget import Budget, Bytes, Tokens, parse_budget, parse_bytes
 from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.run.plan import Cell
@@ -17,6 +17,11 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.data.record import altered
 from kvbench.tasks.files import FromFiles, NoData, command, folder
 from kvbench.tasks.likelihood import Likelihood
+
+if TYPE_CHECKING:
+    from kvbench.cache.quantized import Store
+    from kvbench.eviction.policy import Layout
+    from kvbench.models.loading.spec import ModelSpec
 
 Reference = Literal["full", "none"]
 """What a sweep holds its cells against: the full cache, or nothing."""
@@ -45,11 +50,13 @@ class Results:
 class Cells:
     """Builds the cells of trees, and remembers their parts by the text of all that they are made of.
 
-    Cells with equal parts share them, which makes their hashes cheap too.
+    Cells with equal parts share them, which makes their hashes cheap too. token_bytes: the bytes that a token takes in
+    the layers that are evicted from, of a model and a layout; by default `kvbench.run.memory.token_bytes`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token_bytes: "Callable[[ModelSpec, Layout], int] | None" = None) -> None:
         self._parts: dict[tuple[Any, ...], Any] = {}
+        self._token_bytes = token_bytes
 
     def cell(self, tree: Tree) -> Cell:
         """The cell of a tree. Raises UserError for the first value that is not allowed."""
@@ -67,12 +74,13 @@ class Cells:
         store: Store = self._once(validated, Store, "store", tree["store"])
         evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
         packing = f" store={store}" if packing_of(store) else ""
-        budget: Budget = self._once(_budget, tree["budget"] if evicts else "1.0")
+        asked: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
+        budget = self._counted(asked, model, policy.layout, store) if isinstance(asked, Bytes) else asked
         return Cell(
             model=model,
             task=task,
             policy=policy,
-            score=score.of_budget(budget),
+            score=score.of_budget(Tokens(budget.pairs) if isinstance(budget, Tokens) else budget),
             budget=budget,
             schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
@@ -84,6 +92,18 @@ class Cells:
     def results(self, tree: Tree) -> Results:
         """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
         return self._once(_results, resolved(tree, "results"))
+
+    def _counted(self, budget: Bytes, model: "ModelSpec", layout: "Layout", store: "Store") -> Tokens:
+        """A budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized pairs."""
+        from kvbench.cache.quantized import packing_of
+        from kvbench.run.memory import token_bytes
+
+        if packing_of(store):
+            raise UserError(
+                f"budget={budget.asked} counts KV pairs as the model stores them, but store={store} quantizes them: "
+                "give a number of KV pairs or a fraction, or use store=flat"
+            )
+        return budget.tokens((self._token_bytes or token_bytes)(model, layout))
 
     def _label(self, group: str, tree: Tree) -> str:
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
@@ -189,11 +209,13 @@ def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], o
             tell(f"warning: {text}: its rows say so, and count as another task's")
 
 
-def _budget(value: Any) -> Budget:
+def _budget(value: Any) -> Budget | Bytes:
     is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    budget = parse_budget(value if is_number else written(value))
-    if isinstance(budget, Tokens) and budget.pairs >= 2**63:
-        raise UserError(f"budget={budget}: allowed: a fraction of the prompt, or a number of KV pairs below 2^63")
+    budget = parse_bytes(value) or parse_budget(value if is_number else written(value))
+    if (isinstance(budget, Tokens) and budget.pairs >= 2**63) or (isinstance(budget, Bytes) and budget.number >= 2**63):
+        raise UserError(
+            f"budget={value}: allowed: a fraction of the prompt, or a number of KV pairs or bytes below 2^63"
+        )
     return budget
 
 

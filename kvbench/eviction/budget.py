@@ -1,24 +1,27 @@
 """Budgets: what is kept, never what is removed. `Fraction(0.1)` of the tokens, or `Tokens(1024)` KV pairs per head.
 
-Both count KV pairs per cache head on average over heads and layers, protected ones included.
+Both count KV pairs per cache head on average over heads and layers, protected ones included. `Bytes` become `Tokens`
+once the model is known.
 """
 
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import parse_size, size
 
 ALLOWED = (
-    "allowed: a fraction of the prompt in (0, 1] with a dot or exponent (0.1), or a number of KV pairs per head, 1 "
-    "or more (1024)"
+    "allowed: a fraction of the prompt in (0, 1] with a dot or exponent (0.1), a number of KV pairs per head, 1 or "
+    "more (1024), or the bytes of a prompt's KV pairs (600KiB, 2GiB)"
 )
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A fixed number of KV pairs per cache head."""
+    """A fixed number of KV pairs per cache head. asked: how it was written, if not as this number (`600KiB`)."""
 
     pairs: int
+    asked: str | None = None
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
@@ -29,7 +32,12 @@ class Tokens:
         return self.pairs
 
     def __str__(self) -> str:
-        return str(self.pairs)
+        return self.asked or str(self.pairs)
+
+    @property
+    def counted(self) -> str:
+        """The budget as it was asked for, and its tokens where that is no number of them."""
+        return f"{self.asked} ({self.pairs} tokens)" if self.asked else str(self.pairs)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,31 @@ class Fraction:
 
 
 Budget = Tokens | Fraction
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of the KV pairs of one prompt, in all layers that are evicted from. asked: how they were written."""
+
+    number: int
+    asked: str
+
+    def tokens(self, token_bytes: int) -> Tokens:
+        """The KV pairs per cache head that fit, where a token takes `token_bytes` in all heads and layers together.
+
+        Raises UserError if none does.
+        """
+        if self.number < token_bytes:
+            least = f"a token takes {size([token_bytes])} in all heads and layers of this model"
+            raise UserError(f"budget={self.asked} keeps nothing: {least}; {ALLOWED}")
+        return Tokens(self.number // token_bytes, self.asked)
+
+
+def parse_bytes(literal: object) -> Bytes | None:
+    """Read a budget in bytes, such as `600KiB`; None for what is written otherwise."""
+    text = str(literal).strip()
+    number = parse_size(text)
+    return None if number is None else Bytes(number, text)
 
 
 def parse_budget(literal: str | int | float) -> Budget:

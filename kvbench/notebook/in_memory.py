@@ -29,6 +29,7 @@ from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
 from kvbench.records import COLUMNS, KeptSets
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
+from kvbench.run.memory import bytes_of_token
 from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import BROKEN, batches, prefill
 from kvbench.run.rows import TimedPrefill
@@ -106,7 +107,7 @@ def evict(
     Raises UserError for a setting that is not allowed, a model in training mode, one that cannot be read, and where
     nothing can be evicted.
     """
-    cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
+    cells, several = _cells(model, policy=policy, score=score, budget=budget, **settings)
     prompt, results = _prompt(ids, None, tokenizer), _refused(cells)
     with _attached(model, tokenizer, len(cells)) as loaded:
         for _, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
@@ -135,7 +136,7 @@ def generate(
     """
     if max_new_tokens < 1:
         raise UserError(f"max_new_tokens={max_new_tokens}: allowed: 1 or more")
-    cells, several = _cells(policy=policy, score=score, budget=budget, **settings)
+    cells, several = _cells(model, policy=policy, score=score, budget=budget, **settings)
     prompt, results = _prompt(ids, question, tokenizer), _refused(cells)
     question_ids = torch.tensor(prompt.question) if prompt.question else None
     with _attached(model, tokenizer, len(cells)) as loaded:
@@ -207,13 +208,13 @@ def words_of(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cells(**settings: Any) -> tuple[list[Cell], bool]:
+def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:
     """The distinct cells that settings ask for, and whether they list several values."""
     overrides = parse(words_of(settings))
     for override in overrides:
         if override.root not in ROOTS:
             raise UserError(f"{override.text}: not for a model in memory; allowed: settings of {', '.join(ROOTS)}")
-    built = Cells()
+    built = Cells(lambda spec, layout: bytes_of_token(model.config, model.dtype, layout))
     cells = list({repr(cell): cell for cell in map(built.cell, combinations(overrides))}.values())
     return cells, len(cells) > 1 or any(isinstance(value, (list, tuple)) for value in settings.values())
 

@@ -17,7 +17,7 @@ import torch
 
 from kvbench.cache.quantized import packing_of
 from kvbench.eviction.evict import ranks_alike, reads_rows
-from kvbench.eviction.policy import ASSUMED_QUESTION
+from kvbench.eviction.policy import ASSUMED_QUESTION, Layout
 from kvbench.models.bridge import state_bytes
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
@@ -264,6 +264,25 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
     windows = sliding_windows(text).values()
     held = sum(tokens if window is None else min(window, tokens) for window in windows)
     return held * kv_heads * 2 * head_dim * dtype.itemsize, len(windows) * kv_heads, math.ceil(heads / kv_heads)
+
+
+def token_bytes(spec: ModelSpec, layout: Layout) -> int:
+    """Bytes of the KV pairs of a token, as `bytes_of_token`."""
+    return bytes_of_token(*_text_and_dtype(spec), layout)
+
+
+def bytes_of_token(config: Any, dtype: torch.dtype, layout: Layout) -> int:
+    """Bytes of the KV pairs of a token in all cache heads of the layers that are evicted from: those without a sliding
+    window, or all layers if each has one.
+
+    config: of transformers. dtype: of the cache.
+    """
+    text = text_config(config)
+    kv_heads, head_dim = cache_heads(text)
+    windows = sliding_windows(text).values()
+    layers = sum(window is None for window in windows) or len(windows)
+    heads = text.num_attention_heads if layout == "query_heads" else kv_heads
+    return layers * heads * 2 * head_dim * dtype.itemsize
 
 
 @lru_cache

@@ -193,7 +193,7 @@ class Cell:
         if self.policy.window_skips:
             self._check_skips()
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
-            raise UserError(too_small(self.policy, f"budget={self.budget}"))
+            raise UserError(too_small(self.policy, f"budget={self.budget.counted}"))
         if self.store != "flat":
             self._check_store()
         if isinstance(self.task, Likelihood):
@@ -308,7 +308,8 @@ class Cell:
             self._check_question()
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
             raise UserError(
-                f"budget={self.budget}: with task.evict=before the cache holds one KV pair fewer: use budget >= {least}"
+                f"budget={self.budget.counted}: with task.evict=before the cache holds one KV pair fewer: "
+                f"use budget >= {least}"
             )
 
 

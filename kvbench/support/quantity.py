@@ -1,8 +1,11 @@
 """Numbers for people: shares, bytes and seconds, one number or the range of several, short."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BYTES = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_BYTE_UNITS)})")
 
 
 def percent(shares: Iterable[float]) -> str:
@@ -21,6 +24,15 @@ def size(counts: Iterable[float]) -> str:
         return 1024.0**-power, digits, _BYTE_UNITS[power]
 
     return _range(counts, scale)
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes, rounded down: "600KiB" -> 614400, "1.5GiB" -> 1610612736; None for what is no number with a unit."""
+    written = _BYTES.fullmatch(text.strip())
+    if written is None:
+        return None
+    number, unit = written.groups()
+    return int(Decimal(number) * 1024 ** _BYTE_UNITS.index(unit))
 
 
 def duration(seconds: Iterable[float]) -> str:

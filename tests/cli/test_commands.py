@@ -15,7 +15,7 @@ from kvbench.config.compose import combinations, flat, options
 from kvbench.config.overrides import parse, written
 from kvbench.records import COLUMNS
 from kvbench.run import runner
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, rows_of
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
@@ -110,6 +110,16 @@ def test_a_dry_plan_says_what_slurm_would_get(
     assert done.out == "all rows are there: nothing would be submitted\n"
     refused = kvbench("plan", *tiny, *words[:2], "--dry")
     assert refused.code == 2 and "--dry goes with launcher=slurm, not with launcher=none" in refused.err
+
+
+def test_a_budget_in_bytes_is_held_and_recorded_as_it_was_asked(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    words = (*tiny, "policy=streaming_llm", "budget=16KiB", "task.samples=1")
+    assert re.search(r"\b16KiB \(\d+ tokens\)", planned := kvbench("plan", *words).out), planned
+    assert kvbench("run", *words).code == 0
+    (row,) = rows_of(Path("out"))
+    assert row.budget == "16KiB" and row.cache_bytes is not None and row.kept_tokens is not None
+    assert row.cache_bytes <= 2**14 < row.cache_bytes * (row.kept_tokens + 1) / row.kept_tokens
+    assert f"16KiB ({row.kept_tokens:.0f} tokens)" in planned
 
 
 def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse, written
 from kvbench.eviction.scores.kvzip import KVzip
+from kvbench.run.memory import token_bytes
 from kvbench.run.plan import Cell
 
 SWEEP = (
@@ -47,6 +49,38 @@ def test_a_sweep_has_the_cells_of_its_combinations() -> None:
         assert any(alone == cell and alone.id == cell.id for cell in together), words
     assert len({id(cell.policy) for cell in together}) <= 2 * 3 * 2, "parts are built once"
     assert {cell.score.seed for cell in together if cell.score_label == "random"} == {1, 2}  # type: ignore[attr-defined]
+
+
+def test_a_budget_in_bytes_is_that_of_the_model() -> None:
+    """A cell is named by what was asked for; a score that depends on the budget knows the tokens."""
+    words = ["policy=snapkv", "score=attn,compactor", "task.context_length=512"]
+    (plain, compactor), (plain_bytes, compactor_bytes) = (
+        cells_of([*words, "budget=64"]),
+        cells_of([*words, "budget=1MiB"]),
+    )
+    pairs = 2**20 // token_bytes(plain.model, "kv_heads")
+    assert (str(plain_bytes.budget), plain_bytes.budget.of(512)) == ("1MiB", pairs)
+    assert plain_bytes.description == plain.description | {"budget": "1MiB"}
+    assert compactor_bytes.score == replace(compactor.score, budget=str(pairs))  # type: ignore[call-arg]
+    (wide,) = cells_of(["policy=snapkv", "policy.layout=query_heads", "budget=1MiB"])
+    assert wide.budget.of(512) <= pairs
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["budget=1KiB"],
+            r"budget=1KiB keeps nothing: a token takes .* in all heads and layers of this model; allowed",
+        ),
+        (["budget=1MiB", "store=int4"], "store=int4 quantizes them: give a number of KV pairs or a fraction, or use"),
+        (["budget=99999999TiB"], r"budget=99999999TiB: allowed: .* below 2\^63"),
+        (["budget=600KB"], r"budget=600KB is not a number: allowed: .* bytes of a prompt's KV pairs \(600KiB, 2GiB\)"),
+    ],
+)
+def test_a_budget_in_bytes_that_cannot_be_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cells_of(["policy=snapkv", *words])
 
 
 def test_a_store_in_few_bits_is_told_by_the_label() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.eviction.budget import Fraction, Tokens, parse_budget
+from kvbench.eviction.budget import Bytes, Fraction, Tokens, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,20 @@ def test_an_integer_counts_pairs_and_a_dot_makes_a_share() -> None:
 def test_what_is_no_budget_is_refused_with_the_legal_set(literal: str | bool) -> None:
     with pytest.raises(ValueError, match=r"^budget=.*allowed|^budget=.*fraction of the prompt"):
         parse_budget(literal)
+
+
+def test_bytes_come_to_the_tokens_that_fit() -> None:
+    budget = parse_bytes(" 600KiB ")
+    assert budget is not None and budget == Bytes(614400, "600KiB")
+    tokens = budget.tokens(614400 // 75 + 1)
+    assert (tokens.pairs, str(tokens), tokens.counted) == (74, "600KiB", "600KiB (74 tokens)")
+    assert budget.tokens(614400).pairs == 1 and Tokens(74).counted == "74"
+    with pytest.raises(
+        ValueError, match=r"^budget=600KiB keeps nothing: a token takes 1\.17 MiB in all heads .*allowed"
+    ):
+        budget.tokens(2 * 614400)
+
+
+@pytest.mark.parametrize("literal", ["600", 600, 0.1, "600KB", "KiB", "-1KiB", "1e3KiB", "600kib", True, None])
+def test_what_is_not_in_bytes(literal: object) -> None:
+    assert parse_bytes(literal) is None

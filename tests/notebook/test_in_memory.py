@@ -95,6 +95,23 @@ def test_a_budget_that_cannot_be_does_not_lose_the_others(budget: list[float]) -
         library.evict(model, PROMPT, budget=budget[:1] * 2, **tight)
 
 
+@pytest.mark.parametrize("layout", ["kv_heads", "query_heads"])
+def test_a_budget_in_bytes_holds_the_tokens_that_fit(layout: str) -> None:
+    model, settings = tiny("llama"), {"policy.layout": layout, **TIGHT}
+    counted = library.evict(model, PROMPT, budget=20, **settings)
+    most = counted.cache_bytes
+    exact, less = library.evict(model, PROMPT, budget=[f"{most}B", f"{most - 1}B"], **settings)
+    assert exact.kept == counted.kept and (exact.budget, exact.cache_bytes) == (f"{most}B", most)
+    assert {length for lengths in less.kept.lengths for length in lengths} == {19}
+
+
+def test_bytes_count_the_layers_that_are_evicted_from() -> None:
+    model = tiny("gemma2")
+    counted, full = (library.evict(model, PROMPT, budget=number, **TIGHT).cache_bytes for number in (20, 30))
+    evicted = library.evict(model, PROMPT, budget=f"{2 * (full - counted)}B", **TIGHT)
+    assert set(evicted.kept.lengths) == {(20, 20)}
+
+
 def test_texts_have_line_ends() -> None:
     tokenizer, text = of_bytes(begin=True), "\n\nRepeat it, exactly."
     model = tiny("llama", vocab_size=len(tokenizer))

@@ -85,8 +85,11 @@ def test_what_a_row_says_of_its_life(cell, results) -> None:
     apart = cell(
         [1.0], budget="0.2", kept_tokens=20.0, kept_fraction=0.2, cache_bytes=600, layout="query_heads", **sizes
     )
+    in_bytes = [replace(row, policy="tova", cell="b" * 16, budget="3000B") for row in every]
     full = cell([1.0], "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, **sizes)
-    by_policy = {line.policy: line.footprint for line in footprints(results(full, every, apart), WARN)}
+    lines = footprints(results(full, every, in_bytes, apart), WARN)
+    by_policy = {line.policy: line.footprint for line in lines}
+    assert by_policy["tova"] == by_policy["rkv"]
     assert by_policy["rkv"] == pytest.approx(walked(Life(100, 100, 900, every=64, limit=300)))
     assert by_policy["snapkv"] == pytest.approx(walked(Life(100, 20, 900, copies=3)))
 

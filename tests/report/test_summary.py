@@ -72,8 +72,8 @@ def test_the_order_of_rows_changes_nothing(cell) -> None:
 
 
 def test_budgets_are_ordered_as_numbers() -> None:
-    budgets = ["1024", "0.4", "1e-2", "64", "0.05"]
-    assert sorted(budgets, key=budget_key) == ["1e-2", "0.05", "0.4", "64", "1024"]
+    budgets = ["1024", "2MiB", "0.4", "1e-2", "600KiB", "64", "0.05"]
+    assert sorted(budgets, key=budget_key) == ["1e-2", "0.05", "0.4", "64", "1024", "600KiB", "2MiB"]
 
 
 def test_the_frame_has_a_line_a_cell_and_missing_stays_missing(cell) -> None:

@@ -24,7 +24,7 @@ from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.paired import is_rate
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import size
+from kvbench.support.quantity import parse_size, size
 
 _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
@@ -148,7 +148,9 @@ def _life(row: Mapping[str, Any]) -> Life:
     later, copies = row["prompt_tokens"] - read + row["new_tokens"], 1
     if row["layout"] == "query_heads" and row["cache_bytes"] and row["full_cache_bytes"]:
         copies = max(1, round(row["cache_bytes"] / row["kept_fraction"] / row["full_cache_bytes"]))
-    is_number, budget, _ = budget_key(row["budget"])
+    is_number, budget, text = budget_key(row["budget"])
+    if parse_size(text) is not None:  # bytes, of which a token takes so many in all layers
+        budget = budget * read // (row["full_cache_bytes"] * copies) if row["full_cache_bytes"] else 0
     limit = budget if is_number and row["kept_fraction"] == 1 else 0
     steps = {name: int(tokens) for name, tokens in re.findall(r"(\w+)=(\d+)", row["schedule"] or "")}
     block, every = steps.get("prefill_block"), steps.get("decode_every")

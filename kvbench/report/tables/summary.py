@@ -17,6 +17,7 @@ from kvbench.report.columns import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.paired import NO_CONTEXT, is_rate, shown
 from kvbench.support.grouped import grouped
+from kvbench.support.quantity import parse_size
 
 Unit = Literal["questions", "contexts"]
 """What the mean of a cell is over: its questions, or their contexts, each with the mean of its questions (KVzip)."""
@@ -170,7 +171,9 @@ def sort_key(line: Summary) -> tuple:
 
 
 def budget_key(budget: str) -> tuple[bool, float, str]:
-    """Order of budgets: fractions by size, then numbers of tokens (first item: true) by size."""
+    """Order of budgets: fractions by size, then numbers of tokens or of bytes (first item: true) by size."""
+    if (in_bytes := parse_size(budget)) is not None:
+        return True, float(in_bytes), budget
     try:
         return not any(mark in budget for mark in ".eE"), float(budget), budget
     except ValueError:
