@@ -13,6 +13,8 @@ from typing import Any
 from kvbench.support import __version__
 
 __all__ = ["__version__"]
+IN_MEMORY = ("evict", "generate", "plot_kept")
+"""What is imported when it is used."""
 
 
 class _Run(ModuleType):
@@ -29,10 +31,14 @@ class _Kvbench(ModuleType):
         super().__setattr__(name, value)
 
 
+def __dir__() -> list[str]:
+    return sorted((*__all__, *IN_MEMORY, "run"))
+
+
 def __getattr__(name: str) -> Any:
     if name == "run":
         return import_module("kvbench.run")
-    if name in ("evict", "generate", "plot_kept"):
+    if name in IN_MEMORY:
         return getattr(import_module("kvbench.notebook.in_memory"), name)
     raise AttributeError(f"module 'kvbench' has no attribute {name!r}")
 

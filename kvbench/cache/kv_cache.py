@@ -15,6 +15,7 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Kept, Lengths, Rows
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural, size
 
 POSITION = torch.int32
 """The dtype of positions: four bytes per KV pair, enough for two billion tokens."""
@@ -264,6 +265,11 @@ class KVCache:
     num_tokens: int
     resumes: int | None = None
     recurrent: RecurrentState | None = None
+
+    def __repr__(self) -> str:
+        """Its sizes: a cache has millions of numbers."""
+        held = f"{plural(len(self.layers), 'layer')}, {self.pairs} KV pairs of {plural(self.num_tokens, 'token')}"
+        return f"KVCache({held}, {size([self.bytes_held])})"
 
     @property
     def position(self) -> int:

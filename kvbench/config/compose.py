@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from kvbench.config.given import given, is_given, item_of, node_of_given, usual_of
 from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
@@ -97,6 +98,12 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
     """
     if is_loose(target):
         return node_of(target)
+    if is_given(target):
+        if name not in items(group):
+            return usual_of(target)
+        if class_of(group, file_of(group, name)) is not type(given(target)):
+            whose = f"{group}={type(given(target)).__name__}(...)"
+            raise UserError(f"{whose} is named {name}, as another {group} of kvbench is: rename yours")
     item = _item(group, name)
     if item is None:
         raise UserError(f"unknown {group} {name}: {closest(name, items(group))}")
@@ -105,7 +112,9 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
 
 
 def _item(group: str, name: str) -> Item | None:
-    """The file of a name, which for a score may be a Python file."""
+    """The file of a name, which for a score may be a Python file; or an object that was given."""
+    if is_given(name):
+        return item_of(group, name)
     return loose_item(name) if group == "score" and is_loose(name) else items(group).get(name)
 
 
@@ -221,6 +230,8 @@ def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
     if is_loose(node["_target_"]):
         return class_in(node["_target_"])
+    if is_given(node["_target_"]):
+        return type(given(node["_target_"]))
     module, _, attribute = node["_target_"].rpartition(".")
     problem = "is not a dataclass: make it one; its fields are the settings"
     try:
@@ -308,7 +319,7 @@ def _merged(
     if not isinstance(node, dict):
         raise UserError(f"{whose}: {path} names no class: add _target_: package.module.Class")
     if at is None:
-        package = PACKAGE.search(path.read_text("utf-8"))
+        package = None if is_given(str(path)) else PACKAGE.search(path.read_text("utf-8"))
         if package and package[1] not in ("_global_", "_group_"):
             raise UserError(f"{whose}: {path}: # @package {package[1]}: allowed: _global_, _group_")
         at = "" if item is None or (package and package[1] == "_global_") else item.group
@@ -356,6 +367,9 @@ def content(item: Item) -> Any:
     """What the file of an item says of it. Raises UserError for one that is no YAML. Never change the result."""
     if is_loose(item.path.name):
         return node_of(str(item.path))
+    if is_given(word := str(item.path)):
+        scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
+        return scored | node_of_given(word)
     node = _read(item.path, str(item))
     if isinstance(node, dict) and item.name in (node.get(MEMBERS) or ()):
         return member_of(node, item.group, item.name).tree

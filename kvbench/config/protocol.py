@@ -7,6 +7,7 @@ from typing import Any
 
 from yaml import safe_load
 
+from kvbench.config.given import is_given
 from kvbench.support import paths
 
 
@@ -18,7 +19,9 @@ class Protocol:
     unless: Mapping[str, list[Any]]
 
     def over(self, policy: Mapping[str, Any]) -> dict[str, Any]:
-        """What the file of a policy says, with the shared value of all that the policy has."""
+        """What the file of a policy says, with the shared value of all that the policy has; an object is as it is."""
+        if is_given(policy["_target_"]):
+            return dict(policy)
         shared = {name: value for name, value in self.policy.items() if policy.get(name) not in self.unless[name]}
         return {**policy, **shared}
 

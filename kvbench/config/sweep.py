@@ -206,6 +206,7 @@ def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
     return any(
         override.key in ("policy", "score")
         and tree[override.key]["name"] not in {value.text for value in override.values}
+        and tree[override.key]["_target_"] not in {value.text for value in override.values}
         and (override.key == "policy" or "score" in tree["policy"]["takes"])
         for override in overrides
     )

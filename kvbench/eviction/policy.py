@@ -1,6 +1,6 @@
 """An eviction policy as data: observation window, pooling, protected tokens, and the division of the budget."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Any, ClassVar, Literal, get_args
 
@@ -151,6 +151,13 @@ class Policy:
         except ValueError as error:
             raise UserError(f"policy.phases.decode: {error}") from None
 
+    def __repr__(self) -> str:
+        """Its name, and the fields that differ from their defaults."""
+        values = ((part, getattr(self, part.name)) for part in fields(self)[1:])
+        return (
+            f"Policy({self.name!r}{''.join(f', {part.name}={now!r}' for part, now in values if now != _usual(part))})"
+        )
+
     def _check_choices(self) -> None:
         for name, allowed in ALLOWED.items():
             if getattr(self, name) not in allowed:
@@ -196,8 +203,8 @@ class Policy:
         """The policy of evictions while decoding."""
         if self.phases is None and self.window_skips == 0:
             return self
-        fields = {} if self.phases is None else vars(self.phases.decode)
-        changes = {name: value for name, value in fields.items() if value is not None}
+        phase = {} if self.phases is None else vars(self.phases.decode)
+        changes = {name: value for name, value in phase.items() if value is not None}
         return replace(self, phases=None, window_skips=0, **changes)
 
     @property
@@ -307,6 +314,11 @@ class Policy:
     def group_of(self, default: Group) -> Group:
         """The reduction over query heads; `default` is the score's."""
         return "none" if self.layout == "query_heads" else self.group or default
+
+
+def _usual(part: Field[Any]) -> Any:
+    """The default of a field."""
+    return part.default_factory() if callable(part.default_factory) else part.default
 
 
 def _listed(value: object) -> str:

@@ -10,7 +10,7 @@ model is as it was. `run` is `kvbench run`, with the rows as a pandas frame.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,14 +19,19 @@ from kvbench.cache.kv_cache import KVCache
 from kvbench.cache.quantized import PackedCache
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
-from kvbench.config.overrides import parse, written
+from kvbench.config.overrides import parse
 from kvbench.config.sweep import plan_sweep
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, text_config
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
+from kvbench.notebook.prompts import Prompts, task_words
+from kvbench.notebook.words import lists_several, words_of
 from kvbench.records import COLUMNS, KeptSets
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
 from kvbench.run.memory import bytes_of_token
@@ -37,6 +42,9 @@ from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.work.sweep import logger_of, make, rows_of
 
+Item = TypeVar("Item")
+Named = str | Item | Sequence[str | Item]
+"""What has a name on the command line: its name, an object, or a list of them."""
 Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
 ROOTS = ("policy", "score", "budget", "schedule", "store", "seed")
@@ -96,8 +104,8 @@ def evict(
     ids: Ids,
     tokenizer: Any = None,
     *,
-    policy: str | Sequence[str] = "snapkv",
-    score: str | Sequence[str] | None = None,
+    policy: "Named[Policy | Eviction]" = "snapkv",
+    score: "Named[Score] | None" = None,
     budget: Any = 0.1,
     **settings: Any,
 ) -> Any:
@@ -124,8 +132,8 @@ def generate(
     *,
     question: Ids | None = None,
     max_new_tokens: int = 64,
-    policy: str | Sequence[str] = "snapkv",
-    score: str | Sequence[str] | None = None,
+    policy: "Named[Policy | Eviction]" = "snapkv",
+    score: "Named[Score] | None" = None,
     budget: Any = 0.1,
     **settings: Any,
 ) -> Any:
@@ -163,15 +171,18 @@ def generate(
     return _listed(results, cells, several)
 
 
-def run(*words: str, **settings: Any) -> Any:
+def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
     """Make what is missing of a sweep in this process, and return all of its rows, one per cell and sample.
 
-    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`.
+    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`;
+    policies and scores may be objects. data: prompts with answers, or the name of a task.
+
     Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
     """
     import pandas
 
     arguments = [*words, *words_of(settings)]
+    arguments += [] if data is None else task_words(data, arguments)
     logger, sweep = logger_of(arguments), plan_sweep(arguments, lambda text: None, quiet=True)
     if sweep.launcher.name != "none":
         raise UserError(
@@ -199,15 +210,6 @@ def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
         return kept_figure([Panel(name, (cell.kept,)) for name, cell in zip(names, cells, strict=True)], heading)
 
 
-def words_of(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as words of the command line; None is left out."""
-    return [
-        f"{name}={','.join(map(written, value)) if isinstance(value, (list, tuple)) else written(value)}"
-        for name, value in settings.items()
-        if value is not None
-    ]
-
-
 def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:
     """The distinct cells that settings ask for, and whether they list several values."""
     overrides = parse(words_of(settings))
@@ -216,7 +218,7 @@ def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:
             raise UserError(f"{override.text}: not for a model in memory; allowed: settings of {', '.join(ROOTS)}")
     built = Cells(lambda spec, layout: bytes_of_token(model.config, model.dtype, layout))
     cells = list({repr(cell): cell for cell in map(built.cell, combinations(overrides))}.values())
-    return cells, len(cells) > 1 or any(isinstance(value, (list, tuple)) for value in settings.values())
+    return cells, len(cells) > 1 or lists_several(settings)
 
 
 def _refused(cells: Sequence[Cell]) -> dict[Cell, Any]:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kvbench.support import __version__, paths
+from kvbench.support.class_code import class_sha256
 from kvbench.support.errors import UserError
 from kvbench.support.members import member_names
 
@@ -128,7 +129,8 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
     """The third-party packages that define the class of a component or of one in its fields, with hash and version.
 
     The version is that of the plugin that owns the package, blank for code that is installed in another way. `sha256`
-    covers all Python files of the package, so that editing a score between two runs changes it.
+    covers all Python files of the package, so that editing a score between two runs changes it; of a class that was
+    typed into a notebook, its own code.
     """
     packages = {}
     for component in parts_of(part):
@@ -137,7 +139,11 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
             module = sys.modules[package]
             version = next((str(source) for source in sources()[1:] if source.package.partition(".")[0] == package), "")
             name = Path(str(module.__file__)).name if package.startswith(LOOSE) else package
-            packages[name] = {"plugin": version, "sha256": _code(module)}
+            if not getattr(module, "__file__", None) and not getattr(module, "__path__", None):
+                name, code = type(component).__qualname__, class_sha256(type(component))  # typed into a notebook
+            else:
+                code = _code(module)
+            packages[name] = {"plugin": version, "sha256": code}
     return packages
 
 

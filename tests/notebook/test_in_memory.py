@@ -1,16 +1,24 @@
 """A model in memory: its own answers with the whole cache, those of a run with a smaller one, itself afterwards."""
 
+import re
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import kvbench
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.keys import KeyNorm
+from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.records import read_kept, read_rows
 from kvbench.support.paths import assets
@@ -228,3 +236,94 @@ def test_importing_is_light_and_run_stays_a_package() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="'kvbench' has no attribute 'nothing'"):
         _ = library.nothing
+
+
+@dataclass(frozen=True)
+class Age(Score):
+    """The newest or the oldest, as a user would write it."""
+
+    sign: float = 1.0
+    name: str = "age"
+    signed = True
+
+    def __call__(self, layer: Any, rows: Any, reduce: Any) -> Any:
+        return self.sign * layer.positions.view(layer.cache_heads, -1).float()
+
+
+MINE = Policy("mine", window=8, recent=8)
+
+
+def test_objects_are_taken_where_names_are() -> None:
+    """What an object keeps is what its eviction keeps; one that kvbench has too is the same cell."""
+    model, pool = tiny("llama"), replace(MINE, sink=4)
+    settings: dict[str, Any] = {"policy": [MINE, pool], "score": [Age(), Age(-2.0), "key_norm", KeyNorm()]}
+    results = library.evict(model, PROMPT, budget=Tokens(20), **settings)
+    assert [(result.policy, result.score) for result in results] == [
+        (policy, score)
+        for policy in ("mine window=8 recent=8", "mine window=8 sink=4 recent=8")
+        for score in ("age", "age sign=-2.0", "key_norm")
+    ]
+    assert results[0].kept.positions(0, 0) == list(range(41, 61))
+    assert results[1].kept.positions(0, 0) == [*range(12), *range(53, 61)]
+    alone = library.evict(model, PROMPT, policy=Eviction(MINE, Age(-2.0), Tokens(20)))
+    assert alone.kept == results[1].kept
+    assert library.evict(model, PROMPT, policy=MINE, score=Age(), budget=20, **{"score.sign": -2}).kept == alone.kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"score": Age}, r"^score=Age is a class: give an object of it, score=Age\(\)$"),
+        ({"score": object()}, r"^score=object\(\.\.\.\): allowed: a text, a number, an object of Score, or a list"),
+        ({"score": Age(name="attn")}, r"is named attn, as another score of kvbench is: rename yours$"),
+        ({"score": Age(name=" ")}, r"^score=Age\(\.\.\.\) has name=' ': allowed: a text"),
+        ({"budget": PROMPT}, r"^budget=Tensor\(\.\.\.\): allowed: a text, a number, or a list of these$"),
+        ({"policy": Age()}, r"^policy=Age\(\.\.\.\): allowed: a text, a number, an object of Policy"),
+    ],
+)
+def test_errors_are_about_what_was_given(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        library.evict(tiny("llama"), PROMPT, **settings)
+    assert "override" not in str(raised.value)
+
+
+def test_a_run_takes_objects_prompts_and_bytes(tmp_path: Path) -> None:
+    prompts = [("The sky is blue. " * 20 + "The sky is", "blue"), ("Grass is green. " * 20 + "Grass is", ["green"])]
+    words, settings = ["task.max_new_tokens=2", "reference=none"], {"results.dir": tmp_path, "policy": MINE}
+    frame = library.run(*words, data=prompts, score=[Age(), "attn"], budget=["500KiB"], **settings)
+    assert sorted(zip(frame["policy"], frame["score"], frame["budget"], strict=True)) == [
+        ("mine window=8 recent=8", score, "500KiB") for score in ("age", "age", "attn", "attn")
+    ]
+    table = pandas.DataFrame([{"context": text, "question": None, "answers": answer} for text, answer in prompts])
+    again = library.run(*words, data=table, score=[Age(), "attn"], budget="500KiB", **settings)
+    assert again["decode_seconds"].tolist() == frame["decode_seconds"].tolist(), "the same prompts are the same cells"
+    assert len(list((tmp_path / "data").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (["Who?"], r"^data\[0\] is a str without an answer; allowed: a pair \(prompt, answer\)"),
+        ([("Who?", "Anna"), ("Who?", 3)], r"^data\[1\] has answers=3: a text or a list of texts"),
+        ([{"prompt": "Who?", "answers": ["Anna"]}], r"^data\[0\] has 'prompt'; allowed"),
+        ([("", "Anna")], r"^data\[0\] has context='': a text"),
+        ([], "^data holds no prompts"),
+        ({"context": "Who?"}, "^data=dict: allowed: the name of a task, a list of prompts, or a DataFrame$"),
+    ],
+)
+def test_prompts_that_cannot_be_read(data: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        library.run(data=data, **{"results.dir": tmp_path})
+    with pytest.raises(ValueError, match="both say what is read"):
+        library.run("task=ruler/niah_single_1", data=data)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_public_names_are_listed() -> None:
+    assert dir(library) == ["__version__", "evict", "generate", "plot_kept", "run"]
+
+
+def test_objects_are_shown_by_what_they_are() -> None:
+    assert repr(MINE) == "Policy('mine', window=8, recent=8)" and eval(repr(MINE)) == MINE
+    cache = library.evict(tiny("llama"), PROMPT, policy=MINE, score=Age(), budget=20).cache
+    assert re.fullmatch(r"KVCache\(4 layers, 160 KV pairs of 61 tokens, [\d.]+ KiB\)", repr(cache)), cache

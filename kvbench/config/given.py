@@ -1,0 +1,85 @@
+"""Scores and policies that are Python objects: a word names each of them, as other words name files of `conf`.
+
+The fields of an object are its settings. Its class is where it is: in a module, a file, or a cell of a notebook.
+"""
+
+import re
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from kvbench.support.errors import UserError
+from kvbench.support.plugins import Item, Source
+
+MARK = "@"
+"""What ends the name of an object in its word; a number follows, since several objects can have one name."""
+CLASSES = {"score": "kvbench.eviction.scores.score.Score", "policy": "kvbench.eviction.policy.Policy"}
+"""What an object of a group derives from, by name: importing it would import torch with the settings."""
+OPEN = "???"
+
+_objects: dict[str, Any] = {}
+
+
+def is_kind(group: str, kind: type) -> bool:
+    """Whether a class is one of a group."""
+    return CLASSES.get(group) in {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+
+
+def is_object(group: str, value: Any) -> bool:
+    """Whether a value is an object of a group rather than a name."""
+    return is_kind(group, type(value))
+
+
+def word_of(group: str, given: Any) -> str:
+    """The word that names an object, the same for equal ones. Raises UserError for a class whose objects its fields do
+    not tell apart, and for one without a name.
+    """
+    name, kind = getattr(given, "name", None), type(given)
+    if not is_dataclass(given) or kind.__hash__ is None:
+        raise UserError(f"{group}={kind.__name__}(...): make the class a @dataclass(frozen=True)")
+    if not isinstance(name, str) or not name.strip():
+        raise UserError(f"{group}={kind.__name__}(...) has name={name!r}: allowed: a text, which rows and tables show")
+    for word, known in _objects.items():
+        if type(known) is kind and known == given:
+            return word
+    word = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}{MARK}{len(_objects)}"
+    _objects[word] = given
+    return word
+
+
+def is_given(word: str) -> bool:
+    """Whether a word names an object."""
+    return word in _objects
+
+
+def given(word: str) -> Any:
+    """The object that a word names."""
+    return _objects[word]
+
+
+def item_of(group: str, word: str) -> Item | None:
+    """The object as an item of its group; None in another group."""
+    known = _objects[word]
+    return Item(group, known.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, known) else None
+
+
+def node_of_given(word: str) -> dict[str, Any]:
+    """What the YAML file of the object would say."""
+    known = _objects[word]
+    values = {field.name: getattr(known, field.name) for field in fields(known) if field.init}
+    return _node(word, values)
+
+
+def usual_of(word: str) -> dict[str, Any]:
+    """What its settings are by default; `OPEN` for those without."""
+    values: dict[str, Any] = {}
+    for field in fields(_objects[word]):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if field.init:
+            values[field.name] = OPEN if default is MISSING else default
+    return _node(word, values | {"name": _objects[word].name})
+
+
+def _node(word: str, values: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore[arg-type]
+    return {"_target_": word, **{key: list(value) if key == "takes" else value for key, value in plain.items()}}
