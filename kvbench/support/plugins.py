@@ -139,7 +139,7 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
             module = sys.modules[package]
             version = next((str(source) for source in sources()[1:] if source.package.partition(".")[0] == package), "")
             name = Path(str(module.__file__)).name if package.startswith(LOOSE) else package
-            if not getattr(module, "__file__", None) and not getattr(module, "__path__", None):
+            if not getattr(module, "__path__", ()) and not Path(getattr(module, "__file__", None) or "").is_file():
                 name, code = type(component).__qualname__, class_sha256(type(component))  # typed into a notebook
             else:
                 code = _code(module)
