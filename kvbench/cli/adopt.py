@@ -18,7 +18,7 @@ def declare(parser: Parser) -> None:
 task=ruler/niah_single_1 task.context_length=4096
   kvbench adopt results/ruler__4096__snapkv__0.90 model.path=ID task=ruler_published/niah_single_1
 
-A file holds lines of kvbench prompts with an `answer` each, or samples of lm-eval (--log_samples). A folder is one of \
+A file holds lines of kvbench prompts with an `answer` each, or samples of lm-eval. A folder is one of \
 kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name others. Prompts are \
 built again and found by hash; those of kvpress by question and right answers. What was kept is unknown unless --kept \
 or the lines (kept_fraction) say it. Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.

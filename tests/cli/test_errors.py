@@ -159,8 +159,8 @@ BAD = {
     "true part": (["policy.window={part:true,of:budget}"], 2, "policy.window.part=true: allowed: a number"),
     "true launcher": (["launcher=local", "launcher.processes=true"], 2, "launcher.processes=true: allowed: a number"),
     "data number": (["data=5"], 2, "data=5: allowed: data.root=FOLDER"),
-    "data list": (["data.root=[a]"], 2, "data={root:[a]}: allowed: data.root=FOLDER"),
-    "data parameter": (["data={rot:a}"], 2, "data={root:null,rot:a}: allowed: data.root=FOLDER"),
+    "data list": (["data.root=[a]"], 2, "data={root:[a],verify:true}: allowed: data.root=FOLDER"),
+    "data parameter": (["data={rot:a}"], 2, "data={root:null,verify:true,rot:a}: allowed: data.root=FOLDER"),
     "revision": (
         ["model.revision=abc"],
         2,

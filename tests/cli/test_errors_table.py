@@ -18,7 +18,7 @@ from tests.cli.test_comparing import folder, rows
 DUO = "plan policy=duo_attention budget=0.5"
 TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     # names
-    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: cancel, ")),
+    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: adopt, cancel, ")),
     "command of others": ("evaluate", 2, ("unknown command evaluate: write kvbench run",)),
     "list of others": ("list presses", 2, ("cannot list presses: kvbench list policies",)),
     "list": ("list polices", 2, ("cannot list polices", "did you mean policies?")),
@@ -78,10 +78,13 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "setting of data": ("data pull pg19 data.rot=x", 2, ("'data.rot=x'", "data.root=FOLDER")),
     "flag of data": ("data verify --replace", 2, ("unknown flag --replace", "allowed: --help")),
     "paper item": ("paper obcache/table11", 2, ("obcache/table11", "did you mean obcache/table1?", " more")),
+    "pack": ("pack --results nowhere", 3, ("results folder 'nowhere' does not exist", "run `kvbench run`")),
+    "flag of prompts": ("prompts --nothing", 2, ("unknown flag --nothing", "allowed: --help, --out")),
+    "answers": ("adopt nowhere task=ruler/vt model.path=x", 3, ("nowhere: no such file or folder", "JSON lines")),
     "paper format": (
         "paper obcache/table1 --format pdf",
         2,
-        ("--format pdf", "allowed: csv, html, latex, markdown, text"),
+        ("--format pdf", "allowed: csv, html, json, latex, markdown, text"),
     ),
     "paper setting": ("paper obcache/table1 polcy=3", 2, ("unknown setting polcy", "did you mean policy?")),
     "paper launcher": ("paper lava/table14 --smoke launcher=local", 2, ("launcher=local", "measured by a probe")),

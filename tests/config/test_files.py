@@ -130,7 +130,9 @@ def test_defaults_are_those_the_design_fixes() -> None:
         assert (policy.window, policy.recent, policy.heads.kind == "uniform") == (32, 32, name == "lava_no_head")
 
 
-OF_THE_HUB = [name for name in options("model") if "/" not in name and name not in ("hf", "reference", "smollm2")]
+OF_THE_HUB = [
+    name for name in options("model") if "/" not in name and name not in ("hf", "reference", "smollm2", "endpoint")
+]
 LENGTHS = {
     "llama3-8b-instruct": 8192,  # LAVa, section 5.1: 8k
     "qwen2.5-14b-instruct": 32768,  # 32k

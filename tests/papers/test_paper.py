@@ -54,7 +54,7 @@ def test_an_item_without_columns_has_latex_too(capsys):
     [
         (["obcache/tabel1"], "did you mean obcache/table1?"),
         (["obcache/table1", "task.smaples=2"], "unknown setting task.smaples"),
-        (["obcache/table1", "--format", "pdf"], "allowed: csv, html, latex"),
+        (["obcache/table1", "--format", "pdf"], "allowed: csv, html, json, latex"),
         (["obcache/table1", "--plan", "--published"], "not allowed with"),
         (["obcache/table1", "--plot", "x.png"], "is a table"),
         (["list", "policy=h2o"], "takes no settings"),

@@ -92,7 +92,7 @@ def test_vcsum_stands_before_multinews(number: int) -> None:
 
 
 def test_tables_of_words_have_the_printed_columns_and_names() -> None:
-    assert [line.labels for line in table("caote/table1").lines][-1] == ("X + CAOTE",)
+    assert [line.labels for line in table("caote/table1").lines][-1] == ("X+CAOTE",)
     for name, methods in (("lava/table1", 4), ("lava/table4", 9)):
         shown = table(name)
         assert [head[0] for head in shown.heads][2:] == ["Scoring Function", "Loss"] and len(shown.lines) == methods

@@ -36,7 +36,7 @@ Shape = tuple[int, int]
 
 def write_latex(report: Report, out: TextIO) -> None:
     """Write the tables of a report, one below the other; its other texts are comments."""
-    comments = [[*filter(None, (report.title, *report.head))], report.notes]
+    comments = [[*filter(None, (*report.warnings, report.title, *report.head))], report.notes]
     head, notes = ("\n".join(f"% {escaped(text)}" for text in texts) for texts in comments)
     out.write("\n\n".join(filter(None, (head, *map(latex_text, report.tables), notes))) + "\n")
 

@@ -97,12 +97,13 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A page: a title, lines below it, tables, notes below them; and the same for programs.
+    """A page: warnings, a title, lines below it, tables, notes below them; and the same for programs.
 
     ``records``: one for each line of CSV, and of JSON where there is no ``tree``; ``columns``: of CSV, by default all
     names. ``width``: columns of the tables' text that goes to no terminal; None: as many as they need.
     """
 
+    warnings: tuple[str, ...] = ()
     title: str = ""
     head: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()

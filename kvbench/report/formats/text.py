@@ -37,7 +37,7 @@ def write_text(report: Report, out: TextIO, width: int | None = None) -> None:
     console = plain_console(out)
     width = width or width_of(console) or report.width
     parts: list[list[Spans]] = []
-    if head := [*filter(None, (report.title, *report.head))]:
+    if head := [*filter(None, (*report.warnings, report.title, *report.head))]:
         parts.append([line for text in head for line in folded(text, width)])
     if report.tables:
         parts.append(_apart(table_lines(table, width) for table in report.tables))

@@ -142,14 +142,14 @@ def print_table(
     tables = tuple(means_table(block, describe, marks, view.against or "") for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
-    emit(Report(head=_warnings(measured, describe), tables=tables, width=WIDTH), format, out)
+    emit(Report(warnings=_warnings(measured, describe), tables=tables, width=WIDTH), format, out)
 
 
 def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) -> None:
     """Write the text table of rows that were read from `folder` already."""
     cells, describe = summaries(rows), describer(folder)
     tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
-    emit(Report(head=_warnings(cells, describe), tables=tables, width=WIDTH), "text", out)
+    emit(Report(warnings=_warnings(cells, describe), tables=tables, width=WIDTH), "text", out)
 
 
 def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
