@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import warner
+from kvbench.cli.terminal import print_commands, warner
 from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def main(flags: argparse.Namespace) -> int:
     else:
         print(getattr(gate_formats, flags.format)(gate), end="")
     if flags.github:
-        print("\n".join(gate_formats.annotations(gate)))
+        print_commands(gate_formats.annotations(gate))
     sys.stdout.flush()
     return Exit.OK if gate.is_accepted else Exit.GATE
 

@@ -205,12 +205,15 @@ def _explained(group: str, described: Description) -> Description:
     if group not in BY_FIELDS:
         return described
     (tree,) = combinations(parse([f"{group}={described.name}"]))
-    texts = meanings(class_of(group, tree[group]))
+    parts = dict.fromkeys(setting.key.partition(".")[0] for setting in described.settings)
+    nodes = {name: node for name in parts if isinstance(node := tree.get(name), dict) and "_target_" in node}
+    texts = {
+        f"{name}.{key}": text for name, node in nodes.items() for key, text in meanings(class_of(name, node)).items()
+    }
     return replace(
         described,
         settings=tuple(
-            replace(setting, comment=setting.comment or texts.get(setting.key.removeprefix(f"{group}."), ""))
-            for setting in described.settings
+            replace(setting, comment=setting.comment or texts.get(setting.key, "")) for setting in described.settings
         ),
     )
 

@@ -14,7 +14,6 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warn
 from kvbench.records import Process, ResultsFolder, lease_owners, read_processes
 from kvbench.records.lines import TORN
-from kvbench.report.rows import recorded, within
 from kvbench.run.launch.slurm import Job, queue, read_jobs
 from kvbench.support.errors import MissingFile
 
@@ -118,6 +117,8 @@ def _counts(parts: Mapping[str, int]) -> str:
 
 def status(folder: ResultsFolder) -> Status:
     """The status of a folder; damaged rows are warned of. Raises MissingFile without results, UserError if damaged."""
+    from kvbench.report.rows import recorded, within
+
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
         raise MissingFile(f"no results in {folder.path}: name a folder of kvbench run with --results DIR")
     requested = folder.read_requested()

@@ -36,12 +36,12 @@ class Inert:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._line_is_blank = stream, True
+        self.stream, self._line_is_blank = stream, True
 
     def write(self, text: str) -> int:
         """Write a text; returns its length, without what was added."""
         before = "" if self._line_is_blank else "."
-        self._stream.write(_COMMAND.sub(r"\1'\2", before + text)[len(before) :])
+        self.stream.write(_COMMAND.sub(r"\1'\2", before + text)[len(before) :])
         *whole, line = re.split("[\r\n]", text)
         self._line_is_blank = not line.strip() and (bool(whole) or self._line_is_blank)
         return len(text)
@@ -52,7 +52,7 @@ class Inert:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
 
 
 @contextmanager
@@ -65,6 +65,12 @@ def inert() -> Iterator[None]:
         yield
     finally:
         sys.stdout = stream
+
+
+def print_commands(lines: Iterable[str]) -> None:
+    """Print lines that GitHub Actions is to take for commands."""
+    stream = sys.stdout
+    print(*lines, sep="\n", file=stream.stream if isinstance(stream, Inert) else stream)
 
 
 def forgive(*streams: TextIO | None) -> None:

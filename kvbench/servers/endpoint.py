@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
 from kvbench.run.code import Code, served_code
 from kvbench.run.plan import Cell, Description, canonical, describe_task
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.setting import Means, Range, check_ranges
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
@@ -25,7 +26,6 @@ Api = Literal["auto", "ids", "text", "chat"]
 """What is sent: token ids or a text to `/completions`, or turns to `/chat/completions`; auto: the first that works."""
 FULL = "full"
 """The method of a server that evicts nothing."""
-MOST_TOGETHER, MOST_SECONDS, MOST_RETRIES = 1024, 86_400.0, 100
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -34,6 +34,9 @@ class ServedModel(ModelSpec):
     """A model of which only the tokenizer is read here: `path` is a folder with `tokenizer.json`, or a hub id."""
 
     name: str = "endpoint"
+    path: Annotated[str | None, Means("a folder with the model's tokenizer.json, or a name on the hub")] = None
+    revision: Annotated[str | None, Means("of a tokenizer of the hub: a commit or a tag")] = None
+    max_length: Annotated[int | None, Means("tokens of prompt and answer; null: no limit but the server's")] = None
 
     def folder(self) -> Path:
         """The folder of the tokenizer. Raises MissingFile where there is none."""
@@ -74,28 +77,30 @@ def _fetched(hub_id: str, revision: str | None) -> Path:
 class Endpoint:
     """How a server is asked, and the labels of its rows.
 
-    url: of the API, up to `/v1`. model: its name there; None: `model.path`. method, budget: how it was started, the
-    columns `policy` and `budget`. server: names it in the identity of cells, so that it may move; None: its url does.
-    flags: how it was started, in words, for the record. body: fields of every request besides ours. key: the
-    environment variable that holds the key; its value is never written. concurrency: requests at a time. timeout:
-    seconds that a request may take. retries: after a fault that may pass.
-
     Raises UserError for values outside the allowed set.
     """
 
-    url: str
-    method: str
+    url: Annotated[str, Means("of the API, such as http://127.0.0.1:8000/v1")]
+    method: Annotated[str, Means("how the server evicts, such as snapkv, or full: the column policy")]
     name: str = "endpoint"
-    model: str | None = None
-    budget: str | None = None
-    server: str | None = None
-    flags: str = ""
-    api: Api = "auto"
-    body: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
-    concurrency: int = 8
-    timeout: float = 600.0
-    retries: int = 5
+    model: Annotated[str | None, Means("its name on the server; null: model.path")] = None
+    budget: Annotated[
+        str | None, Means("what the server keeps, as it was started: the column budget; null with endpoint.method=full")
+    ] = None
+    server: Annotated[str | None, Means("names the server in cells, so that it may move; null: its url does")] = None
+    flags: Annotated[str, Means("how the server was started, in words, for the record")] = ""
+    api: Annotated[Api, Means("ids or text (completions), chat (its own template); auto: the first that works")] = (
+        "auto"
+    )
+    body: Annotated[
+        Mapping[str, Any], Means("fields of every request that this server needs, such as {kv_budget:1024}")
+    ] = field(default_factory=dict)
+    key: Annotated[
+        str | None, Means("the environment variable that holds the key, such as OPENAI_API_KEY; null: no key is sent")
+    ] = None
+    concurrency: Annotated[int, Means("requests at a time, and prompts of a job"), Range(1, 1024)] = 8
+    timeout: Annotated[float, Means("seconds that a request may take"), Range(1, 86_400)] = 600.0
+    retries: Annotated[int, Means("of a request after a fault that may pass"), Range(0, 100)] = 5
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -113,10 +118,7 @@ class Endpoint:
         if (self.method == FULL) == (self.budget is not None):
             fix = "leave the budget out" if self.method == FULL else "add the budget that the server was started with"
             raise UserError(f"endpoint.method={self.method} endpoint.budget={_written(self.budget)}: {fix}")
-        for name, most in (("concurrency", MOST_TOGETHER), ("timeout", MOST_SECONDS), ("retries", MOST_RETRIES)):
-            least = 0 if name == "retries" else 1
-            if not least <= getattr(self, name) <= most:
-                raise UserError(f"endpoint.{name}={getattr(self, name)}: allowed: {least} to {most:g}")
+        check_ranges(self, "endpoint")
         if ours := {"model", "prompt", "messages", "max_tokens", "stream"} & set(self.body):
             raise UserError(f"endpoint.body names {', '.join(sorted(ours))}, which kvbench sends itself: leave it out")
 

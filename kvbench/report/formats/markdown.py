@@ -17,7 +17,7 @@ def escaped(text: str) -> str:
 
 
 def write_markdown(report: Report, out: TextIO) -> None:
-    """Write a report: warnings as quotes, the title as a heading, the lines below it in italics, the notes as a list."""
+    """Write a report: warnings as quotes, the title as a heading, lines below it in italics, the notes as a list."""
     lines = [line for text in report.warnings for line in (f"> {escaped(text)}", "")]
     lines += [f"# {escaped(report.title)}", ""] if report.title else []
     lines += [line for text in report.head for line in (f"*{escaped(text)}*", "")]
