@@ -126,14 +126,16 @@ def _work(
 ) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
     from kvbench.cli.progress import progress
-    from kvbench.records import ResultsFolder, read_rows
+    from kvbench.records import ResultsFolder
+    from kvbench.report.rows import recorded
     from kvbench.run.claims import Sharing
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
-    from kvbench.run.stale import settled
+    from kvbench.run.stale import SETTLED, settled
 
     folder = ResultsFolder(results)
-    planned = plan(cells, settled(read_rows(folder), cells, folder, False, stale, print) | left_out)
+    rows = recorded(folder, SETTLED, print, {cell.id for cell in cells})
+    planned = plan(cells, settled(rows, cells, folder, False, stale, print) | left_out)
     with progress(planned) as shown:
         sys.exit(4 if run(in_rounds(planned), folder, shown, kept, Sharing()).errors else 0)
 
