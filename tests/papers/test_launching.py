@@ -57,6 +57,7 @@ def test_settings_and_launcher_are_in_the_commands(capsys):
     assert {"model=reference", "task=ruler/niah_single_2", "budget=80"} <= {*line}
 
 
+@pytest.mark.slow
 def test_local_processes_make_the_rows_and_the_page_is_rendered(tmp_path, capsys):
     words = [*WORDS, f"results.dir={tmp_path}", "launcher=local", "launcher.processes=2"]
     assert main(["paper", "obcache/table1", *words]) == 0

@@ -47,6 +47,7 @@ def test_a_grown_model_answers_as_before(modules: SimpleNamespace) -> None:
         grown_to(modules, hidden=32)
 
 
+@pytest.mark.slow
 def test_a_layer_that_begins_as_suppression_takes_named_values_away(
     modules: SimpleNamespace, source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,10 +44,12 @@ class Slowed(Attention):
         return super().__call__(layer, rows, reduce)
 """
 """Attention that sleeps in the tasks of a job, so that their time does not depend on how fast the machine is."""
-SAMPLES = 60
-"""Two policies, five layers: tasks sleep for 180 seconds in all, and three of them meet the limit of a minute, of which
-they are warned after 20 to 50 seconds."""
+SAMPLES = 40
+"""Two policies, five layers: tasks sleep for 120 seconds in all and need ten to start, and three of them meet the limit
+of a minute, of which they are warned after 20 to 50 seconds."""
 PATIENCE_SECONDS = 420
+PAUSE_SECONDS = 3
+"""Between two looks: each may start a process, which takes time from the tasks that it waits for."""
 
 
 def kvbench(*arguments: str, cwd: Path, allowed: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
@@ -67,7 +69,7 @@ def until(what: Callable[[], Any], folder: Path) -> Any:
     while time.monotonic() < end:
         if value := what():
             return value
-        time.sleep(1)
+        time.sleep(PAUSE_SECONDS)
     logs = "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted((folder / "logs").glob("*log*")))
     pytest.fail(f"after {PATIENCE_SECONDS} s: {status(folder)}\n{logs}")
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -50,7 +51,7 @@ def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Downl
                 try:
                     process.wait(SECONDS_BETWEEN_LOOKS)
                 except subprocess.TimeoutExpired:
-                    size = max((path.stat().st_size for path in _files(folder)), default=0)
+                    size = _largest(folder)
                     watcher.advance(max(0, size - seen))
                     seen = max(seen, size)
         finally:
@@ -64,6 +65,11 @@ def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Downl
         raise Unobtained(f"pip could not download {download.package}=={download.revision}: {reason}")
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files in a folder that another process writes."""
-    return [path for path in folder.rglob("*") if path.is_file()]
+def _largest(folder: Path) -> int:
+    """Bytes of the largest file in a folder that another process writes, and takes files and folders away from."""
+    largest = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                largest = max(largest, os.lstat(os.path.join(parent, name)).st_size)
+    return largest

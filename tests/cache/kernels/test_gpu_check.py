@@ -43,6 +43,7 @@ def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_it_needs_nothing_but_torch_triton_transformers_and_numpy(tmp_path: Path) -> None:
     done = gpu_check("--interpret", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]

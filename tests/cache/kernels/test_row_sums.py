@@ -10,8 +10,7 @@ from kvbench.cache.kernels.row_sums import MERGES, ROW_TERMS, row_sums
 SCALING, HEAD_DIM = 0.4, 24
 
 
-@pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.parametrize("softcap", [None, 5.0])
+@pytest.mark.parametrize(("group", "softcap"), [(1, None), (1, 5.0), (3, 5.0)])
 def test_segments_of_every_sum(group: int, softcap: float | None) -> None:
     """Some hold one pair, which then has all the weight; a head counts on what is there where it adds up."""
     merges = [merge for merge in MERGES if (merge == "none") == (group == 1)]
