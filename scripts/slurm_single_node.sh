@@ -69,7 +69,7 @@ OverTimeLimit=0
 MinJobAge=600
 GresTypes=bench
 NodeName=$(hostname -s) NodeAddr=127.0.0.1 CPUs=$processors Gres=bench:2 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:2 State=UP
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=FORCE:4 State=UP
 END
 }
 

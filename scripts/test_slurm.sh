@@ -18,8 +18,7 @@ if ! command -v slurmctld > /dev/null && ! command -v apt-get > /dev/null; then
 fi
 chmod 755 "$folder"
 trap 'scripts/slurm_single_node.sh stop "$folder"; rm -rf "$folder"' EXIT
-# Tasks of two tests at a time: more of them than there are processors.
-if ! KVBENCH_SLURM_PROCESSORS=4 scripts/slurm_single_node.sh start "$folder"; then
+if ! scripts/slurm_single_node.sh start "$folder"; then
   echo "test-slurm: not run: SLURM could not be installed or started" >&2
   exit 77
 fi
