@@ -144,7 +144,12 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
     that does not exist has no rows. Damaged rows are left out and go to ``warn``.
     `kvbench.report.rows.load_table` reads the same rows as columns, much faster.
     """
-    recorded: dict[tuple[str, int], list[Row]] = {}
+    return [row for _, row in rows_and_files(folder, warn)]
+
+
+def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str, Row]]:
+    """The rows of `read_rows`, each after the name of its file, without ``.jsonl``."""
+    recorded: dict[tuple[str, int], list[tuple[str, Row]]] = {}
     results, damage = ResultsFolder(folder), Damage()
 
     @cache
@@ -160,9 +165,9 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
             if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):
                 damage.add(path, number, reason)
             else:
-                recorded.setdefault((row.cell, row.sample), []).append(row)
+                recorded.setdefault((row.cell, row.sample), []).append((path.stem, row))
     damage.tell(warn)
-    return [rows[which_counts([(row.error is not None, row.code) for row in rows])] for rows in recorded.values()]
+    return [rows[which_counts([(row.error is not None, row.code) for _, row in rows])] for rows in recorded.values()]
 
 
 def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:

@@ -23,7 +23,6 @@ from typing import ClassVar, Literal, Self, TypeVar
 from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, crc32_of, of_json, read_lines
 from kvbench.records.row import LARGEST_NUMBER, has_checksum, with_checksum
-from kvbench.records.rows_files import read_rows
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 
@@ -269,19 +268,3 @@ def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) ->
         yield from ((file.stem, line) for line in read_lines(file, parse, kind.kind, warn))
     if unchecked:
         warn(f"{plural(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")
-
-
-def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[tuple[str, int], KeptSets]:
-    """The kept sets of a results folder by (cell, sample); of several the one written last. Errors: `read_sidecar`.
-
-    Masks whose hash is not the ``kept_sha256`` of their row are left out with a warning.
-    """
-    kept = {(line.cell, line.sample): line for line in read_sidecar(folder, KeptSets, warn)}
-    hashes = {(row.cell, row.sample): row.kept_sha256 for row in read_rows(folder, lambda _: None)} if kept else {}
-    for key, line in list(kept.items()):
-        if line.masks is not None and hashes.get(key) not in (None, line.sha256):
-            warn(
-                f"{os.fspath(folder)}/kept: the masks of cell {key[0]}, sample {key[1]} do not match its row: left out"
-            )
-            del kept[key]
-    return kept

@@ -1,4 +1,4 @@
-"""Kept sets on disk: what was packed comes back, the later line wins, a torn end is dropped."""
+"""Kept sets on disk: what was packed comes back, a row has its own, a torn end is dropped."""
 
 import hashlib
 import json
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.records import KeptSets, Recorder, read_kept
+from kvbench.report.beside import lines_beside
 
 
 def packed(mask: list[bool]) -> bytes:
@@ -76,14 +77,15 @@ def test_what_is_no_line_of_kept_sets_is_refused(line: str) -> None:
         KeptSets.from_json(line)
 
 
-def test_files_lie_beside_the_rows_and_the_later_line_wins(tmp_path: Path, make) -> None:
-    first, second, third = kept_sets([True, False]), kept_sets([False, True]), kept_sets([True, True], sample=1)
+def test_files_lie_beside_the_rows(tmp_path: Path, make) -> None:
+    first, second = kept_sets([True, False]), kept_sets([True, True], sample=1)
+    without_row = kept_sets([True, False], sample=2)
     with Recorder(tmp_path) as recorder:
-        recorder.append([make(sample=0)], {"kept": [first.to_json()]})
-        recorder.append([make(sample=1)], {"kept": [second.to_json(), third.to_json()]})
+        recorder.append([make("ab", 0)], {"kept": [first.to_json()]})
+        recorder.append([make("ab", 1)], {"kept": [second.to_json(), without_row.to_json()]})
         assert recorder.path is not None
         file = tmp_path / "kept" / recorder.path.name
-    assert read_kept(tmp_path) == {("ab", 0): second, ("ab", 1): third}
+    assert read_kept(tmp_path) == {("ab", 0): first, ("ab", 1): second}
     with file.open("a") as torn:
         torn.write('{"cell": "a')
     warnings: list[str] = []
@@ -115,3 +117,18 @@ def test_masks_that_are_not_those_of_the_row_are_left_out(tmp_path: Path, make) 
     path.write_text(other.to_json() + "\n")
     with pytest.warns(UserWarning, match="masks of cell ab, sample .* do not match its row: left out"):
         assert read_kept(tmp_path) == {}
+
+
+def test_a_row_has_the_kept_set_of_its_own_file_in_every_reader(tmp_path: Path, make) -> None:
+    """The row that counts is the first of two that did not fail: not the kept set that was written last."""
+    first, second = kept_sets([True, False]), kept_sets([False, True])
+    for kept in (first, second):
+        with Recorder(tmp_path) as recorder:
+            recorder.append([make("ab", 0, code="c0de00000000")], {"kept": [kept.to_json()]})
+    assert read_kept(tmp_path) == lines_beside(tmp_path, KeptSets, pytest.fail) == {("ab", 0): first}
+    assert recorder.path is not None
+    with (tmp_path / "kept" / recorder.path.name).open("a") as file:
+        file.write(first.to_json() + "\n")
+    for read in (read_kept, lambda folder, warn: lines_beside(folder, KeptSets, warn)):
+        with pytest.raises(ValueError, match="cell ab, sample 0 has two lines that differ"):
+            read(tmp_path, lambda text: None)

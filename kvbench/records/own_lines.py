@@ -1,0 +1,73 @@
+"""Which curve, timing or kept set is that of a row: the one in the file with the name of its rows file.
+
+A row that was made again has its own. A line in another file, as after files were moved, is taken where no other line
+of that cell and sample differs. Two lines that differ are refused, as rows are.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import NoReturn, TypeVar
+
+from kvbench.records.lines import Warn
+from kvbench.records.rows_files import rows_and_files
+from kvbench.records.sidecars import Curve, KeptSets, Timing, named_lines
+from kvbench.support.errors import UserError
+
+Line = TypeVar("Line", Curve, Timing, KeptSets)
+Key = tuple[str, int]
+"""A cell and a sample."""
+
+
+def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[Key, KeptSets]:
+    """The kept sets of the rows of a results folder by (cell, sample), each that of its own file.
+
+    Masks whose hash is not the ``kept_sha256`` of their row are left out with a warning. Raises UserError for lines
+    that contradict each other, and as `read_sidecar`.
+    """
+    lines, kept = lines_by_file(folder, KeptSets, warn), dict[Key, KeptSets]()
+    for file, row in rows_and_files(folder, lambda _: None) if lines else ():
+        line = own_line(folder, lines.get((row.cell, row.sample), {}), file)
+        if line is not None and are_of(row.kept_sha256, line, folder, warn):
+            kept[row.cell, row.sample] = line
+    return kept
+
+
+def lines_by_file(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> dict[Key, dict[str, Line]]:
+    """The lines of each cell and sample by the names of their files.
+
+    Raises UserError for two lines of one file that differ, and as `read_sidecar`.
+    """
+    lines: dict[Key, dict[str, Line]] = {}
+    for name, line in named_lines(folder, kind, warn):
+        if lines.setdefault((line.cell, line.sample), {}).setdefault(name, line) != line:
+            refuse(folder, f"{kind.folder}/{name}.jsonl", line, "has two lines that differ")
+    return lines
+
+
+def own_line(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: str) -> Line | None:
+    """Of the lines of its cell and sample, that of a row of the rows file `file`; None if there are none.
+
+    Raises UserError for lines of other files that differ.
+    """
+    line = lines.get(file, next(iter(lines.values()), None))
+    if line is not None and file not in lines and any(other != line for other in lines.values()):
+        refuse(folder, line.folder, line, "has lines in several files that differ")
+    return line
+
+
+def are_of(kept_sha256: str | None, line: KeptSets, folder: str | os.PathLike[str], warn: Warn) -> bool:
+    """Whether masks are those of their row; if not, a warning. A row may have no hash, and a line no masks."""
+    if line.masks is None or kept_sha256 in (None, line.sha256):
+        return True
+    where = f"{os.fspath(folder)}/{line.folder}"
+    warn(f"{where}: the masks of cell {line.cell}, sample {line.sample} do not match its row: left out")
+    return False
+
+
+def refuse(folder: str | os.PathLike[str], where: str, line: Line, what: str) -> NoReturn:
+    """Raise UserError about a line."""
+    raise UserError(
+        f"{os.fspath(folder)}/{where}: cell {line.cell}, sample {line.sample} {what}; remove the wrong line, or move "
+        "its file away"
+    )
