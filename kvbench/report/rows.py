@@ -84,10 +84,10 @@ def load_table(
     check_where(where)
     path = Path(source)
     check_name(path)
-    rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns, *where), warn)
+    describe = describer(path)
+    rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns, *where), describe, warn)
     if not rows.num_rows:
         raise MissingFile(_no_rows(path))
-    describe = cache(describer(path))
     rows = _once(select(rows, where, describe, warn), warn)
     tell_codes(os.fspath(source), rows, code_reader(path), warn)
     tell_altered(os.fspath(source), rows, describe, warn)
@@ -108,7 +108,8 @@ def recorded(
     Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
     folder may have none. ``cells``: only rows of these. ``keep``: leave a copy of what was parsed, for the next reader.
     """
-    rows = _whole_rows(Path(folder), ("cell", "sample", "error", "code", *columns), warn, cells, keep)
+    path = Path(folder)
+    rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns), describer(path), warn, cells, keep)
     drop: list[int] = []
     for records in _recorded_again(rows):
         counts = which_counts([(record["error"] is not None, record["code"]) for record in records])
@@ -117,7 +118,12 @@ def recorded(
 
 
 def _whole_rows(
-    path: Path, columns: Collection[str], warn: Warn, cells: Collection[str] | None = None, keep: bool = False
+    path: Path,
+    columns: Collection[str],
+    describe: Describe,
+    warn: Warn,
+    cells: Collection[str] | None = None,
+    keep: bool = False,
 ) -> pa.Table:
     """These columns of every row that is not damaged, with their places; only of ``cells``, if given."""
     read = [name for name in COLUMNS if name in {*columns, *WORDS, *JUDGED}]
@@ -129,7 +135,6 @@ def _whole_rows(
         else:
             names = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
             files = (read_file(name, read, parser, damage, warn, keep) for name in names)
-        describe = cache(describer(path))
         for rows in files:
             rows = _consistent(rows, describe, damage)
             if cells is not None:
@@ -160,9 +165,9 @@ def code_reader(source: str | os.PathLike[str]) -> ReadCode:
 
 
 def describer(source: str | os.PathLike[str]) -> Describe:
-    """A function from a cell to its description, or None if none was kept."""
-    path = Path(source)
-    return _descriptions(path).get if _is_parquet(path) else ResultsFolder(path).read_cell
+    """A function from a cell to its description, or None if none was kept; each is read once."""
+    path, described = Path(source), cache(_descriptions)
+    return (lambda cell: described(path).get(cell)) if _is_parquet(path) else cache(ResultsFolder(path).read_cell)
 
 
 def rows_of(table: pa.Table) -> list[Row]:

@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.special import bdtr
-from scipy.stats import binom
 
 CORRELATION = 0.4
 POWER = 0.8
@@ -34,6 +33,8 @@ def power(prompts: int, level: float, noise: float, loss: float) -> float:
     ``level``: of the test. ``noise``: the share of prompts that chance turns from right to wrong, and as many from
     wrong to right. ``loss``: the share of prompts that is lost beside them.
     """
+    from scipy.stats import binom  # late: it takes a second, which tables do without
+
     won, needed = _critical(prompts, level, noise)
     return float(np.sum(binom.pmf(won, prompts, noise) * binom.sf(needed - 1, prompts, min(1.0, noise + loss))))
 
@@ -53,6 +54,8 @@ def smallest_loss(prompts: int, level: float, noise: float) -> float | None:
 @lru_cache(maxsize=4096)
 def _critical(prompts: int, level: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of prompts won, and how many lost ones each needs for a p of at most ``level``."""
+    from scipy.stats import binom  # late, as above
+
     won = np.arange(int(binom.isf(_FAR, prompts, noise)) + 1)
     needed, lost = [], 0
     for count in won:

@@ -6,10 +6,9 @@ Cells are told apart by their hash, so that two settings, seeds or model weights
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas
 import pyarrow as pa
 
 from kvbench.records import Row
@@ -18,6 +17,9 @@ from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.paired import NO_CONTEXT, is_rate, shown
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size
+
+if TYPE_CHECKING:
+    import pandas
 
 Unit = Literal["questions", "contexts"]
 """What the mean of a cell is over: its questions, or their contexts, each with the mean of its questions (KVzip)."""
@@ -97,7 +99,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     table: pa.Table = rows if isinstance(rows, pa.Table) else table_of(rows)
     if not table.num_rows:
         return []
-    table = table.select(list(NEEDED)).combine_chunks()
+    table = table.select(list(NEEDED))
     codes = table["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
     if by_question:
         numbers = table["question_number"].fill_null(-1).to_numpy()
@@ -154,8 +156,10 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     return sorted((summary(*cell) for cell in zip(first, starts.tolist(), stops, strict=True)), key=sort_key)
 
 
-def frame_of(table: Iterable[Summary]) -> pandas.DataFrame:
+def frame_of(table: Iterable[Summary]) -> "pandas.DataFrame":
     """Summaries as a frame, columns as in ``COLUMNS``; whole numbers stay whole (``Int64``)."""
+    import pandas  # late: it takes half a second, and only a table as Parquet is a frame
+
     table = list(table)
     frame = pandas.DataFrame({name: [getattr(line, name) for line in table] for name in COLUMNS})
     types = {field.name: field.type for field in fields(Summary)}
