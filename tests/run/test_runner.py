@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from kvbench.eviction.allocation.layers import TableLayers
 from kvbench.eviction.budget import Tokens, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -21,6 +23,7 @@ from kvbench.records import ResultsFolder, Row, done, read_kept, read_rows
 from kvbench.run.plan import Cell, plan
 from kvbench.run.progress import Outcome
 from kvbench.run.runner import run
+from kvbench.support.errors import UserError
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
 
@@ -153,3 +156,18 @@ def test_a_template_that_cannot_be_split_stops_before_the_first_row(
     with pytest.raises(ValueError, match="template rewrites the prompt"):
         go(tmp_path / "context", [prompt, context])
     assert not (tmp_path / "context").exists()
+
+
+def test_a_budget_table_of_another_model_stops_before_the_first_row(cells: tuple[Cell, ...], tmp_path: Path) -> None:
+    path = str(tmp_path / "table.npy")
+    for shape in ((99, 3, 2), (99, 2, 2), (99, 3, 1)):
+        np.save(path, np.full(shape, 0.5))
+        policy = replace(cells[1].policy, layers=TableLayers(path=path))
+        if shape == (99, 3, 2):
+            go(tmp_path / "own", [replace(cells[1], policy=policy)])
+            assert len(read_rows(tmp_path / "own")) == 5
+            continue
+        expected = "the table has . layers and . KV heads, but this model evicts from 3 layers with 2 KV heads"
+        with pytest.raises(UserError, match=expected):
+            go(tmp_path / "other", [replace(cells[1], policy=policy)])
+        assert not (tmp_path / "other").exists()
