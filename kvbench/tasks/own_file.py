@@ -9,6 +9,7 @@ before it are the context; a model without a chat template reads their texts, wi
 """
 
 import json
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,8 +89,9 @@ class OwnFile(jsonl.RowTask):
         def read(index: int, row: jsonl.Row) -> Sample:
             (context, messages), question = _parts(row)
             text, answers = context or "".join(content + GAP for _, content in messages), jsonl.texts(row, "answers")
-            if blank := [answer for answer in answers if not answer.strip()]:
-                raise UserError(f"its answers have {blank[0]!r}, which every prediction would match: write the answer")
+            if blank := [answer for answer in answers if not any(map(_is_visible, answer))]:
+                why = "no" if blank[0].strip() else "every"
+                raise UserError(f"its answers have {blank[0]!r}, which {why} prediction would match: write the answer")
             return Sample(index, self.name, text, question, "", answers, self.max_new_tokens, messages=messages)
 
         return read
@@ -104,6 +106,10 @@ class OwnFile(jsonl.RowTask):
 
     def score(self, prediction: str, sample: Sample) -> float:
         return METRICS[self.metric](prediction, sample.references)
+
+
+def _is_visible(character: str) -> bool:
+    return not character.isspace() and unicodedata.category(character) != "Cf"  # such as a zero-width space
 
 
 def _content(turn: jsonl.Row) -> str:

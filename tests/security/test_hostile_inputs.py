@@ -75,6 +75,7 @@ def test_hydra_builds_no_class_by_its_name(kvbench: Command, setting: str) -> No
     [
         ('{"context": "a", "answers": [""]}', "every prediction would match"),
         ('{"context": "a", "answers": ["b", "  "]}', "every prediction would match"),
+        ('{"context": "a", "answers": ["\\u200b\\ufeff"]}', "no prediction would match"),
         ('{"context": "a", "answers": ["b"], "answers": ["c"]}', "'answers' stands in one object twice"),
     ],
 )
