@@ -462,7 +462,7 @@ def model(change: Callable[[Path], object]) -> Attack:
     def make(path: Path) -> Words:
         folder = Path(shutil.copytree(paths.assets() / "reference", path / "model"))
         change(folder)
-        return (*RUN, "policy=full", "model=hf", f"model.path={folder}", "results.dir=out")
+        return (*RUN[:-1], "policy=full", "model=hf", f"model.path={folder}", "results.dir=out")
 
     return Attack(make)
 
@@ -630,7 +630,8 @@ def ending(attack: Attack) -> tuple[str, str]:
         code = os.waitstatus_to_exitcode(status)
         text = (folder / "err").read_bytes().decode("utf-8", "replace").strip()
         ran = (folder / "work" / RAN).exists()
-    lines = [line for line in text.splitlines() if "warning: " not in line and "; results in " not in line]
+    told = ("warning: ", "; results in ", "loading ")
+    lines = [line for line in text.splitlines() if not any(words in line for words in told)]
     why = ""
     if ran:
         why = "code of the file ran"

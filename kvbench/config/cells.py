@@ -222,6 +222,7 @@ def _budget(value: Any) -> Budget | Bytes:
 def _check_data(node: Any) -> None:
     if not isinstance(node, dict) or set(node) != {"root", "verify"} or not isinstance(node["root"], str | None):
         raise UserError(f"data={written(node)}: allowed: data.root=FOLDER, such as data.root=/shared/data")
+    validated(str | None, "data.root", node["root"])
     validated(bool, "data.verify", node["verify"])
 
 

@@ -38,6 +38,8 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     """
     named = parse([word for word in words if not OF_HYDRA.match(word)])
     for word in words:
+        if OF_HYDRA.match(word) and "searchpath" in word:
+            raise UserError(f"{word}: settings are those of kvbench and of installed plugins: leave it out")
         if OF_HYDRA.match(word) and "_target_" in word:
             raise UserError(f"{word}: what Hydra builds is chosen by name: hydra/launcher=NAME, hydra/sweeper=NAME")
     overrides = with_members(named)

@@ -23,8 +23,8 @@ KINDS = {
     "model": "kvbench.models.loading.spec.ModelSpec",
 }
 """What the class of a file must be. By name: a command about a server builds no policy, and imports no torch."""
-OUTWARD = ("launcher", "logger", "results")
-"""Groups whose texts leave the process: as lines of batch scripts, options of programs, names of folders."""
+OUTWARD = ("launcher", "logger", "results", "data.root")
+"""Settings whose texts leave the process: as lines of batch scripts, options of programs, names of folders."""
 COLUMNS = ("variant", "layout")
 """Fields of a policy that have a column of their own in every row."""
 ALLOWED = {

@@ -92,6 +92,8 @@ class OwnFile(jsonl.RowTask):
             if blank := [answer for answer in answers if not any(map(_is_visible, answer))]:
                 why = "no" if blank[0].strip() else "every"
                 raise UserError(f"its answers have {blank[0]!r}, which {why} prediction would match: write the answer")
+            for answer in answers:
+                jsonl.text({"answer": answer}, "answer")  # raises for half of a character
             return Sample(index, self.name, text, question, "", answers, self.max_new_tokens, messages=messages)
 
         return read

@@ -49,9 +49,10 @@ def test_a_setting_of_a_batch_script_is_one_line(kvbench: Command, setting: str)
     assert f"{setting}" in refused.err and "a text of one line without control characters" in refused.err
 
 
-def test_so_is_the_folder_of_results(kvbench: Command, tmp_path: Path) -> None:
-    refused = kvbench("plan", "policy=full", f'results.dir="{tmp_path}/a\nb"')
-    assert refused.code == 2 and "results.dir" in refused.err and "one line" in refused.err
+def test_so_are_the_folders_of_results_and_data(kvbench: Command, tmp_path: Path) -> None:
+    for setting in ("results.dir", "data.root"):
+        refused = kvbench("plan", "policy=full", f'{setting}="{tmp_path}/a\nb"')
+        assert refused.code == 2 and setting in refused.err and "one line" in refused.err
     assert not list(tmp_path.iterdir())
 
 
@@ -70,12 +71,18 @@ def test_hydra_builds_no_class_by_its_name(kvbench: Command, setting: str) -> No
     assert refused.code == 2 and "is chosen by name" in refused.err and refused.err.count("\n") == 1
 
 
+def test_hydra_reads_no_other_folder_of_settings(kvbench: Command) -> None:
+    refused = kvbench("run", "-m", "policy=full", "hydra.searchpath=[file:///tmp]")
+    assert refused.code == 2 and "of installed plugins: leave it out" in refused.err and refused.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ('{"context": "a", "answers": [""]}', "every prediction would match"),
         ('{"context": "a", "answers": ["b", "  "]}', "every prediction would match"),
         ('{"context": "a", "answers": ["\\u200b\\ufeff"]}', "no prediction would match"),
+        ('{"context": "a", "answers": ["b", "\\ud800"]}', "an incomplete character (a lone surrogate)"),
         ('{"context": "a", "answers": ["b"], "answers": ["c"]}', "'answers' stands in one object twice"),
     ],
 )
