@@ -106,7 +106,8 @@ def recorded(
     """What `kvbench.records.read_rows` reads, as columns: these, ``cell sample error code``, ``file`` and ``line``.
 
     Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
-    folder may have none. ``cells``: only rows of these. ``keep``: leave a copy of what was parsed, for the next reader.
+    folder may have none. ``cells``: only rows of these; what the others say of their cells is not checked. ``keep``:
+    leave a copy of what was parsed, for the next reader.
     """
     path = Path(folder)
     rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns), describer(path), warn, cells, keep)
@@ -136,10 +137,9 @@ def _whole_rows(
             names = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
             files = (read_file(name, read, parser, damage, warn, keep) for name in names)
         for rows in files:
-            rows = _consistent(rows, describe, damage)
             if cells is not None:
                 rows = with_values(rows, "cell", cells)
-            tables.append(rows.select(ordered))
+            tables.append(_consistent(rows, describe, damage).select(ordered))
     damage.tell(warn)
     return pa.concat_tables(tables)
 
