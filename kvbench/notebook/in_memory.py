@@ -32,7 +32,8 @@ from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
 from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.words import lists_several, words_of
-from kvbench.records import COLUMNS, KeptSets
+from kvbench.records import KeptSets
+from kvbench.report.frames import frame_of
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
 from kvbench.run.memory import bytes_of_token
 from kvbench.run.plan import Cell
@@ -179,8 +180,6 @@ def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
 
     Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
     """
-    import pandas
-
     arguments = [*words, *words_of(settings)]
     arguments += [] if data is None else task_words(data, arguments)
     logger, sweep = logger_of(arguments), plan_sweep(arguments, lambda text: None, quiet=True)
@@ -191,7 +190,7 @@ def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
     make(sweep, (), _no_part)
     rows = rows_of(sweep)
     logger.mirror(sweep.results, rows)
-    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows], columns=list(COLUMNS))
+    return frame_of(rows, sweep.results.path)
 
 
 def _no_part(part: object) -> NoReturn:

@@ -11,8 +11,10 @@ from typing import Any
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
 from kvbench.records.lines import Warn
 from kvbench.records.own_lines import Line, are_of, lines_by_file, own_line, refuse
+from kvbench.report.frames import RESULTS, Source, named, place_of
 from kvbench.report.missing import MISSING
 from kvbench.report.rows import recorded
+from kvbench.support.errors import MissingFile
 
 TOLERANCE = 1e-9
 """How far the mean of a curve may be from the value of its row, relatively: its sums are rounded range by range."""
@@ -22,12 +24,27 @@ METRICS: Mapping[type, str] = {Curve: "nll", Timing: "seconds_per_token"}
 _COLUMNS = ("metric", "value", "kept_sha256")
 
 
-def lines_beside(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:
-    """The line of every row that has one, by (cell, sample). How many rows lack theirs goes to ``warn``.
+def has_lines(source: Source, kind: type[Line]) -> bool:
+    """Whether such lines were recorded beside rows."""
+    folder = place_of(source)
+    return folder is not None and any((folder / kind.folder).glob("*.jsonl"))
+
+
+def no_lines(source: Source, kind: type[Line], fix: str) -> MissingFile:
+    """The error of rows without such lines; fix: how they are recorded."""
+    if place_of(source) is None:
+        fix = f'they lie in the folder of results, which it names in attrs["{RESULTS}"]: set it'
+    return MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl: {fix}")
+
+
+def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:
+    """The line of every row of a folder that has one, by (cell, sample). How many rows lack theirs goes to ``warn``.
 
     Masks of kept sets that are not those of their row are left out with a warning. Raises UserError for lines that
     contradict each other or their row, and as `kvbench.records.read_sidecar`.
     """
+    if (folder := place_of(source)) is None:
+        return {}
     by_file = lines_by_file(folder, kind, warn)
     files = _files_with(ResultsFolder(folder), kind)
     rows = recorded(folder, _COLUMNS, lambda text: None).to_pylist() if by_file or files else []

@@ -1,4 +1,4 @@
-"""Rows of a results folder or of a Parquet file, as columns or as rows, each (cell, sample) once.
+"""Rows of a results folder, a Parquet file or a frame, as columns or as rows, each (cell, sample) once.
 
 Runs, the status and every report read their rows here; `kvbench.report.columns` reads the files. Damaged rows are left
 out and named. A table has the requested columns of `kvbench.records.Row`, and ``file`` and ``line``: where each row
@@ -41,8 +41,9 @@ from kvbench.report.columns import (
     warn_of_unknown,
     with_places,
 )
+from kvbench.report.frames import Source, is_frame, named, place_of, table_of
 from kvbench.report.missing import tell_missing
-from kvbench.report.selection import Describe, Where, check_where, select
+from kvbench.report.selection import Describe, NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
@@ -53,10 +54,10 @@ LARGEST = 2**28
 """Bytes that the descriptions of all cells of a Parquet file may have."""
 
 
-def load(source: str | os.PathLike[str], warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
-    """The rows of `load_table`, in its order, with all their columns as recorded."""
+def load(source: Source, warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
+    """The rows of `load_table`, in its order, with all their columns as recorded, or as the frame has them."""
     table = load_table(source, COLUMNS, warn, where)
-    return fetched(table)
+    return rows_of(table) if is_frame(source) else fetched(table)
 
 
 def fetched(table: pa.Table) -> list[Row]:
@@ -65,12 +66,12 @@ def fetched(table: pa.Table) -> list[Row]:
 
 
 def load_table(
-    source: str | os.PathLike[str],
+    source: Source,
     columns: Sequence[str] = COLUMNS,
     warn: Warn = warnings.warn,
     where: Where | None = None,
 ) -> pa.Table:
-    """The rows of a results folder or of a Parquet file as columns, each (cell, sample) once, files by name.
+    """The rows of a results folder, a Parquet file or a frame as columns, each (cell, sample) once, files by name.
 
     The table has ``columns``, the columns of ``where``, ``cell sample error code``, and ``file`` and ``line``, the
     place of a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are left
@@ -78,20 +79,25 @@ def load_table(
     ``warn``.
 
     Raises FileNotFoundError if there are no rows, NothingSelected if none is selected, ValueError naming file and line
-    for a row of a later kvbench and for two rows of one sample that contradict each other.
+    for a row of a later kvbench, for two rows of one sample that contradict each other, and as
+    `kvbench.report.frames.table_of`.
     """
     where = where or {}
     check_where(where)
-    path = Path(source)
-    check_name(path)
-    describe = describer(path)
-    rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns, *where), describe, warn)
+    read = ("cell", "sample", "error", "code", *columns, *where)
+    path, describe = None, describer(source)
+    if isinstance(source, (str, os.PathLike)):
+        check_name(path := Path(source))
+        rows = _whole_rows(path, read, describe, warn)
+    else:
+        rows = table_of(source, read)
     if not rows.num_rows:
-        raise MissingFile(_no_rows(path))
-    rows = _once(select(rows, where, describe, warn), warn)
-    tell_codes(os.fspath(source), rows, code_reader(path), warn)
-    tell_altered(os.fspath(source), rows, describe, warn)
-    if not _is_parquet(path):
+        raise NothingSelected("the frame has no rows") if path is None else MissingFile(_no_rows(path))
+    rows = select(rows, where, describe, warn)
+    rows = rows if path is None else _once(rows, warn)
+    tell_codes(named(source), rows, code_reader(source), warn)
+    tell_altered(named(source), rows, describe, warn)
+    if path is not None and not _is_parquet(path):
         tell_missing(ResultsFolder(path), rows, bool(where), warn)
     return rows
 
@@ -158,15 +164,17 @@ def within(rows: pa.Table, samples: Mapping[str, int]) -> pa.Table:
     return rows.filter(pa.array(rows["sample"].to_numpy() < limits[coded.indices.to_numpy()]))
 
 
-def code_reader(source: str | os.PathLike[str]) -> ReadCode:
+def code_reader(source: Source) -> ReadCode:
     """A function from the `code` of a row to the hashes of its parts, or None where they were not kept."""
-    path = Path(source)
-    return (lambda code: None) if _is_parquet(path) else cache(ResultsFolder(path).read_code)
+    path = place_of(source)
+    return (lambda code: None) if path is None or _is_parquet(path) else cache(ResultsFolder(path).read_code)
 
 
-def describer(source: str | os.PathLike[str]) -> Describe:
+def describer(source: Source) -> Describe:
     """A function from a cell to its description, or None if none was kept; each is read once."""
-    path, described = Path(source), cache(_descriptions)
+    path, described = place_of(source), cache(_descriptions)
+    if path is None:
+        return lambda cell: None
     return (lambda cell: described(path).get(cell)) if _is_parquet(path) else cache(ResultsFolder(path).read_cell)
 
 

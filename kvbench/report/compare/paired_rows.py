@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.records import Row
+from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import Warn, describer, load
-from kvbench.report.selection import Describe, NothingSelected, as_typed, conditions, differences, flat, is_selection
+from kvbench.report.selection import (
+    Describe,
+    NothingSelected,
+    Where,
+    as_typed,
+    conditions,
+    differences,
+    flat,
+    is_selection,
+)
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import shortened
@@ -23,7 +33,7 @@ _LISTED = 6
 
 @dataclass(frozen=True)
 class Side:
-    """The rows of one side, its name, their folder or file (``source``), and the descriptions of their cells."""
+    """The rows of one side, its name, where they are from (``source``), and the descriptions of their cells."""
 
     name: str
     rows: Sequence[Row]
@@ -255,10 +265,10 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
     return first, second
 
 
-def side(name: str, folder: str, selection: str, warn: Warn) -> Side:
-    """What a selection selects of a folder. Raises what `sides` raises."""
+def side(name: str, source: Source, selection: str | Where, warn: Warn) -> Side:
+    """What a selection selects of a folder or a frame. Raises what `sides` raises."""
     try:
-        rows = load(folder, warn, conditions(selection))
+        rows = load(source, warn, conditions(selection) if isinstance(selection, str) else selection)
     except NothingSelected as error:
         raise NothingSelected(f"{name}: {error}") from None
-    return Side(name, rows, folder, describer(folder))
+    return Side(name, rows, str(place_of(source) or id(source)), describer(source))

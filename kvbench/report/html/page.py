@@ -6,7 +6,6 @@ some samples to read. Texts of models, tasks and users may hold anything: they t
 """
 
 import json
-import os
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from kvbench.records import KeptSets, PromptRecord, ResultsFolder, Row, read_sid
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import COLOURS, DARK, looks
 from kvbench.report.formats.html import template
+from kvbench.report.frames import Source, place_of
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
@@ -34,13 +34,13 @@ from kvbench.support.grouped import grouped
 
 
 def write_page(
-    source: str | os.PathLike[str],
+    source: Source,
     out: Path,
     warn: Callable[[str], None],
     where: Where | None = None,
     samples: int = 20,
 ) -> None:
-    """Write the page of a results folder, or of a Parquet file of rows; see `page_of`."""
+    """Write the page of a results folder, a Parquet file or a frame of rows; see `page_of`."""
     check_page(out)
     page = page_of(source, warn, where, samples)
     names = {"policies": {cell["policy"] for cell in page.cells}}
@@ -104,10 +104,8 @@ class Page:
     shown: int
 
 
-def page_of(
-    source: str | os.PathLike[str], warn: Callable[[str], None], where: Where | None = None, samples: int = 20
-) -> Page:
-    """Read a results folder, or a Parquet file of rows, into a page with at most `samples` samples a cell.
+def page_of(source: Source, warn: Callable[[str], None], where: Where | None = None, samples: int = 20) -> Page:
+    """Read a results folder, a Parquet file or a frame of rows into a page with at most `samples` samples a cell.
 
     Of a cell that has more, samples that failed in some cell of the same task come first, then those with the lowest
     mean over these cells, so that cells can be compared. Raises what `kvbench.report.rows.load` raises, and ValueError
@@ -116,9 +114,10 @@ def page_of(
     if samples < 0:
         raise UserError(f"samples={samples}: allowed: 0 or more, the number of samples per cell that the page holds")
     rows = load(source, warn, where)
-    folder = ResultsFolder(source)
+    place = place_of(source)
+    folder = ResultsFolder(place) if place is not None and place.is_dir() else None
     kept = lines_beside(source, KeptSets, warn)
-    prompts = {record.prompt_sha256: record for record in read_sidecar(source, PromptRecord, warn)}
+    prompts = {record.prompt_sha256: record for record in (read_sidecar(place, PromptRecord, warn) if place else ())}
     prompt_of = attrgetter("model", "task", "context_length", "sample")
     by_prompt = grouped(rows, prompt_of)
 
@@ -134,7 +133,7 @@ def page_of(
     shown = {name: _Shown.of(record) for name, record in prompts.items() if name in needed}
     drill = {cell: [_sample(row, kept, shown) for row in members] for cell, members in chosen.items()}
     names = sorted({row.environment for row in rows if row.environment})
-    recorded = [folder.read_environment(name) or {} for name in names] if folder.path.is_dir() else []
+    recorded = [] if folder is None else [folder.read_environment(name) or {} for name in names]
     environments = [{key: content[key] for key in ALLOWED if key in content} for content in recorded if content]
     tasks = sorted({row.task for row in rows})
     if len(tasks) > MOST_TASKS:

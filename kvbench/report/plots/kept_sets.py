@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kvbench.records import KeptSets
-from kvbench.report.beside import lines_beside
+from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, n_of, panels, ticks, titles
 from kvbench.report.plots.request import Request, cells_of
 from kvbench.report.selection import NothingSelected
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
 BINS = 128
@@ -33,10 +33,9 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
     Raises MissingFile if the folder has no kept sets, NothingSelected if no set is left.
     """
     cells = {cell.cell: cell for cell in cells_of(request.blocks()) if cell.policy != "full"}
-    if not list((request.results / "kept").glob("*.jsonl")):
-        fix = "record them with `kvbench run ... results.kept=lengths|positions`"
-        raise MissingFile(f"{str(request.results)!r} has no kept/*.jsonl; {fix}")
-    recorded = lines_beside(request.results, KeptSets, request.warn).values()
+    if not has_lines(request.source, KeptSets):
+        raise no_lines(request.source, KeptSets, "record them with `kvbench run ... results.kept=lengths|positions`")
+    recorded = lines_beside(request.source, KeptSets, request.warn).values()
     chosen = [kept for kept in recorded if kept.cell in cells and (samples is None or kept.sample in samples)]
     if not chosen:
         raise NothingSelected(f"none of {len(cells)} selected cells has a kept set")

@@ -41,7 +41,7 @@ LABELS = {
 
 def draw(request: Request) -> Figure:
     """Medians with quartiles. Raises NothingSelected if no cell has the quantity, and as `timed_cells` does."""
-    cells = [cell for cell in timed_cells(request.results, request.warn, request.where) if cell.error is None]
+    cells = [cell for cell in timed_cells(request.source, request.warn, request.where) if cell.error is None]
     y = request.settings.get("y", "both")
     names = [name for name in QUANTITIES[y] if any(name in cell.quantities for cell in cells)]
     names = names if y == "both" else names[:1]

@@ -18,7 +18,7 @@ _MOST_NUMBERS = 150  # squares of a grid up to which each shows its number
 
 def draw(request: Request) -> Figure:
     """Small multiples over models, tasks, policies, scores and budgets; hatched if nothing was measured."""
-    cells, describe = request.cells(), describer(request.results)
+    cells, describe = request.cells(), describer(request.source)
     settings = {cell.cell: task_settings(describe(cell.cell)) for cell in cells}
     depths = {name: float(task["depth"]) for name, task in settings.items() if task.get("depth") is not None}
     deep = [cell for cell in cells if cell.cell in depths]

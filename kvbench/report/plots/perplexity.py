@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,14 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from kvbench.records import Curve
-from kvbench.report.beside import lines_beside
+from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, label_axes, label_ends, n_of, panels, plot_band, titles
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
 from kvbench.report.rows import Warn
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ def draw(request: Request) -> Figure:
         return tradeoff.draw(request)
     blocks = request.blocks()
     cells = {cell.cell for cell in cells_of(blocks)}
-    recorded = read_curves(request.results, cells, request.warn)
+    recorded = read_curves(request.source, cells, request.warn)
     curves_of = grouped((curve for curve in recorded if curve.metric == "nll"), lambda curve: curve.cell)
     if not curves_of:
         raise NothingSelected("no selected cell has a curve")
@@ -125,11 +125,8 @@ def _scale(axes: Sequence[Axes]) -> None:
         axes[0].yaxis.set_major_locator(LogLocator(base=10, subs=subs))
 
 
-def read_curves(results: Path, cells: Set[str], warn: Warn) -> list[Curve]:
+def read_curves(source: Source, cells: Set[str], warn: Warn) -> list[Curve]:
     """The curves of these cells, each sample once. Raises MissingFile without any, else as `lines_beside`."""
-    if not any((results / Curve.folder).glob("*.jsonl")):
-        raise MissingFile(
-            f"{str(results)!r} has no {Curve.folder}/*.jsonl: only perplexity tasks write them (task=pg19, "
-            "task=booksum)"
-        )
-    return [curve for (cell, _), curve in lines_beside(results, Curve, warn).items() if cell in cells]
+    if not has_lines(source, Curve):
+        raise no_lines(source, Curve, "only perplexity tasks write them (task=pg19, task=booksum)")
+    return [curve for (cell, _), curve in lines_beside(source, Curve, warn).items() if cell in cells]

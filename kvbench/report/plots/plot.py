@@ -1,4 +1,4 @@
-"""`kvbench report plot`: draws one plot into a file."""
+"""`kvbench report plot`: one plot of rows, as a figure or in a file."""
 
 import os
 import warnings
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from kvbench.report.frames import Source
 from kvbench.report.plots import bars, kept_sets, latency, needle, perplexity, tradeoff
 from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
@@ -37,21 +38,30 @@ KINDS: Mapping[str, Kind] = {
 
 def plot(
     kind: str,
-    results: str | os.PathLike[str],
+    source: Source,
     out: str | os.PathLike[str] | None,
     settings: Mapping[str, str] | None = None,
     warn: Warn = warnings.warn,
 ) -> None:
-    """Draw ``kind`` into the file ``out`` (PDF, PNG or SVG, by its suffix).
+    """Draw `figure` into the file ``out`` (PDF, PNG or SVG, by its suffix).
+
+    Raises as `figure`, and ValueError for another type of file; then no file is written.
+    """
+    _check_kind(kind)
+    file = check_file(None if out is None else Path(out))
+    with styled():
+        save(figure(kind, source, settings, warn), file)
+
+
+def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None, warn: Warn = warnings.warn) -> Figure:
+    """The plot ``kind`` of a results folder, a Parquet file or a frame.
 
     ``settings``: those of the kind, by name. Every other entry selects rows; its values are separated by commas.
 
-    Raises ValueError for an unknown kind, setting or file type, FileNotFoundError if there are no rows, curves or kept
-    sets, NothingSelected if no row is selected or no selected row has a value; then no file is written.
+    Raises ValueError for an unknown kind or setting, FileNotFoundError if there are no rows, curves or kept sets,
+    NothingSelected if no row is selected or no selected row has a value.
     """
-    if kind not in KINDS:
-        raise UserError(f"unknown plot {kind!r}; {closest(kind, KINDS)}")
-    file = check_file(None if out is None else Path(out))
+    _check_kind(kind)
     allowed = KINDS[kind].settings
     chosen, where = {}, {}
     for key, value in (settings or {}).items():
@@ -63,4 +73,9 @@ def plot(
             chosen[key] = value
     check_where(where)
     with styled():
-        save(KINDS[kind].draw(Request(Path(results), where, chosen, warn)), file)
+        return KINDS[kind].draw(Request(source, where, chosen, warn))
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise UserError(f"unknown plot {kind!r}; {closest(kind, KINDS)}")

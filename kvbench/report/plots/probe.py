@@ -21,18 +21,23 @@ _CELL = ("policy", "score", "budget")
 def draw_probed(
     numbers: pa.Table, by: Sequence[str], out: Path, stamp: str = "", percent: bool = False, note: str = ""
 ) -> None:
-    """Draw the means of `kvbench.report.tables.probe` into a file (PDF, PNG or SVG, by its suffix).
+    """Draw `figure` into a file (PDF, PNG or SVG, by its suffix); ``stamp`` is a word for its corner."""
+    drawn = figure(numbers, by, percent, note)
+    with canvas.styled():
+        canvas.save(canvas.stamped(drawn, stamp) if stamp else drawn, out)
+
+
+def figure(numbers: pa.Table, by: Sequence[str], percent: bool = False, note: str = "") -> Figure:
+    """The means of `kvbench.report.tables.probe` as a figure.
 
     Grouped by layer and head they are heat maps, one per cell; otherwise one line per cell over windows or over layers.
-    ``stamp`` is a word for the corner, ``note`` a line of the heading; ``percent``: shares x100. Raises ValueError if
-    there is nothing to draw.
+    ``note`` is a line of the heading; ``percent``: shares x100. Raises ValueError if there is nothing to draw.
     """
     means = [mean for mean in means_of(numbers, by, percent) if mean.mean is not None]
     if not means:
         raise UserError("there are no numbers to draw")
     with canvas.styled():
-        figure = _heat_maps(means, note) if "head" in by and "layer" in by else _curves(means, note)
-        canvas.save(canvas.stamped(figure, stamp) if stamp else figure, out)
+        return _heat_maps(means, note) if "head" in by and "layer" in by else _curves(means, note)
 
 
 def _heat_maps(means: Sequence[Mean], note: str) -> Figure:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import Marks, n_of
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
@@ -16,16 +16,16 @@ from kvbench.support.text import printable
 
 @dataclass(frozen=True)
 class Request:
-    """``where``: which rows; ``settings``: those of the kind, checked."""
+    """``source``: the rows; ``where``: which of them; ``settings``: those of the kind, checked."""
 
-    results: Path
+    source: Source
     where: Where
     settings: Mapping[str, str]
     warn: Callable[[str], None]
 
     def cells(self, by_question: bool = False) -> list[Summary]:
         """The selected cells, or one for each of their questions. Raises NothingSelected if no cell has a value."""
-        cells = summaries(load_table(self.results, NEEDED, self.warn, self.where), by_question)
+        cells = summaries(load_table(self.source, NEEDED, self.warn, self.where), by_question)
         drawn = [cell for cell in cells if cell.mean is not None]
         if not drawn:
             failed = sum(cell.errors for cell in cells)
@@ -38,11 +38,11 @@ class Request:
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
         """The selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
-        return arrange(self.cells("question_number" in cols), rows, cols, describer(self.results))
+        return arrange(self.cells("question_number" in cols), rows, cols, describer(self.source))
 
     def windows(self, cells: Iterable[str]) -> str:
         """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has."""
-        text = windows(cells, describer(self.results))
+        text = windows(cells, describer(self.source))
         return f"\n{text}" if text else ""
 
 

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from kvbench.records import read_processes
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.frames import Source, place_of
 from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where, task_settings
@@ -49,11 +50,11 @@ class Cost:
         return self.prefill_seconds + self.evict_seconds + self.decode_seconds
 
 
-def costs(results: Path, warn: Warn, where: Where | None = None) -> list[Cost]:
+def costs(source: Source, warn: Warn, where: Where | None = None) -> list[Cost]:
     """One cost per model, task and context length, in the order of their first rows. Raises as `load_table`."""
-    describe = describer(results)
+    describe = describer(source)
     batch_of = cache(lambda cell: task_settings(describe(cell)).get("batch") or 1)
-    rows = [row | {"batch": batch_of(row["cell"])} for row in load_table(results, _COLUMNS, warn, where).to_pylist()]
+    rows = [row | {"batch": batch_of(row["cell"])} for row in load_table(source, _COLUMNS, warn, where).to_pylist()]
     groups = grouped(rows, lambda row: tuple(row[name] for name in _GROUP))
     return [_cost(key, members) for key, members in groups.items()]
 
@@ -79,10 +80,19 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
     )
 
 
-def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the table. Formats for readers end with the total and with what processes occupied."""
+def print_cost(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
+    """Write the table of `report_of`."""
     check_format(format, FORMATS)
-    lines, processes = costs(folder, warn, where), read_processes(folder, warn) if folder.is_dir() else []
+    emit(report_of(source, warn, where), format, out)
+
+
+def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
+    """The report of a folder or a frame: for readers with the total and with what processes occupied.
+
+    Processes are those of the whole folder. Raises as `load_table`.
+    """
+    lines, folder = costs(source, warn, where), place_of(source)
+    processes = read_processes(folder, warn) if folder is not None and folder.is_dir() else []
     joules = [process.joules for process in processes if process.joules is not None]
     seconds = sum(process.seconds * process.devices for process in processes)
     held = {"processes": len(processes), "device_seconds": seconds, "joules": sum(joules) if joules else None}
@@ -93,7 +103,7 @@ def print_cost(folder: Path, format: str, out: TextIO | Path, warn: Warn, where:
         f"if cells share a ranking, each counts its time in evict; {energy}"
     )
     tree = {"costs": records, "held": held}
-    emit(Report(tables=(_table(lines),), notes=(note,), records=records, tree=tree), format, out)
+    return Report(tables=(_table(lines),), notes=(note,), records=records, tree=tree)
 
 
 def _table(lines: Sequence[Cost]) -> Table:

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from kvbench.records import ResultsFolder, Timing
-from kvbench.report.beside import lines_beside
+from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.frames import Source, place_of
 from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
 from kvbench.report.tables.summary import budget_key
 from kvbench.report.tables.windows import windows
-from kvbench.support.errors import MissingFile
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 
@@ -98,22 +98,20 @@ class Timed:
         return max(compute, transfer) / taken, "flops" if compute > transfer else "bytes"
 
 
-def timed_cells(results: Path, warn: Warn, where: Where | None = None) -> list[Timed]:
-    """The timed cells of a folder, by model, batch, context length, policy, score and budget.
+def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[Timed]:
+    """The timed cells of a folder or a frame, by model, batch, context length, policy, score and budget.
 
     Raises FileNotFoundError if there are no rows or none was timed, NothingSelected if none is selected, ValueError
     naming file and line for a broken one.
     """
-    rows = load_table(results, (*COLUMNS, "metric"), warn, where).to_pylist()
+    rows = load_table(source, (*COLUMNS, "metric"), warn, where).to_pylist()
     rows = [row for row in rows if row["metric"] == "seconds_per_token"]
     if not rows:
-        if not any((results / Timing.folder).glob("*.jsonl")):
-            raise MissingFile(
-                f"{str(results)!r} has no {Timing.folder}/*.jsonl: only kvbench run task=efficiency writes them"
-            )
+        if not has_lines(source, Timing):
+            raise no_lines(source, Timing, "only kvbench run task=efficiency writes them")
         raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
-    timings = grouped(lines_beside(results, Timing, warn).values(), lambda timing: timing.cell)
-    describe = describer(results)
+    timings = grouped(lines_beside(source, Timing, warn).values(), lambda timing: timing.cell)
+    describe = describer(source)
     cells = []
     for cell, members in grouped(rows, lambda row: row["cell"]).items():
         task, repeats = task_settings(describe(cell)), timings.get(cell, [])
@@ -145,22 +143,22 @@ def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
     return spreads
 
 
-def print_efficiency(folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
+def print_efficiency(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
     """Write one table per model, batch and context length for readers; for programs one line per cell, every quantity
     with its quartiles.
     """
     check_format(format, FORMATS)
-    emit(report_of(folder, warn, where), format, out)
+    emit(report_of(source, warn, where), format, out)
 
 
-def report_of(folder: Path, warn: Warn, where: Where | None = None) -> Report:
-    """The report of the timed cells of a folder. Raises as `timed_cells`."""
-    cells = timed_cells(folder, warn, where)
+def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
+    """The report of the timed cells of a folder or a frame. Raises as `timed_cells`."""
+    cells = timed_cells(source, warn, where)
     blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
-    shared = windows((cell.cell for cell in cells), describer(folder))
+    shared = windows((cell.cell for cell in cells), describer(source))
     return Report(
         tables=tuple(map(_table, blocks.values())),
-        notes=(*filter(None, [shared]), NOTE, *_environment(folder, cells)),
+        notes=(*filter(None, [shared]), NOTE, *_environment(source, cells)),
         records=[_record(cell) for cell in cells],
     )
 
@@ -245,13 +243,14 @@ def _figures(cell: Timed) -> dict[str, str]:
     }
 
 
-def _environment(folder: Path, cells: Sequence[Timed]) -> list[str]:
+def _environment(source: Source, cells: Sequence[Timed]) -> list[str]:
     """The devices, their measured speeds, how busy the machine was, and a quantised cache of equal bytes."""
-    table = load_table(folder, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
-    names: dict[str, None] = {}
+    table = load_table(source, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
+    folder, names = place_of(source), dict[str, None]()
     dtypes: dict[Any, None] = {}
     for environment in table["environment"].unique().to_pylist():
-        device = ((environment and ResultsFolder(folder).read_environment(environment)) or {}).get("device")
+        recorded = ResultsFolder(folder).read_environment(environment) if environment and folder is not None else None
+        device = (recorded or {}).get("device")
         dtype = device.get("dtype") if isinstance(device, Mapping) else None
         dtypes[dtype] = None
         names[f"{device.get('name')}, {dtype}" if isinstance(device, Mapping) else str(device)] = None

@@ -18,6 +18,7 @@ import numpy as np
 
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.frames import Source
 from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
@@ -95,12 +96,12 @@ class Footprint:
     peak_bytes: float | None
 
 
-def footprints(results: Path, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
+def footprints(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
     """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
 
     Raises as `load_table`, and NothingSelected where no task has rows of the full cache to compare with.
     """
-    rows = [row for row in load_table(results, _COLUMNS, warn, where).to_pylist() if _counts(row)]
+    rows = [row for row in load_table(source, _COLUMNS, warn, where).to_pylist() if _counts(row)]
     lines: list[Footprint] = []
     for task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).values():
         full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
@@ -166,15 +167,22 @@ def _peak(row: Mapping[str, Any], life: Life) -> float | None:
 
 
 def print_footprints(
-    folder: Path, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None, least: float = 0.9
+    source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None, least: float = 0.9
 ) -> None:
-    """Write one table per task for readers, and all columns for programs."""
+    """Write the tables of `report_of`."""
     check_format(format, FORMATS)
-    lines = footprints(folder, warn, where, least)
+    emit(report_of(source, warn, where, least), format, out)
+
+
+def report_of(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> Report:
+    """The report of a folder or a frame: one table per task for readers, all columns for programs. Raises as
+    `footprints`.
+    """
+    lines = footprints(source, warn, where, least)
     tasks = grouped(lines, lambda line: (line.model, line.task, line.context_length))
     tables = tuple(_table(*task, members, least) for task, members in tasks.items())
     records = [asdict(line) for line in lines]
-    emit(Report(tables=tables, notes=(NOTE,), records=records), format, out)
+    return Report(tables=tables, notes=(NOTE,), records=records)
 
 
 def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint], least: float) -> Table:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from kvbench.report.compare.compare import Mark, survivors
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Report
+from kvbench.report.frames import Source
 from kvbench.report.output import FORMATS as ALL_FORMATS
 from kvbench.report.output import check_format, check_parquet, file_to
 from kvbench.report.rows import Warn, describer, load, load_table
@@ -101,14 +102,14 @@ def _keys(text: str | None, defaults: Sequence[str], others: str | None) -> tupl
 
 
 def print_table(
-    folder: str | os.PathLike[str],
+    source: Source,
     format: str,
     out: TextIO | Path,
     view: View | None = None,
     warn: Warn = warnings.warn,
     where: Where | None = None,
 ) -> None:
-    """Write the table of a results folder, or of a Parquet file of rows.
+    """Write the table of a results folder, a Parquet file or a frame of rows.
 
     ``where``: which rows, see `kvbench.report.selection`. Text has the columns of the terminal, or ``WIDTH`` if
     ``out`` is none; it is coloured on a terminal only, and not if NO_COLOR is set.
@@ -123,26 +124,38 @@ def print_table(
         named = "rows= and cols=" if view.against is None else "against="
         raise UserError(f"--format {format} has one line per cell; leave {named} out, or choose --format {blocks}")
     file = check_parquet(out) if format == "parquet" else None
-    describe = describer(folder)
-    if view.pass_at is None:
-        measured = summaries(load_table(folder, NEEDED, warn, where), view.by_question, view.mean_over)
-    else:
-        measured = summaries(pass_at(load(folder, warn, where), view.pass_at, describe), view.by_question)
+    if format not in LONG:
+        emit(report_of(source, view, warn, where), format, out)
+        return
+    measured = _measured(source, view, warn, where)
     cells = measured if view.average is None else averaged(measured, view.average)
-    if format in LONG:
-        cells = [cell if cell.metric == TIMED else replace(cell, decode_seconds=None) for cell in cells]
+    cells = [cell if cell.metric == TIMED else replace(cell, decode_seconds=None) for cell in cells]
     if file is not None:
         file_to(file, lambda path: frame_of(cells).to_parquet(path, index=False))
         return
-    if format in LONG:
-        emit(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
-        return
-    marks = {} if view.against is None else _marks(folder, where, view.against)
+    emit(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
+
+
+def report_of(
+    source: Source, view: View | None = None, warn: Warn = warnings.warn, where: Where | None = None
+) -> Report:
+    """The blocks of a results folder, a Parquet file or a frame of rows. Raises as `print_table`."""
+    view, describe = view or View(), describer(source)
+    measured = _measured(source, view, warn, where)
+    cells = measured if view.average is None else averaged(measured, view.average)
+    marks = {} if view.against is None else _marks(source, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, describe)
     tables = tuple(means_table(block, describe, marks, view.against or "") for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
-    emit(Report(warnings=_warnings(measured, describe), tables=tables, width=WIDTH), format, out)
+    return Report(warnings=_warnings(measured, describe), tables=tables, width=WIDTH)
+
+
+def _measured(source: Source, view: View, warn: Warn, where: Where | None) -> list[Summary]:
+    """The selected cells, or one for each of their questions."""
+    if view.pass_at is None:
+        return summaries(load_table(source, NEEDED, warn, where), view.by_question, view.mean_over)
+    return summaries(pass_at(load(source, warn, where), view.pass_at, describer(source)), view.by_question)
 
 
 def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) -> None:
@@ -161,12 +174,12 @@ def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
     return (text,) if models else ()
 
 
-def _marks(folder: str | os.PathLike[str], where: Where | None, against: str) -> dict[str, Mark]:
+def _marks(source: Source, where: Where | None, against: str) -> dict[str, Mark]:
     """Raises ValueError if no selected row is one of ``against``."""
-    rows = load(folder, lambda text: None, where)  # its warnings were given already
+    rows = load(source, lambda text: None, where)  # its warnings were given already
     selection = conditions(against if "=" in against else f"policy={against}")
     try:
-        baselines = {*load_table(folder, (), lambda text: None, selection)["cell"].to_pylist()}
+        baselines = {*load_table(source, (), lambda text: None, selection)["cell"].to_pylist()}
     except NothingSelected:
         baselines = set()
     if baselines.isdisjoint(row.cell for row in rows):
