@@ -1,8 +1,8 @@
 """kvbench: an evaluation bench for key-value cache eviction in long-context inference.
 
 Importing the package imports nothing else: rooms are entered by name (`kvbench.eviction.evict`, `kvbench.report`), so
-that a command that only prints help, lists names or reads rows never pays for torch. `kvbench.evict`, `generate`,
-`plot_kept` and `run` are imported when they are used; `run` is also a package, which can be called.
+that a command that only prints help, lists names or reads rows never pays for torch. `kvbench.Bench`, `evict`,
+`generate`, `plot_kept` and `run` are imported when they are used; `run` is also a package, which can be called.
 """
 
 import sys
@@ -13,15 +13,20 @@ from typing import Any
 from kvbench.support import __version__
 
 __all__ = ["__version__"]
-IN_MEMORY = ("evict", "generate", "plot_kept")
-"""What is imported when it is used."""
+WHERE = {
+    "Bench": "kvbench.notebook.bench",
+    "evict": "kvbench.notebook.in_memory",
+    "generate": "kvbench.notebook.in_memory",
+    "plot_kept": "kvbench.notebook.in_memory",
+}
+"""What is imported when it is used, and the module that has it."""
 
 
 class _Run(ModuleType):
     """The package `kvbench.run` as a function."""
 
     def __call__(self, *words: str, **settings: Any) -> Any:
-        return import_module("kvbench.notebook.in_memory").run(*words, **settings)
+        return import_module("kvbench.notebook.sweep").run(*words, **settings)
 
 
 class _Kvbench(ModuleType):
@@ -32,14 +37,14 @@ class _Kvbench(ModuleType):
 
 
 def __dir__() -> list[str]:
-    return sorted((*__all__, *IN_MEMORY, "run"))
+    return sorted((*__all__, *WHERE, "run"))
 
 
 def __getattr__(name: str) -> Any:
     if name == "run":
         return import_module("kvbench.run")
-    if name in IN_MEMORY:
-        return getattr(import_module("kvbench.notebook.in_memory"), name)
+    if name in WHERE:
+        return getattr(import_module(WHERE[name]), name)
     raise AttributeError(f"module 'kvbench' has no attribute {name!r}")
 
 

@@ -98,8 +98,8 @@ def main(flags: argparse.Namespace) -> int:
 
 def measure(probing: "Probing", todo: "Plan", results: "ResultsFolder") -> None:
     """Measure what is missing of a probe, with its progress on stderr."""
-    from kvbench.cli.progress import progress
     from kvbench.probes.run import run_probe
+    from kvbench.work.progress import progress
 
     with tracebacks_in(results), progress(todo) as shown:
         run_probe(probing, todo, results, shown)

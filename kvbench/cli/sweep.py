@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.next_command import next_command
-from kvbench.cli.progress import progress
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.report.loggers import Logger, NoLogger
@@ -17,6 +16,7 @@ from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.quantity import plural
 from kvbench.tasks.efficiency import Efficiency
+from kvbench.work.progress import progress
 from kvbench.work.sweep import Screen, make, recorded_rows
 
 SCREEN = Screen(tell, progress)

@@ -1,4 +1,4 @@
-"""Scores and policies that are Python objects: a word names each of them, as other words name files of `conf`.
+"""Scores, policies and models that are Python objects: a word names each of them, as other words name files of `conf`.
 
 The fields of an object are its settings. Its class is where it is: in a module, a file, or a cell of a notebook.
 """
@@ -13,7 +13,11 @@ from kvbench.support.plugins import Item, Source
 
 MARK = "@"
 """What ends the name of an object in its word; a number follows, since several objects can have one name."""
-CLASSES = {"score": "kvbench.eviction.scores.score.Score", "policy": "kvbench.eviction.policy.Policy"}
+CLASSES = {
+    "score": "kvbench.eviction.scores.score.Score",
+    "policy": "kvbench.eviction.policy.Policy",
+    "model": "kvbench.models.loading.spec.ModelSpec",
+}
 """What an object of a group derives from, by name: importing it would import torch with the settings."""
 OPEN = "???"
 

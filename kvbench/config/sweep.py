@@ -71,14 +71,19 @@ def plan_sweep(
     part: Shard | None = None,
     quiet: bool = False,
     stale: Stale = "stop",
+    methods: Sequence[Sequence[str]] = ((),),
 ) -> Sweep:
     """Plan what `arguments` ask for, or a part of it; rows with errors count as missing when they are retried.
 
+    methods: settings of which each stands beside `arguments` once: the cells of all of them are one plan.
+
     Raises UserError for bad input, for a folder that cannot be written, and for rows of other code, as `settled`.
     """
-    overrides = parse(arguments)
+    lines = [parse([*arguments, *words]) for words in methods]
+    overrides = lines[0]
     launcher = launcher_of(overrides)
-    where, cells = checked(overrides, tell)
+    found = [checked(line, tell) for line in lines]
+    where, cells = found[0][0], [cell for _, cells_of_line in found for cell in cells_of_line]
     named = {override.key for override in overrides}
     for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
         ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]
@@ -96,7 +101,11 @@ def plan_sweep(
         results=results,
         since=since,
         where=where,
-        arguments=tuple(argument for argument in arguments if parse([argument])[0].root not in AROUND),
+        arguments=tuple(
+            argument
+            for argument in (*arguments, *(word for words in methods for word in words))
+            if parse([argument])[0].root not in AROUND
+        ),
         launcher=launcher,
         retry=retry_errors,
         part=part,

@@ -1,16 +1,16 @@
-"""A transformers model in memory: evict from its cache and answer, several policies from one prefill; and whole sweeps.
+"""A transformers model in memory: evict from its cache and answer, several policies from one prefill.
 
     answers = kvbench.generate(model, "A long text ...", tokenizer, policy=["full", "snapkv"], budget=0.1)
 
 Settings have the names and values of the command line; a list stands for several values, `**{"policy.window": 32}` sets
 what has a dot. In a list, what cannot be done is a `Failure` in its place, and the others are not lost. Afterwards the
-model is as it was. `run` is `kvbench run`, with the rows as a pandas frame.
+model is as it was.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from kvbench.cache.quantized import PackedCache
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.config.sweep import plan_sweep
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -30,10 +29,8 @@ from kvbench.models.loading.architecture import check_architecture, text_config
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
-from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.words import lists_several, words_of
 from kvbench.records import KeptSets
-from kvbench.report.frames import frame_of
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
 from kvbench.run.memory import bytes_of_token
 from kvbench.run.plan import Cell
@@ -41,7 +38,6 @@ from kvbench.run.prefill_job import BROKEN, batches, prefill
 from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.work.sweep import logger_of, make, rows_of
 
 Item = TypeVar("Item")
 Named = str | Item | Sequence[str | Item]
@@ -170,31 +166,6 @@ def generate(
                 text = None if tokenizer is None else tokenizer.decode(answer.ids, skip_special_tokens=True)
                 results[cell] = Answer(**vars(evicted[cell]), ids=list(answer.ids), text=text)
     return _listed(results, cells, several)
-
-
-def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
-    """Make what is missing of a sweep in this process, and return all of its rows, one per cell and sample.
-
-    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`;
-    policies and scores may be objects. data: prompts with answers, or the name of a task.
-
-    Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
-    """
-    arguments = [*words, *words_of(settings)]
-    arguments += [] if data is None else task_words(data, arguments)
-    logger, sweep = logger_of(arguments), plan_sweep(arguments, lambda text: None, quiet=True)
-    if sweep.launcher.name != "none":
-        raise UserError(
-            f"launcher={sweep.launcher.name}: kvbench.run works in this process only; use the command kvbench run"
-        )
-    make(sweep, (), _no_part)
-    rows = rows_of(sweep)
-    logger.mirror(sweep.results, rows)
-    return frame_of(rows, sweep.results.path)
-
-
-def _no_part(part: object) -> NoReturn:
-    raise AssertionError("a run in this process has no parts")
 
 
 def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:

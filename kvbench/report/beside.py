@@ -34,7 +34,7 @@ def no_lines(source: Source, kind: type[Line], fix: str) -> MissingFile:
     """The error of rows without such lines; fix: how they are recorded."""
     if place_of(source) is None:
         fix = f'they lie in the folder of results, which it names in attrs["{RESULTS}"]: set it'
-    return MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl: {fix}")
+    return MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl; {fix}")
 
 
 def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:

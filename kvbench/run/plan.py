@@ -73,7 +73,10 @@ def describe_model(spec: ModelSpec) -> Description:
 
     Arguments of a chat template are named where there are some.
     """
-    source, place = ("name", "path", "pulled", "root", "revision"), ("threads", "tile", "device", "device_map")
+    source, place = (
+        ("name", "path", "pulled", "root", "revision", "weights"),
+        ("threads", "tile", "device", "device_map"),
+    )
     elsewhere = (*source, *place, "cuda_graph", "products", "template_kwargs")
     description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
     description["kernels"] = spec.kernels or "torch"  # the default may run others on a GPU, as the environment says

@@ -125,13 +125,13 @@ def _work(
     stale: "Stale",
 ) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
-    from kvbench.cli.progress import progress
     from kvbench.records import ResultsFolder
     from kvbench.report.rows import recorded
     from kvbench.run.claims import Sharing
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
     from kvbench.run.stale import SETTLED, settled
+    from kvbench.work.progress import progress
 
     folder = ResultsFolder(results)
     rows = recorded(folder, SETTLED, print, {cell.id for cell in cells})

@@ -320,7 +320,7 @@ def test_prompts_that_cannot_be_read(data: Any, message: str, tmp_path: Path) ->
 
 
 def test_the_public_names_are_listed() -> None:
-    assert dir(library) == ["__version__", "evict", "generate", "plot_kept", "run"]
+    assert dir(library) == ["Bench", "__version__", "evict", "generate", "plot_kept", "run"]
 
 
 def test_objects_are_shown_by_what_they_are() -> None:

@@ -31,6 +31,7 @@ from kvbench.models.loading.architecture import (
     text_config,
 )
 from kvbench.models.loading.check import check_model, eager_logits
+from kvbench.models.loading.in_memory import ModelInMemory
 from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
 from kvbench.models.prefill import Attend
@@ -148,7 +149,7 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
 
 
 def load(info: ModelInfo, begun: Products | None = None) -> LoadedModel:
-    """Load or make the weights, attach kvbench's attention, and check the result on a few tokens.
+    """Load, make or share the weights, attach kvbench's attention, and check the result on a few tokens.
 
     begun: the products of earlier rows, which `model.products=auto` takes again. Raises MissingFile for missing or
     broken weights, UserError if the logits are not those of transformers.
@@ -160,7 +161,9 @@ def load(info: ModelInfo, begun: Products | None = None) -> LoadedModel:
     torch.set_num_threads(spec.threads or _default_threads())
     switches = make_deterministic()
     dtype = spec.dtype if spec.dtype == "auto" else getattr(torch, spec.dtype)
-    if spec.shape is None:
+    if isinstance(spec, ModelInMemory):
+        model = spec.twin()
+    elif spec.shape is None:
         model = _from(spec, lambda: from_folder(spec, info.folder, info.config, dtype, device))
     else:
         model = random(info.config, spec.shape.seed, dtype, device)

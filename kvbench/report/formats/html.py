@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
 def write_html(report: Report, out: TextIO) -> None:
     """Write a report; best values are bold, the second ones underlined."""
-    out.write(template(__package__ or "", "report.html.j2").render(report=report, head_rows=head_rows) + "\n")
+    out.write(_rendered(report, whole=True) + "\n")
+
+
+def fragment(report: Report) -> str:
+    """The same without head and style, as a part of another page."""
+    return _rendered(report, whole=False)
+
+
+def _rendered(report: Report, whole: bool) -> str:
+    return template(__package__ or "", "report.html.j2").render(report=report, head_rows=head_rows, whole=whole)
 
 
 def template(package: str, name: str) -> "Template":

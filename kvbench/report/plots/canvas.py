@@ -3,6 +3,7 @@
 A method has the same colour and marker in all figures (`kvbench.report.colours`), and its name at the end of its line.
 """
 
+import io
 import math
 import textwrap
 import warnings
@@ -41,6 +42,15 @@ _NO_DATE: Mapping[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None},
 }
+
+
+class Shown(Figure):
+    """A figure that a notebook shows: matplotlib's own ones it shows only where pyplot was imported."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", metadata=_NO_DATE[".png"], bbox_inches="tight", pad_inches=0.08)
+        return content.getvalue()
 
 
 @contextmanager
@@ -105,7 +115,7 @@ def panels(
     wraps = [textwrap.wrap(line, int(inches * (14 if i else 12.5))) for i, line in enumerate(heading.split("\n"))]
     head = 0.2 + 0.14 * sum(map(len, wraps))
     size = (inches, lines * height + head)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Shown(figsize=size, layout="constrained")
     rect = (0, 0, 1 - margin / size[0], 1 - head / size[1])
     figure.get_layout_engine().set(w_pad=0.08, wspace=0.03, rect=rect)  # type: ignore[union-attr]
     drawn = list(figure.subplots(lines, columns, squeeze=False, **axes).flat)

@@ -148,7 +148,13 @@ def report_of(
     tables = tuple(means_table(block, describe, marks, view.against or "") for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
-    return Report(warnings=_warnings(measured, describe), tables=tables, width=WIDTH)
+    return Report(
+        warnings=_warnings(measured, describe),
+        tables=tables,
+        records=[_record(cell) for cell in cells],
+        columns=SUMMARY_COLUMNS,
+        width=WIDTH,
+    )
 
 
 def _measured(source: Source, view: View, warn: Warn, where: Where | None) -> list[Summary]:

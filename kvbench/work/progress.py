@@ -1,19 +1,28 @@
-"""What a long run prints on stderr while it runs: a live bar on a terminal, a plain line now and then elsewhere."""
+"""What a long run shows while it runs: a live bar on a terminal or in a notebook, a plain line now and then elsewhere.
+
+rich draws in a notebook by itself, if ipywidgets is installed there.
+"""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from kvbench.cli.terminal import screen
 from kvbench.records import Row
 from kvbench.run.plan import Plan
 from kvbench.run.progress import Progress
 from kvbench.support.text import printable
 
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def screen() -> Console:
+    """What progress is shown on, stderr or a notebook: texts are as they are, without markup."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -27,10 +36,11 @@ def progress(plan: Plan, quiet: bool = False) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=screen(stderr=True),
+        console=screen(),
         transient=True,
     )
-    on_screen = bar.console.is_terminal and not quiet
+    live = bar.console.is_terminal or (bar.console.is_jupyter and find_spec("ipywidgets") is not None)
+    on_screen = live and not quiet
     with bar if on_screen else nullcontext():
         yield Shown(plan, bar, not on_screen and not quiet, quiet)
 

@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from kvbench.cli import progress as progress_module
-from kvbench.cli.progress import progress
 from kvbench.records import Row
 from kvbench.run.plan import Plan
+from kvbench.work import progress as progress_module
+from kvbench.work.progress import progress
 
 
 def test_prompts_of_other_processes_are_not_left(

@@ -1,0 +1,38 @@
+"""A report as a terminal and a notebook show it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvbench.report.formats.emit import emitted
+from kvbench.report.formats.html import fragment
+from kvbench.report.formats.table import Report
+from kvbench.report.output import FORMATS, check_format
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, repr=False)
+class Printed:
+    """A report of `kvbench.report`: printed it is text, in a notebook a table."""
+
+    report: Report
+
+    @property
+    def frame(self) -> "DataFrame":
+        """Its numbers: one row per cell, or per comparison."""
+        import pandas
+
+        columns = self.report.columns
+        return pandas.DataFrame([*self.report.records], columns=None if columns is None else [*columns])
+
+    def to(self, format: str) -> str:
+        """The report as text, markdown, latex, html, csv or json."""
+        check_format(format, FORMATS)
+        return emitted(self.report, format)
+
+    def __repr__(self) -> str:
+        return emitted(self.report, "text").rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return fragment(self.report)

@@ -1,0 +1,59 @@
+"""Sweeps from Python: `kvbench.run`, and the way from words to rows that it shares with `kvbench.Bench`."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kvbench.config.sweep import Sweep, plan_sweep
+from kvbench.notebook.prompts import Prompts, task_words
+from kvbench.notebook.words import words_of
+from kvbench.report.frames import frame_of
+from kvbench.run.plan import Plan
+from kvbench.run.progress import Progress
+from kvbench.support.errors import UserError
+from kvbench.work.progress import progress, screen
+from kvbench.work.sweep import Screen, logger_of, make, rows_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
+    """Make what is missing of a sweep in this process, and return all of its rows, one per cell and sample.
+
+    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`;
+    policies, scores and models (`Bench.model`) may be objects. data: prompts with answers, or the name of a task.
+
+    Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
+    """
+    return made([*words, *words_of(settings)], data)[1]
+
+
+def made(
+    arguments: Sequence[str], data: Prompts | None, methods: Sequence[Sequence[str]] = ((),)
+) -> "tuple[Sweep, DataFrame]":
+    """The sweep of words, with what was missing of it made, and its rows. methods: as in `plan_sweep`."""
+    words = [*arguments, *([] if data is None else task_words(data, arguments))]
+    logger, sweep = logger_of(words), plan_sweep(words, _ignore, methods=methods)
+    if sweep.launcher.name != "none":
+        raise UserError(
+            f"launcher={sweep.launcher.name}: Python runs in this process only; use the command kvbench run"
+        )
+    make(sweep, (), _no_part, Screen(_ignore, _progress))
+    rows = rows_of(sweep)
+    logger.mirror(sweep.results, rows)
+    return sweep, frame_of(rows, sweep.results.path)
+
+
+def _progress(plan: Plan) -> AbstractContextManager[Progress | None]:
+    """A bar where somebody looks: on a terminal and in a notebook."""
+    console = screen()
+    return progress(plan) if console.is_terminal or console.is_jupyter else nullcontext()
+
+
+def _ignore(text: str) -> None:
+    """Messages of commands: rows and errors say the same."""
+
+
+def _no_part(part: object) -> NoReturn:
+    raise AssertionError("a run in this process has no parts")
