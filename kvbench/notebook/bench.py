@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -36,9 +36,6 @@ from kvbench.report.selection import Where
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables import efficiency, table
 from kvbench.support.errors import UserError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 class Bench:
@@ -110,7 +107,7 @@ class BenchResult:
     frame: one row per cell and sample; `frame.attrs["results"]` is its folder.
     """
 
-    frame: "DataFrame"
+    frame: Any
     _arguments: Sequence[str] = field(default=())
     _policy: str | Policy = "snapkv"
     _temporary: Any = None

@@ -1,15 +1,12 @@
 """A report as a terminal and a notebook show it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kvbench.report.formats.emit import emitted
 from kvbench.report.formats.html import fragment
 from kvbench.report.formats.table import Report
 from kvbench.report.output import FORMATS, check_format
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,8 +16,8 @@ class Printed:
     report: Report
 
     @property
-    def frame(self) -> "DataFrame":
-        """Its numbers: one row per cell, or per comparison."""
+    def frame(self) -> Any:
+        """Its numbers as a frame: one row per cell, or per comparison."""
         import pandas
 
         columns = self.report.columns

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.notebook.prompts import Prompts, task_words
@@ -13,9 +13,6 @@ from kvbench.run.progress import Progress
 from kvbench.support.errors import UserError
 from kvbench.work.progress import progress, screen
 from kvbench.work.sweep import Screen, logger_of, make, rows_of
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
@@ -29,9 +26,7 @@ def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
     return made([*words, *words_of(settings)], data)[1]
 
 
-def made(
-    arguments: Sequence[str], data: Prompts | None, methods: Sequence[Sequence[str]] = ((),)
-) -> "tuple[Sweep, DataFrame]":
+def made(arguments: Sequence[str], data: Prompts | None, methods: Sequence[Sequence[str]] = ((),)) -> tuple[Sweep, Any]:
     """The sweep of words, with what was missing of it made, and its rows. methods: as in `plan_sweep`."""
     words = [*arguments, *([] if data is None else task_words(data, arguments))]
     logger, sweep = logger_of(words), plan_sweep(words, _ignore, methods=methods)

@@ -29,8 +29,8 @@ from kvbench.tasks.task import Sample
 
 @dataclass(frozen=True)
 class Steady(Score):
-    """Attention that every observed row agrees on: the largest weight that a pair has from any row, less `doubt` times
-    its mean. A pair that one row alone looks at is worth little.
+    """(1 - doubt) times the largest attention weight that a pair has from any observed row, plus doubt times the mean
+    over all rows. The larger `doubt` is, the less a pair is worth that one row alone looks at.
 
     Raises ValueError for a doubt outside 0..1.
     """

@@ -1,13 +1,27 @@
 """scripts/examples: each runs, and prints what docs/tutorials.md shows as far as that is the same on any processor."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
 
-from scripts.examples import new_allocation, new_score, notebook, plain_python, plot_kept, plugin, read_rows
+import kvbench
+from scripts.examples import (
+    new_allocation,
+    new_score,
+    notebook,
+    output_error,
+    plain_python,
+    plot_kept,
+    plugin,
+    read_rows,
+)
+from tests.models.families import tiny
+from tests.models.tokenizers import of_bytes
+from tests.plugins import made_up
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials.md").read_text("utf-8")
@@ -49,6 +63,35 @@ def test_a_new_score(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     printed = capsys.readouterr().out.splitlines()
     as_shown = [re.sub(r" +\d+ of 12 ", " of ", line) for line in shown("new_score")]
     assert [re.sub(r" +\d+ of 1 ", " of ", line) for line in printed] == as_shown
+
+
+def test_a_score_that_reads_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    output_error.main(samples=1)
+    printed = capsys.readouterr().out.splitlines()
+    as_shown = [re.sub(r" +\d+ of 12 ", " of ", line) for line in shown("output_error")]
+    assert [re.sub(r" +\d+ of 1 ", " of ", line) for line in printed] == as_shown
+
+
+def test_one_class_is_a_file_a_plugin_and_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the same pairs and gives the same answers; each way has cells of its own, by where the code is."""
+    file = ROOT / "scripts" / "examples" / "output_error.py"
+    named = file.read_text("utf-8").replace('"output_error"', '"output_error_plugin"')
+    yaml = "# The error.\n_target_: errors.OutputError\nname: output_error_plugin\npower: 1.0\n"
+    files = {"__init__.py": named, "conf/score/output_error_plugin.yaml": yaml}
+    monkeypatch.delitem(sys.modules, "errors", raising=False)
+    monkeypatch.syspath_prepend(str(made_up(tmp_path / "site", "errors", files)))
+    tokenizer = of_bytes(begin=True)
+    result = kvbench.Bench(tiny("llama", vocab_size=len(tokenizer)), tokenizer).compare(
+        [str(file), output_error.OutputError(), "output_error_plugin", "attn"],
+        budgets=0.3,
+        data=[("The sky is blue. " * 12 + "The sky is", "blue")],
+        **{"task.max_new_tokens": 3},
+    )
+    rows = result.frame[result.frame["policy"] == "snapkv"].set_index("score")
+    ours = rows.loc[["output_error", "output_error_plugin"]]
+    assert len(ours) == 3 and ours["cell"].nunique() == 3
+    assert ours["kept_sha256"].nunique() == ours["prediction"].nunique() == 1
+    assert rows.loc["attn", "kept_sha256"] not in {*ours["kept_sha256"]}
 
 
 def test_a_new_allocation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def spec_of(folder: Path) -> ModelInMemory:
     """The specification of the model of a `folder_of`, with its tensors as they are now."""
     model = _models[str(folder)]
     name = str(model.config.name_or_path).rstrip("/") or type(model).__name__
-    parts = {"dtype": _dtype(model), "device": str(model.device), "weights": weights_sha256(model)}
+    parts: dict[str, Any] = {"dtype": _dtype(model), "device": str(model.device), "weights": weights_sha256(model)}
     return ModelInMemory(name, str(folder), **parts)
 
 
@@ -98,7 +98,7 @@ def weights_sha256(model: Any) -> str:
         same = seen.setdefault(id(tensor), name)
         digest.update(f"{name} {same} {tensor.dtype} {list(tensor.shape)}\n".encode())
         if same == name:
-            digest.update(memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
