@@ -1,1 +1,1 @@
-"""Eviction on a model in memory, and sweeps as data frames, for notebooks: `kvbench.generate`, `kvbench.run`."""
+"""Methods compared, and eviction, on a model in memory, for notebooks: kvbench.Bench, kvbench.generate, kvbench.run."""
