@@ -24,7 +24,7 @@ from kvbench.cli.parser import split_settings
 from kvbench.config.compose import content, file_of, folders, options
 from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import GROUPS, parse
-from kvbench.eviction.budget import parse_budget
+from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.records import COLUMNS, SCHEMA
 from kvbench.records.row import _TYPES
 from kvbench.support import paths
@@ -117,7 +117,7 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
             found = OmegaConf.select(RUN, override.key, default=MISSING) is not MISSING
             assert found or (group == "endpoint" and field in {*SERVER.keys()}), f"no setting {override.key}"
         if override.key == "budget":
-            assert all(parse_budget(text) for text in values)
+            assert all(parse_bytes(text) is not None or parse_budget(text) for text in values)
 
 
 def members(group: str, text: str) -> list[str]:
