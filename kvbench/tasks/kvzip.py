@@ -60,7 +60,7 @@ class Squad(SharedContext):
 
     split: str = "train"
     cut_last: bool = False
-    version = "squad-kvzip.2"  # names the protocol; `data_sha256` names the rows
+    version = "squad-kvzip.3"  # names the protocol; `data_sha256` names the rows
     metric = "kvzip_inclusion"
 
     @property
@@ -123,8 +123,9 @@ class GSM8K(FromFiles, Task):
     max_new_tokens: int = 512
     least_tokens: int = 72
     split: str = "test"
-    version = "gsm8k-kvzip.1"  # names the protocol; `data_sha256` names the rows
+    version = "gsm8k-kvzip.2"  # names the protocol; `data_sha256` names the rows
     metric = "kvzip_solution"
+    wraps_context = True
     context_length = None  # problems have their own lengths
 
     def __post_init__(self) -> None:

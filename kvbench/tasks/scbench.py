@@ -122,7 +122,7 @@ class SCBenchTask(SCBench):
     (short) or 60K (mid) tokens, in separate files (scbench/kv_tiny.jsonl)."""
 
     length: Length = "full"
-    version = "scbench-kvzip.1"  # names the protocol; `data_sha256` names the rows
+    version = "scbench-kvzip.2"  # names the protocol; `data_sha256` names the rows
     family = "kvzip"
     metrics = KINDS
     mixed = MIXED

@@ -100,6 +100,7 @@ class OfficialSCBench(SCBench):
     version = "scbench-fb56c91.2"
     ends_answers = True
     tokenises_alone = True
+    wraps_context = False
     family = "scbench"
     metrics = METRICS
     mixed = MIXED

@@ -9,8 +9,8 @@ The instruction is a part of the head of the prompt, which KVzip never evicts (`
 question; questions are numbered context by context, so that sample i is the same for any `samples`.
 
 Differences from KVzip: the chat template is the model's own (KVzip writes out those of Llama and Qwen and adds a blank
-line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; context and
-instruction are tokenised as one text; an answer that its length ended keeps its last token. Tables average over
+line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; an answer that its
+length ended keeps its last token. Tables average over
 questions, and as KVzip does with `--mean-over contexts`: over contexts, each with the mean of its questions, which
 differs if contexts have different numbers of questions.
 """
@@ -67,6 +67,7 @@ class SharedContext(FromFiles, Task):
     ask: str = "Q: {question}"
     contexts: int | None = None
     turns: Turns = "none"
+    wraps_context = True
     context_length = None  # contexts have their own lengths
 
     def __post_init__(self) -> None:

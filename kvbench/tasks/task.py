@@ -136,6 +136,7 @@ class TaskSettings:
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
     keeps_odd = False  # truncation in the middle to an odd limit keeps that many tokens, not one fewer
     tokenises_alone = False  # what is read after the eviction is tokenised as texts of their own, one per question
+    wraps_context = False  # the chat template wraps the context; question and its end are a text of their own (kvpress)
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
     one_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation

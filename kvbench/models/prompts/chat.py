@@ -195,3 +195,9 @@ def split(tokenizer: Any, system: str | None, context: str, question: str, befor
         "schedule.evict_after=context: the model's chat template rewrites the prompt, so that context and question "
         "cannot be told apart; use schedule.evict_after=prompt or model.chat=never"
     )
+
+
+def wrap(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
+    """A turn in two parts as kvpress makes them: the template around the context, then the question and its end."""
+    head, _, tail = render(tokenizer, system, context + CONTENT, before).partition(CONTENT)
+    return head, question + tail

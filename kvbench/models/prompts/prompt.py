@@ -8,7 +8,7 @@ from typing import Any
 
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
-from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template
+from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template, wrap
 from kvbench.support.errors import UserError
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import Sample, TaskSettings, Truncation, Turn
@@ -134,6 +134,10 @@ def build(
 
     A protocol may tokenise what follows the eviction as texts of their own, one per question (`tokenises_alone`).
 
+    With `wraps_context` and `evict_after="context"` a prompt has three texts, each tokenised alone, as in kvpress and
+    KVzip: the beginning of the template with the opening, the context, and the question with all that follows it. Only
+    a template begins the sequence; a raw text begins with the first token.
+
     In a conversation (`Sample.earlier`) the eviction comes before or after the first question. What precedes a later
     question is what the template puts after an answer, so that the cache of one turn begins the next.
 
@@ -174,6 +178,8 @@ def _build(
     if turns and task.truncation != "refuse":
         raise UserError(f"task.truncation={task.truncation}: messages are not truncated; use task.truncation=refuse")
     content = "" if turns else context
+    apart = task.wraps_context and evict_after == "context" and task.turns == "none"
+    begin = tokenizer.bos_token or "" if apart and not templated else ""
     if evict_after == "prompt":
         before = render(tokenizer, system, content + question, turns) if templated else context + question
         before, after = before + first.answer_prefix, ""
@@ -184,14 +190,20 @@ def _build(
                 "read after eviction; use schedule.evict_after=prompt, or more tokens if the model reads them "
                 "(task.max_prompt_tokens)"
             )
-        before, after = split(tokenizer, system, content, question, turns) if templated else (context, question)
+        divide = wrap if apart else split
+        before, after = (
+            divide(tokenizer, system, content, question, turns) if templated else (begin + context, question)
+        )
         after += first.answer_prefix
         for part, name in ((context, "context to evict from"), (after, "question to read after the eviction")):
             if not part:
                 raise UserError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
-    head, turn = around(tokenizer, system) if templated else ("", "")
-    opening = () if tokenizer.bos_token and tokenizer.bos_token in head else _opening(tokenizer)
+    head, turn = around(tokenizer, system) if templated else (begin, "")
+    opening = () if apart or (tokenizer.bos_token and tokenizer.bos_token in head) else _opening(tokenizer)
     ids = _begun(tokenizer, opening, before)
+    if apart and sample.opening and before.startswith(head + sample.opening):
+        start = head + sample.opening
+        ids = plain(tokenizer, start) + plain(tokenizer, before.removeprefix(start))
     if not ids:
         raise UserError("the prompt has no tokens")
     untruncated = ids
@@ -208,10 +220,9 @@ def _build(
         texts.append(answer + text + following.answer_prefix)
     after, border_tokens, separate = "".join(texts), None, ()
     undivided = _begun(tokenizer, opening, before + after)
-    if task.tokenises_alone or task.turns == "own":
-        parts = (
-            _alone(tokenizer, text, closing) if task.tokenises_alone else _continued(tokenizer, text) for text in texts
-        )
+    alone = task.tokenises_alone or apart
+    if alone or task.turns == "own":
+        parts = (_alone(tokenizer, text, closing) if alone else _continued(tokenizer, text) for text in texts)
         separate = tuple(parts)
         question_ids = tuple(chain.from_iterable(separate))
     elif len(ids) < len(untruncated) or undivided[: len(ids)] != ids:

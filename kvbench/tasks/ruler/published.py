@@ -11,6 +11,10 @@ Made by the generators of 2024 with the tokenizer of Llama 3.1, split at the ans
 16384 tokens. The example is no row of the data set: it has its columns, and the values that the official generator of
 2024 (e40fae1, seed 42) draws first at 4096 tokens with the tokenizer in tests/golden/ruler. A parquet file holds all
 thirteen tasks; sample i is the i-th row of the task. The rows' `max_new_tokens` equals that of the task's YAML.
+
+Prompts follow kvpress/pipeline.py of https://github.com/NVIDIA/kvpress at 8bb29b9: a chat template wraps the context,
+the question keeps its white space and is tokenised with all that follows it; without a template a line break follows
+the question.
 """
 
 from collections.abc import Collection, Iterator
@@ -34,7 +38,8 @@ class PublishedRuler(FromFiles, Task):
     member: str
     max_new_tokens: int
     context_length: int = 4096
-    version = "ruler-simonjegou.1"  # names the protocol; `data_sha256` names the rows
+    version = "ruler-simonjegou.2"  # names the protocol; `data_sha256` names the rows
+    wraps_context = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,10 +65,11 @@ class PublishedRuler(FromFiles, Task):
             (f"{name}: row {number} of {self.member}", row) for name in self.files for number, row in self._rows(name)
         ]
         require_samples(self, indices, len(rows))
+        end = "" if getattr(count_tokens, "template", 0) else "\n"
         for index in sorted(indices):
             place, row = rows[index]
             try:
-                prompt = nonempty_text(row, "context"), text(row, "question"), text(row, "answer_prefix")
+                prompt = nonempty_text(row, "context"), text(row, "question") + end, text(row, "answer_prefix")
                 answers = texts(row, "answer")
             except ValueError as error:
                 yield InvalidSample(index, self.name, f"{place}: {error}")

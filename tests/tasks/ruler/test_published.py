@@ -46,7 +46,7 @@ def test_sample_i_is_row_i_of_its_task(root: Path):
         (0, "Text 0.\n", ("a0", "b")),
         (2, "Text 4.\n", ("a4", "b")),
     ]
-    assert samples[0].prompt == "Text 0.\nWhat is it? It is"
+    assert samples[0].prompt == "Text 0.\nWhat is it? \nIt is"  # the line break of kvpress without a template
 
 
 def test_the_metric_is_that_of_the_task(root: Path):
