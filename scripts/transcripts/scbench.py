@@ -17,7 +17,7 @@ from tests.tasks.scbench.official_rows import MEMBERS, rows
 from tests.transcripts.families import FAMILIES, tokenizer
 from tests.transcripts.transcript import SCBENCH_LIMITS, Transcript, case, transcript
 
-TEMPLATES = ("raw", "chatml", "trimmed")
+TEMPLATES = ("raw", "trimmed")
 
 
 class Model:

@@ -112,11 +112,13 @@ def explained(case: str, part: str) -> bool:
     if name.startswith("ruler/"):
         measured = name == "ruler/vt" or (name == "ruler/niah_single_1" and family.startswith("bytes"))
         return template == "meta" and measured and part in ("ids", "context")
+    if name.startswith("scbench_official/"):
+        return template == "trimmed" and family != "bytes" and part in ("ids", "context")
     begins = family != "bytes" and template == "chatml"
     return name.startswith("longbench_v2") and begins and part in ("ids", "context")
 
 
-@pytest.mark.slow  # builds 1500 prompts with four tokenizers
+@pytest.mark.slow  # builds 2500 prompts with four tokenizers
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_what_a_model_is_given_is_what_the_official_code_gives_it(benchmark: str, root: Path) -> None:
     """Each explained difference is still there, so that the page does not outlive it."""
@@ -134,6 +136,7 @@ def test_every_task_of_these_benchmarks_has_a_transcript_of_each_family() -> Non
     }
     families = ("longbench", "longbench_e", "infinitebench", "ruler", "ruler_published", "scbench")
     tasks = {f"{family}/{member}" for family in families for member in members(family)}
+    tasks |= {f"scbench_official/{name}/{mode}" for name in official_rows.MEMBERS for mode in ("none", "gold")}
     expected = {*tasks, "longbench_v2", "longbench_v2_cot", "squad", "gsm8k", "pg19"}
     assert {(task, family) for task in expected for family in FAMILIES} <= names
 
