@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 CELLS = ("policy=full,snapkv,h2o", "budget=0.2", "task.context_length=512")
-JOBS = ("launcher=slurm", "launcher.gpus=0", "launcher.shards=2", "launcher.time=1", "launcher.warning_seconds=10")
+JOBS = ("launcher=slurm", "launcher.gpus=0", "launcher.shards=2", "launcher.time=2", "launcher.warning_seconds=20")
 SLOWED = """
 import os
 import time
@@ -40,13 +40,13 @@ class Slowed(Attention):
 
     def __call__(self, layer, rows, reduce):
         if "SLURM_JOB_ID" in os.environ:
-            time.sleep(0.3)
+            time.sleep(0.75)
         return super().__call__(layer, rows, reduce)
 """
 """Attention that sleeps in the tasks of a job, so that their time does not depend on how fast the machine is."""
 SAMPLES = 40
-"""Two policies, five layers: tasks sleep for 120 seconds in all and need ten to start, and three of them meet the limit
-of a minute, of which they are warned after 20 to 50 seconds."""
+"""Two policies, five layers: tasks sleep for 300 seconds in all. Three of them meet the limit of two minutes, of which
+SLURM warns them after 70 to 100 seconds."""
 PATIENCE_SECONDS = 600
 PAUSE_SECONDS = 3
 """Between two looks: each may start a process, which takes time from the tasks that it waits for."""
