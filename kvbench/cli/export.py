@@ -18,18 +18,20 @@ def declare(parser: Parser) -> None:
   kvbench export --format github-benchmark what=bytes policy=snapkv,h2o
   kvbench export --format junit --results results/runs --out cells.xml
   kvbench export --format parquet --out rows.parquet
+  kvbench export --format eee --out shared
 
 github-benchmark is the list that benchmark-action/github-action-benchmark charts: what=accuracy with its tool \
-customBiggerIsBetter, what=bytes and what=seconds with customSmallerIsBetter. COLUMN=VALUE,... selects rows as in
-kvbench report. Exit code 4: no row was selected.
+customBiggerIsBetter, what=bytes and what=seconds with customSmallerIsBetter. eee is the schema of Every Eval Ever: a
+file for each model, in the folder that --out names. COLUMN=VALUE,... selects rows as in kvbench report.
+Exit code 4: no row was selected, or with eee none that has a value.
 """
     parser.bare_exit = Exit.USAGE
     usage = f"[what=accuracy|bytes|seconds] {SELECTION}"
     parser.words = Words(usage, settings=("what=",), selects_rows=True)
-    parser.add_argument("--format", metavar="github-benchmark|junit|markdown|parquet", required=True)
+    parser.add_argument("--format", metavar="eee|github-benchmark|junit|markdown|parquet", required=True)
     parser.add_results(ROWS)
     parser.add_partial()
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen; eee: a folder")
 
 
 def main(flags: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ COMMANDS = {
     "data": "download and verify benchmark data: data pull NAME ... | data verify | data list",
     "paper": "render a table or figure of a paper, our numbers beside the published: paper list | paper NAME",
     "probe": "compare scores with the true error of each eviction: probe NAME; kvbench list probes",
-    "export": "write means for other programs: export --format github-benchmark|junit|markdown|parquet",
+    "export": "write means for other programs: export --format eee|github-benchmark|junit|markdown|parquet",
     "pack": "write down the files of a folder and the hash of them all, to cite: pack --results DIR",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers | reports",
     "conform": "check golden cases, a score, or a server: conform FILES | --properties score=NAME | --endpoint URL",

@@ -1,5 +1,6 @@
 """`kvbench export` and `kvbench report rows`: rows and means in the formats of other programs.
 
+eee               a file per model for Every Eval Ever, see `kvbench.report.eee`
 github-benchmark  a JSON list of {name, unit, value, range, extra}, as benchmark-action/github-action-benchmark reads
                   it: what=accuracy is its customBiggerIsBetter, what=bytes and what=seconds its customSmallerIsBetter
 junit             one suite per task, one test case per cell; a cell with failed samples is an error
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kvbench.records import COLUMNS
+from kvbench.report.eee import write_eee
 from kvbench.report.formats.data import write_csv
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
@@ -23,7 +25,7 @@ from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
-FORMATS = ("github-benchmark", "junit", "markdown", "parquet")
+FORMATS = ("eee", "github-benchmark", "junit", "markdown", "parquet")
 ROW_FORMATS = ("jsonl", "csv", "parquet")
 WHAT = ("accuracy", "bytes", "seconds")
 
@@ -36,10 +38,12 @@ def export(
     warn: Warn = lambda text: None,
     where: Where | None = None,
 ) -> None:
-    """Write a results folder, or a Parquet file of rows, in one of `FORMATS`."""
+    """Write a results folder, or a Parquet file of rows, in one of `FORMATS`; ``eee`` into a folder."""
     check_format(format, FORMATS)
     if what not in WHAT:
         raise UserError(f"what={what}: allowed: {', '.join(WHAT)}")
+    if format == "eee":
+        return write_eee(folder, out, warn, where)
     if format == "parquet":
         return print_rows(folder, "parquet", out, warn, where)
     if format == "markdown":

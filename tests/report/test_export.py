@@ -70,7 +70,7 @@ def test_parquet_and_markdown_are_those_of_the_reports(small, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--format", "html"], 2, "github-benchmark|junit|markdown|parquet"),
+        (["--format", "html"], 2, "eee|github-benchmark|junit|markdown|parquet"),
         (["--format", "junit", "what=speed"], 2, "allowed: accuracy, bytes, seconds"),
         (["--format", "junit", "policy=lava"], 4, "nothing to report"),
     ],
