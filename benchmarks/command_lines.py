@@ -124,6 +124,9 @@ GRAMMARS: Mapping[str, Grammar] = {
     "doctor": Grammar("--json", "", "now | --nothing | data.rot=x"),
     "completion": Grammar("bash | zsh | fish", "", "bsh | --nothing"),
     "pack": Grammar("--results one", "--partial", "--prtial | one | --results nowhere | --results"),
+    "merge": Grammar(
+        "one one --out merged | one empty --out merged", "", "--otu x | one two --out file.txt | one", changed=False
+    ),
     "prompts": Grammar("model.path=nowhere", "", "--nothing | polcy=3 | task=rulr/x", changed=False),
     "adopt": Grammar("nowhere model.path=nowhere", "", "--nothing | polcy=3 | two", changed=False),
     "conform": Grammar("--help", "", "", changed=False),

@@ -25,6 +25,7 @@ COMMANDS = {
     "probe": "compare scores with the true error of each eviction: probe NAME; kvbench list probes",
     "export": "write means for other programs: export --format eee|github-benchmark|junit|markdown|parquet",
     "pack": "write down the files of a folder and the hash of them all, to cite: pack --results DIR",
+    "merge": "copy results folders, such as those of shards, into one, checked: merge A B --out C",
     "list": "list policies | scores | tasks | models | probes | launchers | loggers | papers | reports",
     "conform": "check golden cases, a score, or a server: conform FILES | --properties score=NAME | --endpoint URL",
     "prompts": "write whole prompts as JSON lines, for programs that answer them elsewhere: prompts --out FILE",

@@ -6,9 +6,8 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warner
 from kvbench.records import ResultsFolder
-from kvbench.records.manifest import NAME, differing, read_manifest, write_manifest
+from kvbench.records.manifest import NAME, unchanged_manifest, write_manifest
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, shortened
 
 
 def declare(parser: Parser) -> None:
@@ -34,11 +33,7 @@ def main(flags: argparse.Namespace) -> int:
     if folder.path.is_file():
         raise UserError(f"{folder.path} is a file, which has a checksum of its own: name a results folder")
     load_table(folder, (), warner(flags.partial))  # warns of damaged and missing rows
-    if (before := read_manifest(folder)) is not None and (changed := differing(before, folder)[0]):
-        raise UserError(
-            f"{plural(len(changed), 'file')} of {folder.path} changed or gone since {NAME} was written: "
-            f"{shortened(changed, 3)}: put them back, or remove {NAME} to describe the folder as it is"
-        )
+    before = unchanged_manifest(folder)
     manifest = write_manifest(folder, before)
     say(screen(), f"{folder.path}: {manifest}")
     say(screen(), f"root {manifest.root}")

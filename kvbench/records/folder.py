@@ -36,11 +36,12 @@ from kvbench.records.environment import content_hash, environment_id
 from kvbench.records.lines import check_file, read_json
 from kvbench.support.errors import UserError
 
-_SIDECARS = ("kept", "prompts", "curves", "timings")
+SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
-    *("rows", *_SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
+    *("rows", *SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
     *("jobs", "logs", "columns"),
 )
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
 _AGAIN = "the same command writes it again"
@@ -239,6 +240,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises UserError naming the folder, what is in the way, and the setting to change: also for a link in it that
     leads out of it, and for a folder of an earlier kvbench, whose cells had other names.
     """
+    check_is_path(path)
     _check_links(Path(path))
     for folder in (Path(path), *(Path(path) / name for name in _FOLDERS)):
         blocker = folder
@@ -261,6 +263,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise UserError(
             f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells have other names: "
             "reports can read it, but runs cannot add to it; name another folder with results.dir=FOLDER"
+        )
+
+
+def check_is_path(path: str | os.PathLike[str]) -> None:
+    """Raise UserError for an address such as s3://bucket/runs, which would become a folder called ``s3:``."""
+    if _ADDRESS.match(os.fspath(path)):
+        raise UserError(
+            f"results folder {os.fspath(path)!r} is an address: rows are appended to files of a folder; write to a "
+            "folder of this machine and copy it there afterwards, or name a folder where the storage is mounted"
         )
 
 

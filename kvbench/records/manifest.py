@@ -67,6 +67,19 @@ def read_manifest(folder: ResultsFolder) -> Manifest | None:
     return manifest
 
 
+def unchanged_manifest(folder: ResultsFolder) -> Manifest | None:
+    """The manifest of a folder, after every listed file was read again; None if it has none.
+
+    Raises UserError for a damaged one, and where a listed file has changed or is gone.
+    """
+    if (manifest := read_manifest(folder)) is not None and (changed := differing(manifest, folder)[0]):
+        raise UserError(
+            f"{plural(len(changed), 'file')} of {folder.path} changed or gone since {NAME} was written: "
+            f"{shortened(changed, 3)}: put them back, or remove {NAME} to take the folder as it is"
+        )
+    return manifest
+
+
 def write_manifest(folder: ResultsFolder, known: Manifest | None) -> Manifest:
     """List what the folder holds now. Files that `known` has at the same size are not read again.
 

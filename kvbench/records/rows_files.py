@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
 from kvbench.records.lines import Block, Warn, crc32_of, read_blocks, torn
@@ -29,6 +29,14 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Where the description of a cell has what a column names."""
 WORDS = ("cell", *_SETTINGS)
+
+
+class PlacedRow(NamedTuple):
+    """A row, its file and the number of its line, counted from 1."""
+
+    file: Path
+    line: int
+    row: Row
 
 
 class Damage:
@@ -149,7 +157,16 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
 
 def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str, Row]]:
     """The rows of `read_rows`, each after the name of its file, without ``.jsonl``."""
-    recorded: dict[tuple[str, int], list[tuple[str, Row]]] = {}
+    several = all_rows(folder, warn).values()
+    counted = (
+        rows[which_counts([(placed.row.error is not None, placed.row.code) for placed in rows])] for rows in several
+    )
+    return [(placed.file.stem, placed.row) for placed in counted]
+
+
+def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int], list[PlacedRow]]:
+    """Every row of a folder that is not damaged by (cell, sample), files by name. Faults: `read_rows`."""
+    recorded: dict[tuple[str, int], list[PlacedRow]] = {}
     results, damage = ResultsFolder(folder), Damage()
 
     @cache
@@ -165,9 +182,9 @@ def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str
             if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):
                 damage.add(path, number, reason)
             else:
-                recorded.setdefault((row.cell, row.sample), []).append((path.stem, row))
+                recorded.setdefault((row.cell, row.sample), []).append(PlacedRow(path, number, row))
     damage.tell(warn)
-    return [rows[which_counts([(row.error is not None, row.code) for _, row in rows])] for rows in recorded.values()]
+    return recorded
 
 
 def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:

@@ -1,0 +1,170 @@
+"""Results folders copied into one: every sample once, with all that belongs to its row.
+
+Of the rows of one cell and sample one is taken; those that did not fail must have the same outcome. A rows file of
+which every line is taken is copied as it is, of another the lines that are taken. Leases, SLURM jobs, logs and copies
+as columns stay behind.
+"""
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
+from kvbench.records.lines import Warn, check_file, crc32_of
+from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
+from kvbench.records.rows_files import PlacedRow, all_rows, which_counts
+from kvbench.support.errors import MissingFile, UserError
+
+_NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
+_BESIDE = ("errors", "processes", "probes")
+_SUFFIXES = (".json", ".jsonl", ".txt", ".parquet")
+
+
+def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> Manifest:
+    """Copy results folders into `target`, which appears when it is complete; returns its manifest.
+
+    Rows that are taken: of a folder those that count, as `which_counts`; of several folders one that did not fail, the
+    first by file name of the newest code. Faults of rows go to ``warn``.
+
+    Raises UserError where rows that did not fail contradict each other, files are damaged or changed, a folder is
+    named twice, or `target` has something in it; MissingFile for what is no results folder and where there are no rows.
+    """
+    check_is_path(target)
+    final, folders = Path(target), [ResultsFolder(source) for source in sources]
+    _check_free(final)
+    for number, folder in enumerate(folders):
+        _check_source(folder)
+        if any(folder.path.samefile(other.path) for other in folders[:number]):
+            raise UserError(f"{folder.path} is named twice: name each folder once")
+    files = _rows_files(folders)
+    taken = _taken(folders, set(files.values()), warn)
+    if not taken:
+        raise MissingFile(f"no rows in {', '.join(str(folder.path) for folder in folders)}: run `kvbench run` first")
+    with _appearing(final) as path:
+        merged = ResultsFolder(path)
+        for file in files.values():
+            if file in taken:
+                _copy_rows(file, taken[file], merged)
+            for name in SIDECARS:
+                if (sidecar := file.parent.parent / name / file.name).exists():
+                    _copy(sidecar, merged)
+        for folder in folders:
+            for name in (*_NAMED_BY_CONTENT, *_BESIDE):
+                for file in _files(folder, name):
+                    _copy(file, merged)
+        return write_manifest(merged, None)
+
+
+def _check_free(target: Path) -> None:
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        what = "is a file" if target.is_file() else "is not empty"
+        raise UserError(f"{target} {what}, and nothing is overwritten: name a folder that does not exist")
+
+
+def _check_source(folder: ResultsFolder) -> None:
+    """Raise UserError for a folder with damaged or changed files, and for links that lead out of it."""
+    if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "probes")):
+        what = "is no results folder" if folder.path.exists() else "does not exist"
+        raise MissingFile(f"{folder.path} {what}: name the folders of runs (their results.dir)")
+    for name in ("rows", *SIDECARS, *_NAMED_BY_CONTENT, *_BESIDE):
+        for file in _files(folder, name):
+            check_file(file)
+            if not file.resolve().is_relative_to(folder.path.resolve()):
+                raise UserError(f"{file} is a link to {file.resolve()}, outside of the folder: put the file there")
+    unchanged_manifest(folder)
+    for file in _files(folder, "cells"):
+        folder.read_cell(file.stem)
+    for file in _files(folder, "codes"):
+        folder.read_code(file.stem)
+    folder.environments()
+    folder.read_requested()
+
+
+def _files(folder: ResultsFolder, name: str) -> list[Path]:
+    return sorted(path for path in (folder.path / name).glob("*") if path.suffix in _SUFFIXES)
+
+
+def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
+    """The rows files by name; of a file and its copies, some made while it was written, the longest."""
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for file in _files(folder, "rows"):
+            other = files.setdefault(file.name, file)
+            short, long = sorted((other, file), key=lambda path: path.stat().st_size)
+            if short != long and not long.read_bytes().startswith(short.read_bytes()):
+                raise UserError(f"{other} and {file} have one name and other rows: one of them was changed; remove it")
+            files[file.name] = other if other.stat().st_size >= file.stat().st_size else file
+    return files
+
+
+def _taken(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:
+    """The numbers of the lines to take of every rows file in which there are some."""
+    counted: dict[tuple[str, int], list[PlacedRow]] = {}
+    for folder in folders:
+        for key, rows in all_rows(folder, warn).items():
+            counted.setdefault(key, []).extend(
+                placed for placed in rows if placed.row.code == rows[-1].row.code and placed.file in files
+            )
+    taken: dict[Path, set[int]] = {}
+    for rows in filter(None, counted.values()):
+        good = [placed for placed in rows if placed.row.error is None]
+        _check_identical(good)
+        ordered = sorted(good or rows, key=lambda placed: (placed.file.name, placed.line))
+        first = ordered[which_counts([(not good, placed.row.code) for placed in ordered])]
+        taken.setdefault(first.file, set()).add(first.line)
+    return taken
+
+
+def _check_identical(rows: Sequence[PlacedRow]) -> None:
+    """Raise UserError if rows of one sample, which did not fail, have different outcomes."""
+    for other in rows[1:]:
+        first, outcome = rows[0].row.outcome(), other.row.outcome()
+        if differ := [name for name in first if first[name] != outcome[name]]:
+            raise UserError(
+                f"cell {other.row.cell}, sample {other.row.sample} has two outcomes: {rows[0].file}:{rows[0].line} and "
+                f"{other.file}:{other.line} differ in {', '.join(differ)}; leave one of the folders out"
+            )
+
+
+def _copy_rows(file: Path, lines: set[int], merged: ResultsFolder) -> None:
+    """Copy these lines of a rows file, and what its writer noted about it as it ended."""
+    source = ResultsFolder(file.parent.parent)
+    with file.open("rb") as stream:
+        data = b"".join(line for number, line in enumerate(stream, start=1) if number in lines)
+    merged.rows.mkdir(exist_ok=True)
+    (merged.rows / file.name).write_bytes(data)
+    finished = source.read_finished(file.stem)
+    if finished is None:
+        return
+    if len(data) < file.stat().st_size and finished.crc32 == crc32_of(file):
+        finished = Finished(len(lines), f"{zlib.crc32(data):08x}", finished.sidecars)
+    merged.write_finished(file.stem, finished)
+
+
+def _copy(file: Path, merged: ResultsFolder) -> None:
+    """Copy a file of a folder. Raises UserError for numbers of a probe that another folder has otherwise."""
+    copy = merged.path / file.parent.name / file.name
+    if not copy.exists():
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
+    elif file.parent.name == "probes" and copy.read_bytes() != file.read_bytes():
+        raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A new folder that becomes `target` at the end of the block; if the block fails, nothing of it stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path = target.parent / f".{target.name}-{os.getpid()}"
+    path.mkdir()
+    try:
+        yield path
+        try:
+            path.replace(target)
+        except OSError as error:
+            raise UserError(f"{target}: {error.strerror}: name a folder that does not exist") from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
