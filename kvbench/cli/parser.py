@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
         return self.verbs[name]
 
     def add_results(self, purpose: str = "a results folder") -> None:
-        self.add_argument("--results", metavar="DIR", default=RESULTS, help=f"{purpose} (default {RESULTS})")
+        help_text = f"{purpose} (default {RESULTS})"
+        self.add_argument("--results", metavar="DIR", default=RESULTS, help=help_text, action=_OneFolder)
 
     def add_partial(self) -> None:
         self.add_argument("--partial", action="store_true", help="do not warn of rows that are missing")
@@ -155,6 +156,20 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             self.error(f"{action.option_strings[-1]} {value}: {closest(str(value), map(str, action.choices))}")
+
+
+class _OneFolder(argparse.Action):
+    """A flag with a folder, which a line has once: the last of several would be taken, and nobody told."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        before = getattr(namespace, "folder_named", None)
+        if before is not None:
+            join = f"kvbench merge {before} {values} --out DIR"
+            parser.error(f"{option_string} {before} {option_string} {values}: one folder is read; merge them: {join}")
+        namespace.folder_named = values
+        setattr(namespace, self.dest, values)
 
 
 def _written(action: argparse.Action, names: str = "") -> str:

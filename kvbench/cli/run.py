@@ -1,6 +1,7 @@
 """`kvbench run`: plan what the command line asks for, run what is missing, print the table of its cells."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,12 @@ def declare(parser: Parser) -> None:
     flag("--retry-errors", action="store_true", help="run failed samples again")
     parser.add_stale()
     flag("--quiet", action="store_true", help="print only warnings and errors, no table")
-    flag("--shard", metavar="I/N", help="run part I of N only; other processes run the other parts")
+    flag(
+        "--shard",
+        metavar="I/N|auto|auto/N",
+        help="run part I of N only; other processes run the other parts; auto: the part that a SLURM array, SkyPilot or "
+        "(with N) an Indexed Job of Kubernetes gives this process",
+    )
     flag(
         "-m", "--multirun", action="store_true", help="one run per cell, through Hydra's launcher (hydra/launcher=NAME)"
     )
@@ -100,12 +106,9 @@ def main(flags: argparse.Namespace) -> int:
     if flags.shard is not None:
         if actions or flags.help:
             raise UserError(f"--shard and {[*actions, '--help'][0]} do not go together")
-        index, _, of = flags.shard.partition("/")
-        if not (index.isdecimal() and of.isdecimal()):
-            raise UserError(f"--shard {flags.shard}: allowed: I/N, such as 2/8 for the second of eight")
-        from kvbench.run.plan import Shard
+        from kvbench.run.shard import shard_of
 
-        shard = Shard(int(index) - 1, int(of))
+        shard = shard_of(flags.shard, os.environ)
     if flags.help or flags.cfg:
         return _show(flags)
     from kvbench.cli.sweep import print_sweep, run_sweep

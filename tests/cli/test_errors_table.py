@@ -109,6 +109,14 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "word of status": ("status one", 2, ("cannot read one", "allowed: --help, --json, --results")),
     "shard": ("run --shard 9", 2, ("--shard 9", "allowed: I/N, such as 2/8")),
     "shard beyond": ("run --shard 9/4", 2, ("shard 9/4", "allowed: 1/N to N/N")),
+    "shard of nobody": ("run --shard auto", 2, ("none of JOB_COMPLETION_INDEX, SLURM_ARRAY_TASK_ID, ", "I/N")),
+    "shard of auto": ("run --shard auto/x", 2, ("--shard auto/x", "or auto or auto/N")),
+    "folders of a report": (
+        "report table --results one --results two",
+        2,
+        ("one folder is read", "kvbench merge one two --out DIR"),
+    ),
+    "folders of status": ("status --results one --results two", 2, ("kvbench merge one two --out DIR",)),
     # crossings and sizes
     "entropy of negatives": (
         "plan policy=lava score=key_norm",
