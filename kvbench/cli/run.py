@@ -72,8 +72,8 @@ def declare(parser: Parser) -> None:
     flag(
         "--shard",
         metavar="I/N|auto|auto/N",
-        help="run part I of N only; other processes run the other parts; auto: the part that a SLURM array, SkyPilot or "
-        "(with N) an Indexed Job of Kubernetes gives this process",
+        help="run part I of N only; other processes run the other parts; auto: the part that a SLURM array, SkyPilot "
+        "or (with N) an Indexed Job of Kubernetes gives this process",
     )
     flag(
         "-m", "--multirun", action="store_true", help="one run per cell, through Hydra's launcher (hydra/launcher=NAME)"
