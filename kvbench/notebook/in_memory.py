@@ -26,7 +26,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, text_config
-from kvbench.models.loading.load import LoadedModel
+from kvbench.models.loading.load import LoadedModel, end_tokens
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
 from kvbench.notebook.words import lists_several, words_of
@@ -231,10 +231,10 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
     if model.training:
         raise UserError("the model is in training mode, where dropout changes answers: call model.eval() first")
     longest = text_config(model.config).max_position_embeddings
-    stop = model.generation_config.eos_token_id
+    stop = end_tokens(model, type(model).__name__)
     with bridge.attached(model):
         engine = Engine(model, tile=min(cells, TILE), max_length=longest, rope=length_rope(model.config))
-        yield LoadedModel(engine, tokenizer, frozenset([stop] if isinstance(stop, int) else stop or ()), longest, {})
+        yield LoadedModel(engine, tokenizer, stop, longest, {})
 
 
 def _compressed(

@@ -1,5 +1,6 @@
 """Loading what is asked for and refusing what the bridge would get wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import HASHED, ModelSpec
 from kvbench.records import environment, environment_id
+from kvbench.support.errors import MissingFile, UserError
 from tests.models.conftest import tiny_llama
 from tests.models.families import tiny
 
@@ -48,6 +50,23 @@ def test_other_families_are_loaded_from_their_files(family: str, folder: Path) -
     cache = loaded.engine.prefill(torch.arange(40)).cache
     local = [window is not None for window in sliding_windows(model.config).values()]
     assert [not layer.evictable for layer in cache.layers] == local
+
+
+@pytest.mark.parametrize("ends", ["x", [3, None], -1, 2.5])
+def test_what_ends_an_answer_is_a_token(folder: Path, ends: object) -> None:
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": ends}))
+    with pytest.raises(UserError, match=r"eos_token_id of generation_config.json is .*: allowed: numbers of tokens"):
+        load(model_info(ModelSpec("hf", str(folder))))
+
+
+def test_tensors_of_another_shape_are_named_in_one_message(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"num_key_value_heads": 1}))
+    with pytest.raises(MissingFile, match=r"not those of a LlamaForCausalLM as config\.json .* of another shape: "):
+        load(model_info(ModelSpec("hf", str(folder))))
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
 
 
 def test_a_model_that_is_not_known_is_refused_before_its_weights(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -197,12 +198,11 @@ def load(info: ModelInfo, begun: Products | None = None) -> LoadedModel:
     else:
         name, gpus = torch.cuda.get_device_name(device), torch.cuda.device_count()
         hardware = {"name": name, "cuda": torch.version.cuda, "gpus": gpus}
-    stop = model.generation_config.eos_token_id  # lists more than the tokenizer knows
     invariance = engine.batch_invariance or BatchInvariance()
     return LoadedModel(
         engine=engine,
         tokenizer=info.tokenizer,
-        stop=frozenset([stop] if isinstance(stop, int) else stop or ()),
+        stop=end_tokens(model, spec.label),
         max_length=info.max_length,
         device={
             **hardware,
@@ -273,6 +273,20 @@ def choose_device(spec: ModelSpec) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
+def end_tokens(model: Any, where: str) -> frozenset[int]:
+    """The tokens that end an answer, of which the tokenizer knows only one.
+
+    Raises UserError where generation_config.json has something else than numbers of tokens. where: the model, for it.
+    """
+    ids = model.generation_config.eos_token_id
+    ends = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if not all(isinstance(end, int) and end >= 0 for end in ends):
+        raise UserError(
+            f"{where}: eos_token_id of generation_config.json is {ids!r}: allowed: numbers of tokens, or null"
+        )
+    return frozenset(ends)
+
+
 def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
     """The model of a folder with transformers' eager attention; raises what transformers raises for broken files.
 
@@ -283,17 +297,18 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
     if folder.is_file():
         options |= {"gguf_file": folder.name, "quantization_config": gguf.dequantising()}
         dtype = gguf.float_dtype(dtype)
-    loaded: Any = model_class(config).from_pretrained(
-        folder.parent if folder.is_file() else folder,
-        config=config,  # without it, `_attn_implementation` of config.json wins over the argument
-        dtype=dtype,
-        attn_implementation="eager",
-        use_safetensors=True,
-        ignore_mismatched_sizes=True,  # named below
-        output_loading_info=True,
-        **LOCAL,
-        **options,
-    )
+    with _without_report():
+        loaded: Any = model_class(config).from_pretrained(
+            folder.parent if folder.is_file() else folder,
+            config=config,  # without it, `_attn_implementation` of config.json wins over the argument
+            dtype=dtype,
+            attn_implementation="eager",
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # named below
+            output_loading_info=True,
+            **LOCAL,
+            **options,
+        )
     model, loading = loaded
     faults = {
         "missing": sorted(loading["missing_keys"]),
@@ -311,6 +326,19 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
     if folder.is_file():
         gguf.check_tensors(folder, model)
     return model if spec.device_map is not None else model.to(device)
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Transformers prints no page about tensors that do not fit."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def model_class(config: Any) -> Any:
