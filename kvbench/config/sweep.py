@@ -82,8 +82,8 @@ def plan_sweep(
     lines = [parse([*arguments, *words]) for words in methods]
     overrides = lines[0]
     launcher = launcher_of(overrides)
-    found = [checked(line, tell) for line in lines]
-    where, cells = found[0][0], [cell for _, cells_of_line in found for cell in cells_of_line]
+    by_line = [checked(line, tell) for line in lines]
+    where, cells = by_line[0][0], [cell for _, of_line in by_line for cell in of_line]
     named = {override.key for override in overrides}
     for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
         ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]

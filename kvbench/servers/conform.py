@@ -166,8 +166,8 @@ def _unread(server: Observed) -> str | None:
         return f"{len(failed)} of {plural(len(server.needles), 'prompt')}: {failed[0].error}"
     if server.method != FULL:
         return ""
-    lost, found = ([n.age for n in server.needles if n.found is kind] for kind in (False, True))
-    if lost and found and min(lost) > max(found):
+    lost, kept = ([n.age for n in server.needles if n.found is kind] for kind in (False, True))
+    if lost and kept and min(lost) > max(kept):
         return (
             f"{plural(len(lost), 'needle')} {min(lost)} tokens before the end or more are lost, all newer ones are "
             "found: it reads only the end of a prompt"

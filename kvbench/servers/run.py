@@ -196,7 +196,7 @@ def _run_job(
             prompts[sample.id] = prompt_for(tokenizer, cell, sample)
         except ValueError as error:
             result.fail(sample, str(error))
-    asked = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
+    whole = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
     make = _scored if isinstance(cell.task, Likelihood) else _answered
 
     def attempt(sample: Sample) -> JobResult:
@@ -209,7 +209,7 @@ def _run_job(
             part.fail(sample, str(error), [cell], prompt)
         return part
 
-    for part in pool.map(attempt, asked):
+    for part in pool.map(attempt, whole):
         result.add(part)
     result.sort()
     return result

@@ -76,10 +76,10 @@ def _more(gate: Gate, indent: str) -> list[str]:
 
 def _legend(gate: Gate) -> list[str]:
     """How to read the table, and how much the test of all cells can find."""
-    asked = gate.tests[0] if gate.tests else None
+    test = gate.tests[0] if gate.tests else None
     lines = [
         "shows from: the smallest loss that these prompts show four times in five; "
-        + (f"asked for {asked.amount(asked.min_effect)}" if asked else "")
+        + (f"asked for {test.amount(test.min_effect)}" if test else "")
         + (f", of all cells {gate.pooled.amount(gate.pooled.min_effect)}." if gate.pooled else ".")
     ]
     if gate.pooled and gate.pooled.power is not None:
@@ -167,8 +167,8 @@ def headline(gate: Gate) -> str:
     sides = f"{gate.current} against {gate.baseline}, {plural(len(gate.cells), 'cell')}"
     if gate.verdict == PASSED:
         return f"gate passed: {sides}{f'; seconds of {gate.timed} of them not tested' if gate.timed else ''}"
-    found = gate.findings or gate.undecided
-    checks = ", ".join(name for name in CHECKS if any(finding.check == name for finding in found))
+    findings = gate.findings or gate.undecided
+    checks = ", ".join(name for name in CHECKS if any(finding.check == name for finding in findings))
     lacking = gate.without_baseline
     counted = [f"{plural(lacking, 'row')} without a baseline"] if lacking else []
     count = sum(gate.verdict_of(test.where) == CANNOT_TELL for test in gate.tests)
