@@ -4,7 +4,6 @@ import copy
 import gc
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ import torch
 import kvbench
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
-from kvbench.eviction.policy import Policy
-from kvbench.eviction.scores.score import Score
 from kvbench.records import read_kept
 from kvbench.report.compare.compare import compare, report_of
 from kvbench.report.compare.paired_rows import sides
@@ -26,25 +23,12 @@ from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError
 from tests.models.families import tiny
 from tests.models.tokenizers import of_bytes
+from tests.notebook import given
+from tests.notebook.given import MINE, Age
 
 library: Any = kvbench
 PROMPTS = [(f"The sky of day {day} is blue. " * 9 + "The sky is", "blue") for day in range(3)]
 SETTINGS = {"task.max_new_tokens": 3}
-
-
-@dataclass(frozen=True)
-class Age(Score):
-    """The newest or the oldest, as a user would write it."""
-
-    sign: float = 1.0
-    name: str = "age"
-    signed = True
-
-    def __call__(self, layer: Any, rows: Any, reduce: Any) -> Any:
-        return self.sign * layer.positions.view(layer.cache_heads, -1).float()
-
-
-MINE = Policy("mine", window=8, recent=8)
 
 
 def ignored(text: object) -> None:
@@ -203,4 +187,4 @@ def test_objects_are_shown_by_what_they_are(model: tuple[Any, Any]) -> None:
     assert repr(library.Bench("reference")) == "Bench('reference')"
     assert repr(library.Bench(*model)) == "Bench(LlamaForCausalLM(...))"
     eviction = Eviction(MINE, Age(), Tokens(50))
-    assert eval(repr(eviction)) == eviction
+    assert eval(repr(eviction), globals() | vars(given)) == eviction

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import kvbench
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
-from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.keys import KeyNorm
-from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
 from kvbench.records import read_kept, read_rows
 from kvbench.support.paths import assets
 from tests.models.families import tiny
 from tests.models.masked import masked_forward
 from tests.models.tokenizers import of_bytes
+from tests.notebook import given
+from tests.notebook.given import MINE, Age
 
 library: Any = kvbench
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
@@ -238,21 +238,6 @@ def test_importing_is_light_and_run_stays_a_package() -> None:
         _ = library.nothing
 
 
-@dataclass(frozen=True)
-class Age(Score):
-    """The newest or the oldest, as a user would write it."""
-
-    sign: float = 1.0
-    name: str = "age"
-    signed = True
-
-    def __call__(self, layer: Any, rows: Any, reduce: Any) -> Any:
-        return self.sign * layer.positions.view(layer.cache_heads, -1).float()
-
-
-MINE = Policy("mine", window=8, recent=8)
-
-
 def test_objects_are_taken_where_names_are() -> None:
     """What an object keeps is what its eviction keeps; one that kvbench has too is the same cell."""
     model, pool = tiny("llama"), replace(MINE, sink=4)
@@ -324,6 +309,6 @@ def test_the_public_names_are_listed() -> None:
 
 
 def test_objects_are_shown_by_what_they_are() -> None:
-    assert repr(MINE) == "Policy('mine', window=8, recent=8)" and eval(repr(MINE)) == MINE
+    assert repr(MINE) == "Policy('mine', window=8, recent=8)" and eval(repr(MINE), vars(given)) == MINE
     cache = library.evict(tiny("llama"), PROMPT, policy=MINE, score=Age(), budget=20).cache
     assert re.fullmatch(r"KVCache\(4 layers, 160 KV pairs of 61 tokens, [\d.]+ KiB\)", repr(cache)), cache
