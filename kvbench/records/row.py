@@ -10,7 +10,6 @@ finds every change of one bit and of up to 32 neighbouring bits, and all but one
 
 import json
 import math
-import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -18,9 +17,9 @@ from typing import Any
 
 from kvbench.support.errors import UserError
 
-SCHEMA = 6
+SCHEMA = 7
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
-`recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`."""
+`recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`."""
 CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
@@ -30,12 +29,10 @@ LARGEST_NUMBER = 1e100
 CHECKSUM = b', "checksum": "%08x"}'
 END = len(CHECKSUM % 0)
 """The end of a line, and its length in bytes."""
-
-LONGBENCH = "qa_f1|qa_f1_zh|rouge|rouge_zh|classification|retrieval|retrieval_zh|count|code_sim"
-RATE = re.compile(
-    rf"string_match_(all|part)|longbench_v2_letter|boxed_value|pass@\d+|mrcr_ratio|nolima_contains|(helmet|infinitebench|kvzip|longproc|needle)_\w+|({LONGBENCH})_score"
-)
-"""The metrics that are shares in 0..1. Those of plugins may be, or not."""
+SHARE = "share"
+"""The `unit` of values in 0..1, which are printed in %."""
+HIGHER, LOWER = "higher", "lower"
+"""What `better` can be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +44,15 @@ class Row:
     0..1, ``*_bytes`` in bytes (``cache_bytes``: keys and values right after eviction; ``allocated_bytes``: with
     positions and the state of each pair; ``peak_bytes``: the most during decoding, room for the answer included),
     ``*_seconds`` in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in
-    0..1 if ``metric`` is a rate. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
+    ``unit``, in 0..1 if that is `SHARE`; ``better`` says which of two values is, `HIGHER` or `LOWER`: a task declares
+    both with its ``metric``. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
     questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context
     and question changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per
     sequence, which no other column counts; None for models without them. ``weights``: how a checkpoint stores them,
     if it is quantised; None for plain numbers.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
-    than `LARGEST_NUMBER`, and a rate outside 0..1.
+    than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.
     """
 
     # requested
@@ -88,6 +86,8 @@ class Row:
     new_tokens: int | None = None
     prediction: str | None = None
     metric: str | None = None
+    unit: str | None = None
+    better: str | None = None
     value: float | None = None
     error: str | None = None
     prompt_sha256: str | None = None
@@ -116,8 +116,10 @@ class Row:
             raise UserError(
                 f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have exactly one of them"
             )
-        if self.value is not None and not 0.0 <= self.value <= 1.0 and RATE.fullmatch(self.metric or ""):
+        if self.unit == SHARE and self.value is not None and not 0.0 <= self.value <= 1.0:
             raise UserError(f"row column 'value' is {self.value!r}; {self.metric} is a share in 0..1")
+        if self.better not in (None, HIGHER, LOWER):
+            raise UserError(f"row column 'better' is {self.better!r}; allowed: {HIGHER}, {LOWER}")
 
     def to_json(self) -> str:
         """One line of strict JSON without its newline: the schema, the columns in order, the checksum. ASCII only."""

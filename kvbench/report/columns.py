@@ -26,7 +26,7 @@ from kvbench.records import COLUMNS, SCHEMA, Row
 from kvbench.records.folder import Finished, replacing
 from kvbench.records.lines import Block, Warn, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
-from kvbench.records.row import LARGEST_NUMBER, RATE
+from kvbench.records.row import HIGHER, LARGEST_NUMBER, LOWER, SHARE
 from kvbench.records.rows_files import Damage, FileCheck
 from kvbench.support.errors import UserError
 
@@ -41,7 +41,7 @@ TYPES: dict[str, pa.DataType] = {
     name: pa.string() if isinstance("", kind) else pa.int64() if isinstance(0, kind) else pa.float64()
     for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
 }
-JUDGED = ("metric", "value", "error")
+JUDGED = ("metric", "unit", "better", "value", "error")
 REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
 
 
@@ -157,7 +157,8 @@ def _is_suspicious(rows: pa.Table) -> bool:
     return bool(
         any(rows[name].null_count for name in REQUIRED)
         or value_and_error.any()
-        or rates_outside(rows)
+        or shares_outside(rows)
+        or set(rows["better"].unique().to_pylist()) - {None, HIGHER, LOWER}
         or too_large(rows)
         or any(
             np.count_nonzero(~np.isfinite(rows[name].to_numpy())) != rows[name].null_count
@@ -173,11 +174,11 @@ def too_large(rows: pa.Table) -> list[str]:
     return [name for name, column in numbers.items() if (np.abs(column) > LARGEST_NUMBER).any()]
 
 
-def rates_outside(rows: pa.Table) -> list[str]:
+def shares_outside(rows: pa.Table) -> list[str]:
     """The metrics of rows that are shares, and whose values are not in 0..1."""
     values = rows["value"].to_numpy()
-    metrics = rows["metric"].filter(pa.array((values < 0.0) | (values > 1.0))).unique().to_pylist()
-    return [metric for metric in metrics if RATE.fullmatch(metric or "")]
+    outside = rows.select(["metric", "unit"]).filter(pa.array((values < 0.0) | (values > 1.0)))
+    return sorted({str(row["metric"]) for row in outside.to_pylist() if row["unit"] == SHARE})
 
 
 def _keys_of(line: bytes) -> list[str]:

@@ -22,7 +22,7 @@ from kvbench.records import ResultsFolder
 from kvbench.report.output import text_to
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Describe, NothingSelected, Where, flat, task_settings
-from kvbench.report.stats.paired import TIMED, higher_is_better
+from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
@@ -132,14 +132,14 @@ def _result(cell: Summary, description: Mapping[str, Any] | None) -> Record:
             "metric_id": f"kvbench.{metric}",
             "metric_name": metric,
             **({"metric_unit": "proportion"} if cell.rate else {}),
-            "lower_is_better": not higher_is_better(cell.metric),
+            "lower_is_better": not cell.higher,
             "score_type": "continuous",
             "min_score": lowest,
             "max_score": highest,
         },
         "score_details": {"score": cell.mean, "details": _texts(measured), "uncertainty": uncertainty},
         "generation_config": {
-            "generation_args": _generation(task) if higher_is_better(cell.metric) else {},
+            "generation_args": _generation(task) if cell.higher else {},
             "additional_details": _texts(flat(description) | settings),
         },
     }
@@ -149,7 +149,7 @@ def _bounds(cell: Summary) -> tuple[float | str, float | str]:
     """The smallest and the largest score that a metric can have; the schema writes what has no bound as a text."""
     if cell.rate:
         return 0.0, 1.0
-    if higher_is_better(cell.metric):
+    if cell.higher:
         return "-Infinity", "Infinity"
     return 1.0 if cell.metric == "perplexity" else 0.0, "Infinity"
 

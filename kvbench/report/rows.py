@@ -35,8 +35,8 @@ from kvbench.report.columns import (
     REQUIRED,
     TYPES,
     empty_table,
-    rates_outside,
     read_file,
+    shares_outside,
     too_large,
     warn_of_unknown,
     with_places,
@@ -217,7 +217,7 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
     table = pa.table(arrays, names=list(columns))
-    if "value" in columns and (outside := rates_outside(table)):
+    if "value" in columns and (outside := shares_outside(table)):
         raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: the file is damaged; copy or export it again")
     if large := too_large(table):
         raise UserError(f"{path}: the column {large[0]!r} has a number over {LARGEST_NUMBER:g}: the file is damaged")

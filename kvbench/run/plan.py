@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
+from kvbench.records.row import HIGHER, LOWER
 from kvbench.run.code import Code, code_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -184,6 +185,10 @@ class Cell:
         from kvbench.eviction.policy import PROMPT, QUESTION
 
         check_host(self.policy, self.score)
+        if self.task.better not in (HIGHER, LOWER):
+            raise UserError(
+                f"task {self.task.name}: better={self.task.better!r} of its metric: allowed: {HIGHER}, {LOWER}"
+            )
         if self.policy.budget_span == "context" and self.policy.sink == 0:
             raise UserError(
                 f"policy.budget_span=context keeps the first tokens in addition to the budget, but {self.policy.name} "

@@ -35,6 +35,8 @@ class Efficiency(Task):
     chat: bool = False
     version = "efficiency.1"
     metric = "seconds_per_token"  # median time between tokens of the batch
+    unit = "seconds"
+    better = "lower"
 
     def __post_init__(self) -> None:
         super().__post_init__()

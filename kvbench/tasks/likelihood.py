@@ -68,7 +68,9 @@ class Likelihood(Task):
     evict: Literal["after", "before"] = "after"
     reset: bool = True
     chat: bool = False
-    metric = "nll"  # mean negative log-likelihood in nats per token
+    metric = "nll"  # mean negative log-likelihood
+    unit = "nats per token"
+    better = "lower"
     max_new_tokens = 0
     in_blocks = False  # whether `schedule.prefill_block` may be set; otherwise tokens are read one at a time
     given_tokens = 0  # maximum number of tokens that are read before the scored ones

@@ -175,7 +175,8 @@ class Task(TaskSettings, ABC):
     """A benchmark task at one prompt length: a frozen dataclass.
 
     name: for example "ruler/niah_single_1". version: names the protocol; any change of a prompt or a score
-    gets another; `FromFiles.data_sha256` names the data files. metric: the name of the metric in rows and reports.
+    gets another; `FromFiles.data_sha256` names the data files. metric: its name in rows and reports. unit: of its
+    values; a share is in 0..1 and printed in %. better: which of two values is.
     context_length: in tokens as the protocol counts them, None if texts have their own lengths.
     samples: how many are requested. seed: the protocol's.
     """
@@ -183,6 +184,8 @@ class Task(TaskSettings, ABC):
     name: str
     version: str
     metric: str
+    unit: str = "share"
+    better: Literal["higher", "lower"] = "higher"
     context_length: int | None
     samples: int
     seed: int

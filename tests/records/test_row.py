@@ -25,6 +25,7 @@ def old(row: Row) -> str:
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
     columns = {name: draw(STRATEGIES.get(kind, st.none() | NUMBERS)) for name, kind in Row.__annotations__.items()}
+    columns["better"] = draw(st.sampled_from((None, "higher", "lower")))
     if columns["error"] is not None:
         columns["value"] = None
     return Row(**columns)
@@ -42,8 +43,8 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     requested = "cell sample model task task_version context_length policy score budget variant layout schedule seed"
     measured = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
-        "store weights prefill_seconds evict_seconds decode_seconds new_tokens prediction metric value error "
-        "prompt_sha256 context_sha256 question_number border_tokens recurrent_layers recurrent_bytes "
+        "store weights prefill_seconds evict_seconds decode_seconds new_tokens prediction metric unit better "
+        "value error prompt_sha256 context_sha256 question_number border_tokens recurrent_layers recurrent_bytes "
         "output_sha256 kept_sha256 top2_margin"
     )
     assert tuple(requested.split()) == REQUESTED
@@ -147,8 +148,8 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
         ('"policy": "snapkv"', '"policy": "h2o"'),
         ('"checksum"', '"chdcksum"'),
-        ('"schema": 6', '"schema": 4'),
-        ('"schema": 6', '"schema": 7'),
+        ('"schema": 7', '"schema": 4'),
+        ('"schema": 7', '"schema": 8'),
     ],
 )
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
@@ -166,13 +167,17 @@ def test_a_column_that_stands_twice_is_refused_without_a_checksum_too(make) -> N
 
 
 @pytest.mark.parametrize("value", [1.25, -0.5, 5.0, 1e99])
-def test_a_named_rate_is_in_0_to_1(make, value: float) -> None:
-    for metric in ("string_match_all", "qa_f1_score", "infinitebench_official", "needle_rouge1", "kvzip_inclusion"):
-        assert make(metric=metric, value=1.0).value == 1.0
-        with pytest.raises(ValueError, match=re.escape(f"'value' is {value!r}; {metric} is a share")):
-            make(metric=metric, value=value)
-    for metric in ("nll", "perplexity", "seconds_per_token", "edits", None):
-        assert make(metric=metric, value=value).value == value
+def test_a_share_is_in_0_to_1(make, value: float) -> None:
+    assert make(metric="edits", unit="share", value=1.0).value == 1.0
+    with pytest.raises(ValueError, match=re.escape(f"'value' is {value!r}; edits is a share")):
+        make(metric="edits", unit="share", value=value)
+    for unit in ("seconds", "nats per token", None):
+        assert make(metric="edits", unit=unit, value=value).value == value
+
+
+def test_an_unknown_direction_is_refused(make) -> None:
+    with pytest.raises(ValueError, match="'better' is 'more'; allowed: higher, lower"):
+        make(metric="edits", better="more", value=1.0)
 
 
 @pytest.mark.parametrize("column", ["value", "kept_tokens", "prefill_seconds"])

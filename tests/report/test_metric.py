@@ -5,7 +5,9 @@ import pytest
 from scipy import stats
 
 from kvbench.report.stats.intervals import perplexity
+from kvbench.report.stats.paired import Paired
 from kvbench.report.tables.summary import summaries
+from kvbench.support.errors import UserError
 
 
 def test_perplexity_is_over_tokens_not_over_texts() -> None:
@@ -36,3 +38,32 @@ def test_a_cell_of_losses_is_summarised_as_perplexity(cell) -> None:
     (line,) = summaries(rows)
     assert (line.metric, line.rate, line.n) == ("perplexity", False, 2)
     assert line.mean == pytest.approx(math.exp(2.5))
+
+
+EDITS = {"metric": "edits", "unit": "characters", "better": "lower"}
+
+
+def test_rows_say_which_values_are_better(cell) -> None:
+    few, many = (
+        [cell(values, policy, **EDITS) for policy in ("snapkv", "h2o")] for values in ([0.0, 1.0], [0.5, 0.75])
+    )
+    (line,) = summaries(few[0])
+    assert (line.rate, line.higher) == (False, False), "values in 0..1 of a metric that is no share"
+    paired = Paired.of([*zip(few[0], many[1], strict=True)])
+    assert not paired.rate and not paired.higher
+
+
+def test_rows_that_say_nothing_are_shares_unless_a_value_is_outside(cell) -> None:
+    assert [line.rate for line in summaries(cell([0.0, 1.0], metric="edits"))] == [True]
+    assert [line.rate for line in summaries(cell([0.0, 7.0], metric="edits"))] == [False]
+
+
+def test_earlier_rows_beside_later_ones_are_read_like_them(cell) -> None:
+    rows = cell([0.0, 1.0], **(EDITS | {"unit": None, "better": None})) + cell([1.0, 0.0], "h2o", **EDITS)
+    assert {(line.rate, line.higher) for line in summaries(rows)} == {(False, False)}
+
+
+def test_rows_of_one_metric_in_two_units_are_refused(cell) -> None:
+    rows = cell([0.0, 1.0], **EDITS) + cell([1.0, 0.0], "h2o", **(EDITS | {"unit": "words"}))
+    with pytest.raises(UserError, match="rows of edits differ in unit: characters, words: select some"):
+        summaries(rows)

@@ -255,8 +255,8 @@ def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [changed, old], ids=["checksum", "old"])
-def test_a_rate_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: Callable[..., str]) -> None:
-    rows = cell([1.0, 0.0, 1.0])
+def test_a_share_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: Callable[..., str]) -> None:
+    rows = cell([1.0, 0.0, 1.0], unit="share")
     folder = lines("".join(row.to_json() + "\n" for row in rows[:2]) + line(rows[2], value=5.0))
     warnings: list[str] = []
     assert load_table(folder, NEEDED, warnings.append)["sample"].to_pylist() == [0, 1]

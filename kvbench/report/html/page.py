@@ -26,7 +26,6 @@ from kvbench.report.frames import Source, place_of
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Where
-from kvbench.report.stats.paired import higher_is_better
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
@@ -147,7 +146,7 @@ def _cell(line: Summary) -> dict[str, Any]:
     scale = 100 if line.rate else 1
     shown = {name: getattr(line, name) for name in TABLE}
     shown |= {name: None if shown[name] is None else shown[name] * scale for name in ("mean", "low", "high")}
-    return shown | {"rate": line.rate, "higher": higher_is_better(line.metric)}
+    return shown | {"rate": line.rate, "higher": line.higher}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import Marks, n_of
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.stats.paired import higher_is_better
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block, Line, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.windows import windows
@@ -64,7 +63,7 @@ def metric_of(cells: Sequence[Summary]) -> str:
 
 def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
     """How many samples the means are over, and what the bands are, if there are any."""
-    lower = "" if all(higher_is_better(cell.metric) for cell in cells) else "; lower is better"
+    lower = "" if all(cell.higher for cell in cells) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
     words = f"means of {n_of({cell.n for cell in cells})}" + ", 95 % intervals" * intervals + lower
     return words + (f"; {failed} failed rows are left out" if failed else "")

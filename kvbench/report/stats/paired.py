@@ -1,36 +1,59 @@
 """What values of a metric are, and paired values as arrays: two per question, and which questions share a context.
 
-Every metric is a rate in 0..1 (printed x100) with high values better, but for the names below. ``nll``, the mean
-negative log-likelihood of a sample's tokens in nats, is shown as perplexity.
+A row says in which unit its value is, and whether more is better. ``nll``, the mean negative log-likelihood of a
+sample's tokens in nats, is shown as perplexity.
 """
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvbench.records import Row
-from kvbench.records.row import RATE
+from kvbench.records.row import HIGHER, LOWER, SHARE
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 
-LOWER_IS_BETTER = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
+LOWER_BEFORE = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
+"""Metrics of which less is better in rows that do not say it, those before schema 7. All others were shares."""
 TIMED = "seconds_per_token"
 """A metric whose noise is that of the run and not of the prompt."""
 NO_CONTEXT = hashlib.sha256(b"").hexdigest()
 
 
-def is_rate(metric: str | None, values: Sequence[float] | np.ndarray) -> bool:
-    """Whether values of this metric are shares in 0..1: of a plugin's metric they are, unless one is outside."""
-    if RATE.fullmatch(metric or ""):
-        return True
+@dataclass(frozen=True)
+class Scale:
+    """How values of a metric read. ``rate``: they lie in 0..1 and are printed x100. ``higher``: more is better."""
+
+    rate: bool
+    higher: bool
+
+
+def scale_of(
+    metric: str | None,
+    units: Collection[str | None],
+    better: Collection[str | None],
+    values: Sequence[float] | np.ndarray,
+) -> Scale:
+    """What rows of one metric say of it, each unit and direction once; their values, where no row says anything.
+
+    Raises UserError for rows that contradict each other.
+    """
+    for column, named in (("unit", {*units} - {None}), ("better", {*better} - {None})):
+        if len(named) > 1:
+            raise UserError(f"rows of {metric} differ in {column}: {', '.join(sorted(map(str, named)))}: select some")
+    higher = HIGHER in better or (LOWER not in better and metric not in LOWER_BEFORE)
+    if {*units} - {None}:
+        return Scale(SHARE in units, higher)
     numbers = np.asarray(values, float)
-    return metric not in LOWER_IS_BETTER and bool(np.all((numbers >= 0.0) & (numbers <= 1.0)))
+    return Scale(metric not in LOWER_BEFORE and bool(np.all((numbers >= 0.0) & (numbers <= 1.0))), higher)
 
 
-def higher_is_better(metric: str | None) -> bool:
-    """Whether the larger of two values of this metric is the better one."""
-    return metric not in LOWER_IS_BETTER
+def _scale_of_rows(rows: Sequence[Row]) -> Scale:
+    """That of rows of one metric."""
+    values = [row.value or 0.0 for row in rows]
+    return scale_of(rows[0].metric, {row.unit for row in rows}, {row.better for row in rows}, values)
 
 
 def shown(metric: str | None) -> str | None:
@@ -60,16 +83,14 @@ class Paired:
         """The values of paired rows that both have one. Raises ValueError if their metrics cannot be pooled."""
         metrics = sorted({row.metric or "" for row, _ in rows})
         a, b = (np.array([pair[side].value for pair in rows], dtype=float) for side in (0, 1))
-        rates = set()
-        for name in metrics:
-            values = [row.value or 0.0 for pair in rows for row in pair if (row.metric or "") == name]
-            rates.add(is_rate(name or None, values))
-        directions = {higher_is_better(name or None) for name in metrics}
-        if len(rates) > 1 or len(directions) > 1 or (len(metrics) > 1 and not all(rates)):
+        of_metric = grouped((row for pair in rows for row in pair), lambda row: row.metric or "")
+        scales = {_scale_of_rows(members) for members in of_metric.values()}
+        if len(scales) > 1 or (len(metrics) > 1 and not all(scale.rate for scale in scales)):
             raise UserError(f"{', '.join(metrics)} have different units: their differences cannot be pooled")
         numbers: dict[Hashable, int] = {}
         cluster = np.array([numbers.setdefault(context_of(row), len(numbers)) for row, _ in rows], dtype=int)
-        return cls(a, b, cluster, all(rates), directions != {False})
+        (scale,) = scales or {Scale(rate=True, higher=True)}
+        return cls(a, b, cluster, scale.rate, scale.higher)
 
     @property
     def n(self) -> int:

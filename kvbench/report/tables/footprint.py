@@ -22,7 +22,7 @@ from kvbench.report.frames import Source
 from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.stats.paired import is_rate
+from kvbench.report.stats.paired import scale_of
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size, size
@@ -30,7 +30,7 @@ from kvbench.support.quantity import parse_size, size
 _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
 _COLUMNS = (
-    *(*_SETTING, *_METHOD, "budget", "seed", "metric", "value", "store"),
+    *(*_SETTING, *_METHOD, "budget", "seed", "metric", "unit", "better", "value", "store"),
     *("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens", "cache_bytes", "full_cache_bytes", "peak_bytes"),
 )
 NOTE = (
@@ -121,7 +121,11 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
 def _counts(row: Mapping[str, Any]) -> bool:
     """Whether a row has a rate and the sizes that a footprint is made of."""
     sizes = ("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens")
-    return row["value"] is not None and is_rate(row["metric"], [row["value"]]) and all(row[name] for name in sizes)
+    return row["value"] is not None and _is_rate(row) and all(row[name] for name in sizes)
+
+
+def _is_rate(row: Mapping[str, Any]) -> bool:
+    return scale_of(row["metric"], [row["unit"]], [row["better"]], [row["value"]]).rate
 
 
 def _question(row: Mapping[str, Any]) -> tuple[Any, ...]:

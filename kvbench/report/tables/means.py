@@ -11,7 +11,6 @@ from kvbench.report.compare.compare import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Line, Table
 from kvbench.report.selection import Describe
-from kvbench.report.stats.paired import higher_is_better
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
 from kvbench.report.tables.windows import windows
@@ -71,7 +70,7 @@ def means_table(
 def _title(block: Block, cells: Sequence[Summary]) -> str:
     """What all cells have in common; beside the length that was set, how long the prompts of one task were."""
     parts = [_named(key, value) for key, value in block.title.items() if value is not None]
-    prompted = [cell for cell in cells if higher_is_better(cell.metric)]  # the others are texts, or timed
+    prompted = [cell for cell in cells if cell.higher]  # the others are texts, or timed
     lengths = [cell.prompt_tokens for cell in prompted if cell.prompt_tokens is not None]
     if lengths and "task" in block.title:
         shortest, longest = f"{min(lengths):.0f}", f"{max(lengths):.0f}"
@@ -126,8 +125,8 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     same = attrgetter("model", "task", "context_length", "metric")
     best: set[tuple[int, Key]] = set()
     second: set[tuple[int, Key]] = set()
-    for (_, (*_, metric)), group in grouped(places, lambda place: (place[1][1], same(place[0]))).items():
-        means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=higher_is_better(metric))
+    for group in grouped(places, lambda place: (place[1][1], same(place[0]))).values():
+        means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=group[0][0].higher)
         if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
             winners = {place for cell, place in group if cell.mean == means[0]}
             best |= winners
@@ -154,7 +153,7 @@ def _metrics(cells: Sequence[Summary]) -> str:
     metrics: list[str] = []
     for cell in cells:
         name = (cell.metric or "value") + (" in %" if cell.rate else "")
-        name += "" if higher_is_better(cell.metric) else " (lower is better)"
+        name += "" if cell.higher else " (lower is better)"
         if cell.mean is not None and name not in metrics:
             metrics.append(name)
     return ", ".join(metrics) or "value"

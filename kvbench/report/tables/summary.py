@@ -14,7 +14,7 @@ import pyarrow as pa
 from kvbench.records import Row
 from kvbench.report.columns import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
-from kvbench.report.stats.paired import NO_CONTEXT, is_rate, shown
+from kvbench.report.stats.paired import NO_CONTEXT, Scale, scale_of, shown
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size
 
@@ -68,6 +68,7 @@ class Summary:
     kept_tokens: float | None
     blanks: int
     rate: bool  # not a column: print x100
+    higher: bool  # not a column: more is better
     variance: float | None  # not a column: of the samples' values, over n - 1, or n times that of a mean over contexts
     failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
     blank_samples: tuple[int, ...]  # not a column
@@ -75,7 +76,7 @@ class Summary:
     contexts: int | None = None  # not a column
 
 
-_NO_COLUMNS = ("rate", "variance", "failures", "blank_samples", "question_number", "contexts")
+_NO_COLUMNS = ("rate", "higher", "variance", "failures", "blank_samples", "question_number", "contexts")
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in _NO_COLUMNS)
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
@@ -86,7 +87,8 @@ MEANS = (
     *("decode_seconds", "new_tokens", "prompt_tokens"),
 )
 _CONTEXT = ("context_sha256", "prompt_sha256")
-NEEDED: tuple[str, ...] = (*_FIRST, *MEANS, *_CONTEXT, "question_number", "sample", "metric", "value", "error")
+_VALUES = ("metric", "unit", "better", "value", "error")
+NEEDED: tuple[str, ...] = (*_FIRST, *MEANS, *_CONTEXT, "question_number", "sample", *_VALUES)
 """Columns of rows that a summary is made from."""
 
 
@@ -115,7 +117,14 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
-    rates = {name: is_rate(name, values[good & (metric == code)]) for code, name in enumerate(names)}
+    unit, better = (table[name].take(order) for name in ("unit", "better"))
+
+    def scale(name: str | None, code: int) -> Scale:
+        members = metric == code
+        units, directions = (column.filter(pa.array(members)).unique().to_pylist() for column in (unit, better))
+        return scale_of(name, units, directions, values[good & members])
+
+    scales = {name: scale(name, code) for code, name in enumerate(names)}
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
         members = slice(start, stop)
@@ -131,10 +140,10 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
             mean, low, high = perplexity(scores.tolist(), measured["new_tokens"][members][valued].tolist())
         elif len(scores) and over == "contexts":
             means = np.bincount(cluster, weights=scores) / np.bincount(cluster)
-            mean, low, high = mean_interval(means.tolist(), rates[name])
+            mean, low, high = mean_interval(means.tolist(), scales[name].rate)
             variance = float(np.var(means, ddof=1)) * len(scores) / len(means) if len(means) > 1 else None
         elif len(scores):
-            mean, low, high = mean_interval(scores.tolist(), rates[name], cluster)
+            mean, low, high = mean_interval(scores.tolist(), scales[name].rate, cluster)
         return Summary(
             **labels,  # type: ignore[arg-type]
             **{column: _average(numbers[members][valued]) for column, numbers in measured.items()},  # type: ignore[arg-type]
@@ -145,7 +154,8 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
             errors=int(is_failed.sum()),
             blanks=len(blank),
             metric=shown(name),
-            rate=rates[name],
+            rate=scales[name].rate,
+            higher=scales[name].higher,
             variance=variance,
             failures={text: tuple(samples[places].tolist()) for text, places in errors.items()},
             blank_samples=tuple(blank.tolist()),
