@@ -12,7 +12,7 @@ from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.tasks.task import InvalidSample, Sample, Task
+from kvbench.tasks.task import InvalidSample, Sample
 
 if TYPE_CHECKING:
     from kvbench.models.engine import Prefilled
@@ -134,7 +134,6 @@ def measured_row(
         cache_bytes=eviction.cache_bytes,
         allocated_bytes=eviction.allocated_bytes,
         store=cell.store,
-        **metric_columns(cell.task),
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
         code=cell.code.id,
@@ -147,7 +146,7 @@ def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **m
     measured: the columns of the answer or of the scored text.
     """
     columns = _cell_columns(cell, sample) | _prompt_columns(sample, prompt) | measured
-    return Row(**columns, **metric_columns(cell.task), environment=environment, code=cell.code.id)
+    return Row(**columns, environment=environment, code=cell.code.id)
 
 
 def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any]:
@@ -170,12 +169,7 @@ def error_row(
     """The row of a sample that a cell could not do."""
     prompted = _prompt_columns(sample, prompt) if prompt is not None and isinstance(sample, Sample) else {}
     columns = _cell_columns(cell, sample) | prompted
-    return Row(**columns, **metric_columns(cell.task), error=error, environment=environment, code=cell.code.id)
-
-
-def metric_columns(task: Task) -> dict[str, str]:
-    """What a task declares of its metric."""
-    return {"metric": task.metric, "unit": task.unit, "better": task.better}
+    return Row(**columns, error=error, environment=environment, code=cell.code.id)
 
 
 def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
@@ -195,6 +189,9 @@ def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
         "layout": cell.policy.layout,
         "schedule": str(cell.schedule),
         "seed": cell.seed,
+        "metric": cell.task.metric,
+        "unit": cell.task.unit,
+        "better": cell.task.better,
     }
 
 
