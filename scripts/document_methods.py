@@ -2,21 +2,24 @@
 
     python scripts/document_methods.py          # rewrites docs/methods.md in place
 
-The comments of a file are the only source: those above its first line say what a method is and, after `Verified:`, what
-it was checked against; those behind a field say which other values it can have.
+The files and the fields of the classes are the only source: a file says what a method is, what it was verified against
+and what there is to know of a value; a field says what a setting means.
 """
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from inspect import getmodule
-from itertools import product, takewhile
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from kvbench.config.compose import MISSING, combinations, options, resolved
+import yaml
+
+from kvbench.cli.list import notes_of
+from kvbench.config.compose import MISSING, combinations, flat, options, resolved
 from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
 from kvbench.config.settings import build
@@ -26,14 +29,16 @@ from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
-from kvbench.support import paths
+from kvbench.support.plugins import items
+from kvbench.support.setting import meanings
+from kvbench.support.settings_file import Entry, entry_of
 from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
 BUDGETS = TABLE.with_name("budgets.npy")
-LABELS = ("Paper", "Code", "kvpress", "Verified")
-"""What comments above the first setting of a file may begin with: its defaults elsewhere, and what verified it."""
+PLACES = ("paper", "code", "kvpress")
+"""Where a method has other defaults, in the order of the table's columns."""
 SIGNS = {
     r"\bsum_([a-z])\b": r"Σ<sub>\1</sub>",
     r"-sum p log p": "-Σ p log p",
@@ -51,34 +56,22 @@ SIGNS = {
 """Patterns of a formula in a docstring, and how a page writes them."""
 
 
-def header(path: Path) -> tuple[list[str], dict[str, str]]:
-    """The comment lines above a file's first setting, and what follows each of `LABELS` among them."""
-    described, labelled = [], {label: "" for label in LABELS}
-    label = None
-    for line in takewhile(lambda line: line.startswith("#"), path.read_text("utf-8").splitlines()):
-        text = line.lstrip("# ")
-        if (begun := text.partition(": ")[0]) in LABELS:
-            label, text = begun, text.partition(": ")[2]
-        if label is not None:
-            labelled[label] = f"{labelled[label]} {text}".strip()
-        elif "@package" not in line:
-            described.append(text)
-    return described, labelled
+def entry(group: str, name: str) -> Entry:
+    """What the file of a method says."""
+    return entry_of(yaml.safe_load(items(group)[name].path.read_text("utf-8")), group, name)
 
 
-def settings(path: Path, root: str) -> Iterator[tuple[str, str, str]]:
-    """Every setting of a file with a comment behind it: its full name, its value, the comment."""
-    above: list[tuple[int, str]] = []
-    for line in path.read_text("utf-8").splitlines():
-        bare, _, comment = line.partition(" # ")
-        if not bare.strip() or line.startswith("#") or bare.strip().startswith("-") or ":" not in bare:
-            continue
-        indent, (key, _, value) = len(bare) - len(bare.lstrip()), bare.strip().partition(":")
-        above = [(depth, name) for depth, name in above if depth < indent]
-        full_name = ".".join([*([] if root == "policy" else [root]), *(name for _, name in above), key])
-        above.append((indent, key))
-        if comment:
-            yield full_name, value.strip(), comment.strip()
+def notes(group: str, name: str, texts: Mapping[str, str]) -> list[str]:
+    """A line for each setting of a file about which it, or else its class, says something.
+
+    texts: what the class says, by the full names of the settings.
+    """
+    texts, tree = {**texts, **notes_of(items(group)[name])}, entry(group, name).tree
+    values = [(key, value) for key, value in flat(tree if group in tree else {group: tree}) if key in texts]
+    return [
+        f"- `{key}={'' if isinstance(value, dict) and value else as_typed(value)}`: {texts[key]}"
+        for key, value in values
+    ]
 
 
 @cache
@@ -104,16 +97,14 @@ def policies() -> str:
     """A part for each policy: what it is, its defaults, its settings and what it was verified against."""
     parts = []
     for name in options("policy"):
-        path, tree = paths.conf() / "policy" / f"{name}.yaml", composed(f"policy={name}")
-        lines, verified = header(path)
+        tree = composed(f"policy={name}")
         policy: Policy = build("policy", tree["policy"])
         defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.takes else "Takes nothing."
         if (own := windows_of_file(name)) != windows(policy, build("score", tree["score"])):
             defaults += f" With `protocol=paper`: {own}."
         if policy.takes and (schedule := changed_schedule(tree["schedule"])):
             defaults += f" {schedule}."
-        notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "policy")]
-        parts.append(_part(name, lines, [defaults], notes, verified["Verified"]))
+        parts.append(_part(entry("policy", name), name, [defaults], notes("policy", name, {})))
     return "\n\n".join(parts)
 
 
@@ -127,13 +118,21 @@ def defaults() -> str:
         tree = composed(f"policy={name}")
         policy: Policy = build("policy", tree["policy"])
         if "budget" in policy.takes:
-            elsewhere = header(paths.conf() / "policy" / f"{name}.yaml")[1]
+            elsewhere = entry("policy", name).elsewhere
             score: Score = build("score", tree["score"])
             own = windows_of_file(name)
             own = "the same" if own == windows(policy, score) else own
-            cells = [default(policy, score), own, *(elsewhere[label] for label in LABELS[:3])]
+            cells = [default(policy, score), own, *(" ".join(elsewhere.get(place, "").split()) for place in PLACES)]
             lines.append(" | ".join([f"| [{name}](#{name})", *(cell.rstrip(".") for cell in cells)]) + " |")
     return "\n".join(lines)
+
+
+def policy_fields() -> str:
+    """What every setting of a policy means."""
+    lines = ["| setting | meaning |", "|---|---|"]
+    texts = {key: text for key, text in meanings(Policy).items() if key.partition(".")[0] not in ("heads", "layers")}
+    texts |= {key: text for key, text in meanings(Policy).items() if key in ("heads", "layers")}
+    return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
 
 
 def windows_of_file(name: str) -> str:
@@ -192,13 +191,11 @@ def scores() -> str:
     """A part for each score: its formula, source, settings and what it was verified against."""
     parts = []
     for name in options("score"):
-        path = paths.conf() / "score" / f"{name}.yaml"
-        lines, verified = header(path)
         score: Score = build("score", composed("policy=plain", f"score={name}")["score"])
         formula = typeset(_paragraphs(type(score))[0])
-        notes = [f"- `{key}={value}`: {comment}" for key, value, comment in settings(path, "score")]
+        fields = {f"score.{key}": text for key, text in meanings(type(score)).items()}
         facts = f"Reduced over the query heads of a group by {score.group}. Reads {reads(score)}.{source(score)}"
-        parts.append(_part(name, lines, [formula, facts], notes, verified["Verified"]))
+        parts.append(_part(entry("score", name), name, [formula, facts], notes("score", name, fields)))
     return "\n\n".join(parts)
 
 
@@ -213,7 +210,11 @@ def allocations() -> str:
             fields = {
                 field.name: field.default for field in dataclass_fields(kind) if field.init and field.name != "kind"
             }
-            defaults = [f"`policy.{group}.{key}={as_typed(value)}`" for key, value in fields.items()]
+            means = meanings(kind)
+            defaults = [
+                f"`policy.{group}.{key}={as_typed(value)}`" + (f" ({means[key]})" if key in means else "")
+                for key, value in fields.items()
+            ]
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.takes]
             users = [name for name in users if kinds_of(policies_by_name[name])[group] == allocation.kind]
             texts = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(defaults)}."] if defaults else [])]
@@ -236,11 +237,12 @@ def typeset(text: str) -> str:
     return "`".join(parts)
 
 
-def _part(name: str, lines: list[str], texts: list[str], notes: list[str], verified: str) -> str:
+def _part(said: Entry, name: str, texts: list[str], notes: list[str]) -> str:
     """One part of the page, its lines as wide as the others."""
-    wrapped = [_wrapped(text) for text in (" ".join(lines), *texts)]
+    wrapped = [_wrapped(text) for text in (" ".join(said.says.split()), *texts)]
     note_list = ["\n".join(_wrapped(note, "  ") for note in notes)] if notes else []
-    return "\n\n".join([f"### {name}", *wrapped, *note_list, _wrapped(f"Verified against: {verified}")])
+    verified = _wrapped(f"Verified against: {' '.join(said.verified.split())}")
+    return "\n\n".join([f"### {name}", *wrapped, *note_list, verified])
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -305,7 +307,14 @@ def matrix() -> str:
     return "\n".join([*lines, "", *(f"- {letter}: {reason}" for reason, letter in letters.items())])
 
 
-PARTS = {"defaults": defaults, "policies": policies, "allocations": allocations, "scores": scores, "matrix": matrix}
+PARTS = {
+    "defaults": defaults,
+    "fields": policy_fields,
+    "policies": policies,
+    "allocations": allocations,
+    "scores": scores,
+    "matrix": matrix,
+}
 
 
 def written(page: str) -> str:

@@ -16,8 +16,8 @@ from kvbench.config.protocol import protocols
 from kvbench.records.row import COLUMNS
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.members import LOADER, MEMBERS, member_of
 from kvbench.support.plugins import items
+from kvbench.support.settings_file import LOADER, entry_of, member_names
 from kvbench.support.text import closest
 
 ASK = "--ask"
@@ -145,12 +145,12 @@ def _fields(group: str) -> Iterable[str]:
     fields: dict[str, None] = {}
     for path in dict.fromkeys((paths.conf() / "run.yaml", *(item.path for item in items(group).values()))):
         try:
-            tree = yaml.load(path.read_text("utf-8"), LOADER)
+            text = path.read_text("utf-8")
+            tree = yaml.load(text, LOADER)
         except (OSError, ValueError, yaml.YAMLError):  # the command itself reports it
             continue
         if isinstance(tree, dict):
-            members = tree.get(MEMBERS)
-            trees = [member_of(tree, group, name).tree for name in members] if members else [tree]
+            trees = [entry_of(tree, group, name).tree for name in member_names(text) or ("",)]
             for each in trees:
                 fields |= dict.fromkeys(_keys(group, each.get(group, None if path.name == "run.yaml" else each)))
     return fields

@@ -1,16 +1,10 @@
-"""`kvbench list`: what can be named on the command line, its source, and what its settings file says of it.
-
-The comments of a settings file are read as they stand: they are for people and no part of YAML.
-"""
+"""`kvbench list`: what can be named on the command line, its source, and what its settings file says of it."""
 
 import argparse
 import fnmatch
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import takewhile
-from typing import Any
 
 import yaml
 
@@ -19,30 +13,26 @@ from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
-from kvbench.support.members import LOADER, Member, member_names, member_of
 from kvbench.support.plugins import OURS, Item, items
 from kvbench.support.setting import meanings
+from kvbench.support.settings_file import LOADER, Entry, entry_of
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
-SETTING = re.compile(
-    r"(?P<indent> *)(?P<key>[\w ,.]+):(?: +(?P<value>(?:\"[^\"]*\"|[^#\"]|(?<! )#)*?))?(?: +# (?P<comment>.*))?"
-)
-"""A line of a settings file."""
-BY_FIELDS = ("task", "model", "launcher", "logger")
-"""Groups whose classes say on their fields what a setting means."""
+PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
+"""Where a method has other defaults, as files and lists name it."""
 REPORTS = "reports"
 """What `kvbench report` makes: no settings files."""
-NO_SETTINGS = {"_target_", "name", "takes", "defaults"}
+NO_SETTINGS = {"_target_", "name", "takes", "defaults", "usual"}
 """Keys of settings files that cannot be set on a command line."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting as it is written on the command line, its default (blank: it has parts), and what its comment says.
+    """A setting as it is written on the command line, its default (blank: it has parts), and what it means.
 
     otherwise: the default under the other protocol, where that differs, such as `protocol=paper: 32`.
     """
@@ -55,7 +45,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Description:
-    """What a settings file says. `says`: all above its first setting, without what the item was `verified` against."""
+    """What a settings file says. `says`: what the item is, and its defaults elsewhere."""
 
     name: str
     source: str
@@ -116,67 +106,33 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def print_list(group: str) -> None:
-    """Print the names of a group, each with the first line of its file."""
+    """Print the names of a group, each with the first line of what its file says."""
     _print_lines(_named(group, ()))
 
 
 def describe(item: Item) -> Description:
-    """Read the file of an item."""
-    text = item.path.read_text("utf-8")
-    if member_names(text):
-        return _member(item, member_of(yaml.load(text, LOADER), item.group, item.name))
-    lines = text.splitlines()
-    comments = takewhile(lambda line: line.startswith("#"), lines)
-    above = [line.lstrip("# ") for line in comments if "@package" not in line]
-    says, _, verified = " ".join(above[1:]).partition(VERIFIED)
-    has_own_keys = any("@package _global_" in line for line in lines)
-    settings = () if item.group == "paper" else tuple(settings_in(lines, "" if has_own_keys else item.group))
-    says = re.sub(r"(?:^|(?<=\.)) *(?=(?:Paper|Code|kvpress): )", "\n", says.strip()).strip()  # defaults elsewhere
-    says = "\n".join(filter(None, (*above[:1], says)))
-    return Description(item.name, str(item.source), says, verified, settings)
+    """What the file of an item says in words."""
+    entry = _entry(item)
+    first, *more = entry.says.splitlines() or [""]
+    elsewhere = (f"{label}: {entry.elsewhere[place]}" for place, label in PLACES.items() if place in entry.elsewhere)
+    says = "\n".join(filter(None, (first, " ".join(more), *(" ".join(text.split()) for text in elsewhere))))
+    return Description(item.name, str(item.source), says, " ".join(entry.verified.split()), ())
 
 
-def _member(item: Item, member: Member) -> Description:
-    """One of the names that a file stands for."""
-    settings = []
-    for key, value in _leaves(member.tree if item.group in member.tree else {item.group: member.tree}):
-        if not {*key.split(".")} & NO_SETTINGS and not (isinstance(value, str) and value.startswith("${")):
-            note = member.notes.get(key.removeprefix(f"{item.group}."), "")
-            settings.append(Setting(key, _as_typed(value), note))
-    return Description(item.name, str(item.source), member.says, "", tuple(settings))
+def notes_of(item: Item) -> dict[str, str]:
+    """What the file of an item says of values, by the full names of the settings."""
+    entry = _entry(item)
+    tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
+    return {name if name.split(".")[0] in tree else f"{item.group}.{name}": note for name, note in entry.notes.items()}
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no part with settings of its own, by its full name."""
-    if not isinstance(node, dict):
-        yield prefix, node
-        return
-    for key, value in node.items():
-        yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
-
-
-def _as_typed(value: Any) -> str:
-    """A value as a command line can have it."""
-    is_word = isinstance(value, str) and not value.isdigit() and not set(value) & set("{}[]:,\"'\\\n")
-    return value if is_word else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def settings_in(lines: Sequence[str], prefix: str) -> Iterator[Setting]:
-    """Settings with a value or a comment, by their full names, without those whose value comes from elsewhere."""
-    parents: list[tuple[int, str]] = []
-    for line in lines:
-        match = SETTING.fullmatch(line)
-        if match is None or not match["key"].isidentifier():
-            continue
-        indent, key, value = len(match["indent"]), match["key"], (match["value"] or "").strip()
-        while parents and parents[-1][0] >= indent:
-            parents.pop()
-        path = [prefix] * bool(prefix) + [name for _, name in parents] + [key]
-        if not value:
-            parents.append((indent, key))
-        if (value or match["comment"]) and not {*path} & NO_SETTINGS and not value.startswith(("${", "|", ">")):
-            as_typed = value.replace(", ", ",").replace(": ", ":") if value[:1] in ("[", "{") else value
-            yield Setting(".".join(path), as_typed, match["comment"] or "")
+def _entry(item: Item) -> Entry:
+    """What a file says; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
+    try:
+        node = yaml.load(item.path.read_text("utf-8"), LOADER)
+    except (yaml.YAMLError, UnicodeDecodeError):
+        node = None
+    return entry_of(node if isinstance(node, dict) else {}, item.group, item.name)
 
 
 def _named(group: str, names: Sequence[str]) -> list[Description]:
@@ -198,24 +154,34 @@ def _names(before: Sequence[str]) -> Sequence[str]:
 
 
 def _explained(group: str, described: Description) -> Description:
-    """With what the class of an item says of settings of which its file says nothing more."""
-    from kvbench.config.compose import class_of, combinations
-    from kvbench.config.overrides import parse
-
-    if group not in BY_FIELDS:
+    """With its settings, or with the reason why it has none: a plugin may be broken."""
+    if group == "paper":
         return described
-    (tree,) = combinations(parse([f"{group}={described.name}"]))
-    parts = dict.fromkeys(setting.key.partition(".")[0] for setting in described.settings)
-    nodes = {name: node for name in parts if isinstance(node := tree.get(name), dict) and "_target_" in node}
-    texts = {
-        f"{name}.{key}": text for name, node in nodes.items() for key, text in meanings(class_of(name, node)).items()
-    }
-    return replace(
-        described,
-        settings=tuple(
-            replace(setting, comment=setting.comment or texts.get(setting.key, "")) for setting in described.settings
-        ),
-    )
+    try:
+        return replace(described, settings=tuple(_settings(items(group)[described.name])))
+    except UserError as error:
+        return replace(described, says=f"{described.says}\n{error}".strip())
+
+
+def _settings(item: Item) -> Iterator[Setting]:
+    """Settings with what the file notes of a value, else with what the class says of the field."""
+    from kvbench.config.compose import class_of, combinations, content, flat
+    from kvbench.config.overrides import GROUPS as OF_RUNS
+    from kvbench.config.overrides import parse, written
+
+    group, tree = item.group, content(item)
+    tree = tree if group in tree else {group: tree}
+    (whole,) = combinations(parse([f"{group}={item.name}"])) if group in OF_RUNS else (tree,)  # with its defaults
+    texts: dict[str, str] = {}
+    for name, node in ((name, whole.get(name)) for name in tree):
+        if isinstance(node, dict) and "_target_" in node:
+            texts |= {f"{name}.{key}": text for key, text in meanings(class_of(name, node)).items()}
+    texts |= notes_of(item)
+    for key, value in flat(tree):
+        is_part = isinstance(value, dict) and bool(value)
+        comes_from_elsewhere = isinstance(value, str) and value.startswith("${")
+        if not {*key.split(".")} & NO_SETTINGS and not comes_from_elsewhere and (key in texts or not is_part):
+            yield Setting(key, "" if is_part else written(value), texts.get(key, ""))
 
 
 def _under(protocol: str, policy: Description) -> Description:

@@ -15,6 +15,7 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
 from kvbench.support.setting import meanings
+from kvbench.support.settings_file import entry_of
 
 if TYPE_CHECKING:
     from kvbench.config.overrides import Override
@@ -41,8 +42,6 @@ for all its members.
 
 The full cache is run beside them, to hold them against; reference=none leaves it out.
 """
-EXPLAINED = {"policy": "plain", "task": "ruler/niah_single_1"}
-"""The file of a group that explains the settings that others leave without a comment."""
 EPILOG = """
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench run policy=full,h2o,snapkv score=attn,caote budget=0.1,0.2
@@ -149,8 +148,8 @@ def _show(flags: argparse.Namespace) -> int:
 
 
 def _print_help(usage: str, tree: dict[str, Any]) -> None:
-    """The usage, the files of every group, and each setting with its value and the comment of the file it is from."""
-    from kvbench.cli.list import NO_SETTINGS, describe, settings_in
+    """The usage, the files of every group, and each setting with its value and what it means."""
+    from kvbench.cli.list import NO_SETTINGS, notes_of
     from kvbench.config.compose import class_of, flat
     from kvbench.config.overrides import GROUPS, written
     from kvbench.eviction.schedule import Schedule
@@ -161,23 +160,20 @@ def _print_help(usage: str, tree: dict[str, Any]) -> None:
         names = sorted(f"{group}/{name}".rpartition("/") for name in items(group))
         for folder, members in groupby(names, lambda name: name[0]):
             say(screen(), f"{folder}: {', '.join(name for *_, name in members)}")
-    settings = list(settings_in((paths.conf() / "run.yaml").read_text("utf-8").splitlines(), ""))
-    for group in GROUPS:
-        files = items(group)
-        for name in (EXPLAINED.get(group), tree[group]["name"]):
-            settings += describe(files[name]).settings if name in files else ()  # a score of your own has no file there
-    comments = {setting.key: setting.comment for setting in settings if setting.comment}
     classes = {group: class_of(group, tree[group]) for group in GROUPS} | {"schedule": Schedule}
+    texts = dict(entry_of(safe_load((paths.conf() / "run.yaml").read_text("utf-8")), "", "").notes)
     for group, target in classes.items():
-        for name, text in meanings(target).items():
-            comments.setdefault(f"{group}.{name}", text)
+        texts |= {f"{group}.{name}": text for name, text in meanings(target).items()}
+        name = tree[group]["name"] if group in GROUPS else None
+        if name in items(group):  # a score of your own has no file there
+            texts |= notes_of(items(group)[name])
     print("\n== All settings, with their values (key=value) ==")
     values = [(key, value) for key, value in flat(tree) if not {*key.split(".")} & NO_SETTINGS]
     for _, part in groupby(values, lambda setting: setting[0].rpartition(".")[0].partition(".")[0]):
         lines = [
             (f"{key}:" if value and isinstance(value, dict) else f"{key}={written(value)}", key) for key, value in part
         ]
-        print_columns([(f"  {line}", comments.get(key, "")) for line, key in lines if key in comments or "=" in line])
+        print_columns([(f"  {line}", texts.get(key, "")) for line, key in lines if key in texts or "=" in line])
 
 
 def _without_lists(words: Sequence[str]) -> "list[Override]":

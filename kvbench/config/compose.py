@@ -27,8 +27,8 @@ from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import here
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.members import MEMBERS, member_of
 from kvbench.support.plugins import Item, groups, items
+from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
 
 Tree = dict[str, Any]
@@ -315,7 +315,7 @@ def _merged(
     `# @package _global_` says.
     """
     whose = str(item or path.name)
-    node = content(item) if item else _read(path, path.name)
+    node = content(item) if item else _settings_of(_read(path, path.name), "", "")
     if not isinstance(node, dict):
         raise UserError(f"{whose}: {path} names no class: add _target_: package.module.Class")
     if at is None:
@@ -371,9 +371,12 @@ def content(item: Item) -> Any:
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
         return scored | node_of_given(word)
     node = _read(item.path, str(item))
-    if isinstance(node, dict) and item.name in (node.get(MEMBERS) or ()):
-        return member_of(node, item.group, item.name).tree
-    return node
+    return _settings_of(node, item.group, item.name)
+
+
+def _settings_of(node: Any, group: str, name: str) -> Any:
+    """What a file says without the words about it."""
+    return entry_of(node, group, name).tree if isinstance(node, dict) else node
 
 
 def _read(path: Path, whose: str) -> Any:

@@ -17,8 +17,8 @@ from kvbench.config.compose import content, with_members
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import Tell, checked
 from kvbench.support.errors import UserError
-from kvbench.support.members import member_names
 from kvbench.support.plugins import groups, items, sources
+from kvbench.support.settings_file import member_names
 
 try:  # Hydra has no public call that runs a multirun over given words: hydra.main reads sys.argv
     from hydra._internal.hydra import Hydra

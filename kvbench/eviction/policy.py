@@ -2,7 +2,7 @@
 
 from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
@@ -12,6 +12,7 @@ from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 Layout = Literal["kv_heads", "query_heads"]
 Memory = Literal["accumulate", "overwrite", "none"]
@@ -74,7 +75,7 @@ class Phase:
 class Phases:
     """Phases with fields of their own. decode: the evictions after that of the prompt."""
 
-    decode: Phase = field(default_factory=Phase)
+    decode: Annotated[Phase, Means("fields in the evictions after that of the prompt")] = field(default_factory=Phase)
 
 
 @dataclass(frozen=True)
@@ -114,23 +115,55 @@ class Policy:
     """
 
     name: str
-    window: int | Literal["all", "question"] | TokenFraction = 16
-    window_skips: int | Literal["template"] = 0
-    reduce: Reduce = "sum"
-    pool: Pool | None = None
-    group: Group | None = None
-    order: tuple[Step, Step] = ("group", "pool")
-    sink: int | Literal["head", "prompt"] = 0
-    recent: int | Literal["question"] | TokenFraction = 0
-    heads: HeadAllocation | Heads = field(default_factory=UniformHeads)
-    layers: LayerAllocation | Layers = field(default_factory=UniformLayers)
-    variant: Variant = "paper"
-    layout: Layout = "kv_heads"
-    state: Memory = "overwrite"
-    slot_order: SlotOrder = "position"
-    positions: Positions = "original"
-    budget_span: Span = "prompt"
-    phases: Phases | None = None
+    window: Annotated[
+        int | Literal["all", "question"] | TokenFraction,
+        Means("the newest queries whose attention counts; all: every query of the prompt"),
+    ] = 16
+    window_skips: Annotated[
+        int | Literal["template"],
+        Means("newest tokens that it leaves out, which are kept; template: all behind the user's text"),
+    ] = 0
+    reduce: Annotated[
+        Reduce,
+        Means("over these queries: sum, mean, max, or observed_attention (the mean over those that see the token)"),
+    ] = "sum"
+    pool: Annotated[
+        Pool | None, Means("a score becomes the max or avg of its neighbourhood: {kind:max,size:7}, size is odd")
+    ] = None
+    group: Annotated[Group | None, Means("null: the score's default (attn mean, obcache sum)")] = None
+    order: Annotated[
+        tuple[Step, Step], Means("which comes first: pooling, or the reduction over the query heads of a KV head")
+    ] = ("group", "pool")
+    sink: Annotated[
+        int | Literal["head", "prompt"],
+        Means("first tokens that are always kept; head: all before the sample's own text"),
+    ] = 0
+    recent: Annotated[int | Literal["question"] | TokenFraction, Means("newest tokens that are always kept")] = 0
+    heads: Annotated[
+        HeadAllocation | Heads,
+        Means("how a layer's budget is divided over its heads: uniform, shared, chunks, flat, mix, safeguard, binary"),
+    ] = field(default_factory=UniformHeads)
+    layers: Annotated[
+        LayerAllocation | Layers,
+        Means("how the budget is divided over layers: uniform, pyramid, entropy, preference, global"),
+    ] = field(default_factory=UniformLayers)
+    variant: Annotated[
+        Variant, Means("official: the rule of the published code where it differs; the policy's page says how")
+    ] = "paper"
+    layout: Annotated[
+        Layout, Means("query_heads: every query head has its own copy of the cache, as in some published code")
+    ] = "kv_heads"
+    state: Annotated[
+        Memory, Means("a later eviction uses the rows since the previous one; accumulate: the sum over all rows")
+    ] = "overwrite"
+    slot_order: Annotated[SlotOrder, Means("the order of kept pairs in the cache; score: best first")] = "position"
+    positions: Annotated[
+        Positions, Means("cache: kept tokens are numbered 0, 1, ... again and their keys rotated to that")
+    ] = "original"
+    budget_span: Annotated[
+        Span, Means("context: the budget is a share of the context, and the first tokens are kept in addition")
+    ] = "prompt"
+    phases: Annotated[Phases | None, Means("fields that differ while decoding, such as {decode:{window:1}}")] = None
     takes: tuple[Crossed, ...] = ("score", "budget")
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins
 

@@ -1,7 +1,7 @@
 """Pooling along the tokens and reduction over the query heads of a KV head, between raw scores and ranking."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 Kind = Literal["max", "avg"]
 Step = Literal["pool", "group"]
@@ -41,8 +42,8 @@ class Pool:
     Raises UserError for another kind and for a size that is not odd.
     """
 
-    kind: Kind
-    size: int
+    kind: Annotated[Kind, Means("max or avg of the neighbourhood")]
+    size: Annotated[int, Means("neighbours in a row, the token itself included: an odd number")]
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):

@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +27,7 @@ from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInp
 from kvbench.models.loading.architecture import refused
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.plugins import plugin_packages
+from kvbench.support.setting import Means
 from kvbench.support.text import closest
 
 INSTALL = "pip install 'kvbench[kvpress]' and then pip install --no-deps kvpress==0.5.5"
@@ -62,10 +63,15 @@ class Press(Score):
     is not installed.
     """
 
-    press: str
-    args: dict[str, Any] = field(default_factory=dict, hash=False)
-    reads: Literal["cache", "prompt"] | None = None
-    seed: int = 0
+    press: Annotated[str, Means("its class in kvpress, or package.module.Class of a plugin")]
+    args: Annotated[dict[str, Any], Means("its arguments: score.args.n_sink=4")] = field(
+        default_factory=dict, hash=False
+    )
+    reads: Annotated[
+        Literal["cache", "prompt"] | None,
+        Means("cache: keys and values alone; prompt: hidden states and the attention module too, in one pass"),
+    ] = None
+    seed: Annotated[int, Means("of the random numbers that a press draws")] = 0
     budget: str | None = None
     name: str = "kvpress"
     signed: ClassVar[bool] = True

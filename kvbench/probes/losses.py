@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.query import SATURATED, Output, Query
 from kvbench.probes.scene import At, Scene
 from kvbench.run.plan import Cell
+from kvbench.support.setting import Means
 
 Matrix = Float[Tensor, "hidden width"]
 """The output projection of a layer."""
@@ -48,8 +49,10 @@ class EvictionError(EvictionProbe):
     of the `layer`. positions: one more row per pair, `error` with its position.
     """
 
-    output: Output = "attention"
-    positions: bool = False
+    output: Annotated[
+        Output, Means("attention: the outputs of the query heads that read the pair; layer: the output of the layer")
+    ] = "attention"
+    positions: Annotated[bool, Means("true: one more row per KV pair, with its error and position")] = False
     name: str = "eviction_error"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
@@ -80,7 +83,7 @@ class LayerLoss(EvictionProbe):
     table is about: the last one of the prompt by default.
     """
 
-    at: At = "prompt"
+    at: Annotated[At, Means("the last query of the prompt; decode: that of the first decoded token")] = "prompt"
     name: str = "layer_loss"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
@@ -117,7 +120,7 @@ class SetError(EvictionProbe):
     joint / singles, None if nothing is evicted; `weight`: the evicted attention.
     """
 
-    at: At = "decode"
+    at: Annotated[At, Means("the query of the first decoded token; prompt: the last one of the prompt")] = "decode"
     name: str = "set_error"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:

@@ -7,7 +7,7 @@ inside the k. With k = 40, no pooling and one cache a query head it is the figur
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ from kvbench.probes.query import Output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,15 @@ class OracleRecall(Probe):
     layout); its window, its protected tokens and its split of the budget do not matter.
     """
 
-    windows: tuple[int | Literal["all"], ...] = (1, 4, 16, 64, 256)
-    recents: tuple[int, ...] = (0, 20)
-    output: Output = "attention"
+    windows: Annotated[
+        tuple[int | Literal["all"], ...], Means("how many of the newest rows the score reads, or all")
+    ] = (1, 4, 16, 64, 256)
+    recents: Annotated[
+        tuple[int, ...], Means("newest tokens that are kept inside the budget whatever the score says: Fig. 2a, 2b")
+    ] = (0, 20)
+    output: Annotated[
+        Output, Means("attention: the outputs of the query heads that read the pair; layer: the output of the layer")
+    ] = "attention"
     name: str = "oracle_recall"
     by: ClassVar[tuple[str, ...]] = ("recent", "window")
     across: ClassVar[str] = "window"

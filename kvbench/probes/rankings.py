@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from scipy.stats import rankdata
@@ -13,6 +13,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
+from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class HeadScores(Probe):
     https://arxiv.org/abs/2505.23416), where the score of a head is that of its best pair.
     """
 
-    merge: Literal["max", "mean"] = "max"
+    merge: Annotated[Literal["max", "mean"], Means("the largest score of a head's KV pairs; mean: their mean")] = "max"
     name: str = "head_scores"
     reads_budget: ClassVar[bool] = False
     by: ClassVar[tuple[str, ...]] = ("layer", "head")
@@ -50,7 +51,9 @@ class RankCorrelation(Probe):
     scores of either are equal or fewer than two candidates are left.
     """
 
-    against: Score | None = field(default_factory=ExactRemoval)
+    against: Annotated[
+        Score | None, Means("any other score (Table 7: caote), or null for the true error of the first decoded token")
+    ] = field(default_factory=ExactRemoval)
     name: str = "rank_correlation"
     reads_budget: ClassVar[bool] = False
     by: ClassVar[tuple[str, ...]] = ("layer",)

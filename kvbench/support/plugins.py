@@ -19,7 +19,7 @@ from typing import Any
 from kvbench.support import __version__, paths
 from kvbench.support.class_code import class_sha256
 from kvbench.support.errors import UserError
-from kvbench.support.members import member_names
+from kvbench.support.settings_file import member_names
 
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"

@@ -3,7 +3,8 @@
 processes: Annotated[int | None, Means("null: one per GPU"), Range(1, 1024)] = None
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -28,8 +29,22 @@ class Range:
 
 @cache
 def meanings(target: type) -> dict[str, str]:
-    """What the fields of a class mean, for those that say so."""
-    return {name: note.text for name, hint in _hints(target) for note in hint.__metadata__ if isinstance(note, Means)}
+    """What the fields of a class mean, for those that say so; those of a part by its name: `pool.size`."""
+    texts: dict[str, str] = {}
+    for name, hint in get_type_hints(target, include_extras=True).items():
+        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Means)]
+        texts |= {name: note.text for note in notes}  # noqa: B035
+        for part in _parts(hint):
+            texts |= {f"{name}.{inner}": text for inner, text in meanings(part).items()} | texts
+    return texts
+
+
+def _parts(hint: Any) -> Iterator[type]:
+    """The dataclasses that a value of a field can be."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+    for inner in get_args(hint):
+        yield from _parts(inner)
 
 
 def check_ranges(settings: Any, group: str) -> None:

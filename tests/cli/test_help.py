@@ -117,7 +117,7 @@ def test_the_help_of_a_run_begins_with_ten_settings(kvbench: Command) -> None:
 
 @pytest.mark.parametrize("words", [(), ("model=hf", "policy=cake", "task=longbench/qasper", "launcher=slurm")])
 def test_the_help_of_a_run_explains_every_setting(kvbench: Command, words: tuple[str, ...]) -> None:
-    """By the comments of conf; values are those of the line."""
+    """By fields and files; values are those of the line."""
     settings = kvbench("run", "--help", *words, "policy.window=9").out.partition("== All settings")[2]
     lines = dict(re.findall(r"^  ([a-z_.0-9]+)=(?:\S*)(.*)$", settings, re.MULTILINE))
     inner = re.compile(r"task\.(seed|root|member)|policy\.(pool|layers|phases)\.")  # parts are explained as a whole

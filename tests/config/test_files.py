@@ -27,8 +27,8 @@ from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.members import member_names
 from kvbench.support.plugins import items
+from kvbench.support.settings_file import NO_SETTINGS, member_names
 from kvbench.tasks.task import Task
 from tests.composed import composed, needed
 
@@ -49,7 +49,7 @@ hydras_path = cache(search_path)
 
 
 def composed_by_hydra(*overrides: str) -> dict[str, Any]:
-    """The resolved configuration that Hydra makes of a command line."""
+    """The resolved configuration that Hydra makes of a command line, without the words of files."""
     hydra = Hydra.create_main_hydra2("test", hydras_path())
     try:
         config = hydra.compose_config("run", list(overrides), RunMode.RUN, with_log_configuration=False)
@@ -59,7 +59,13 @@ def composed_by_hydra(*overrides: str) -> dict[str, Any]:
         del config["hydra"]
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
+    return {
+        str(key): {name: inner for name, inner in value.items() if name not in NO_SETTINGS}
+        if isinstance(value, dict)
+        else value
+        for key, value in tree.items()
+        if key not in NO_SETTINGS
+    }
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)

@@ -1,7 +1,6 @@
 """One window, newest tokens and pooling for all policies that have them, or those of each policy's own file."""
 
 import re
-from itertools import takewhile
 
 import pytest
 
@@ -11,7 +10,7 @@ from kvbench.config.overrides import parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
 from kvbench.report.tables.windows import windows
-from kvbench.support import paths
+from scripts.document_methods import entry
 from tests.config.test_cells import cells_of
 
 OWN = {
@@ -91,10 +90,9 @@ def test_another_model_needs_the_length_of_rulers_prompts() -> None:
 
 
 def lines_of(name: str) -> dict[str, str]:
-    """What `# Paper:` and `# Code:` of a policy's file say, each on one line."""
-    text = (paths.conf() / "policy" / f"{name}.yaml").read_text("utf-8")
-    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines()))
-    return dict(re.findall(r"\b(Paper|Code): (.*?)\.(?= (?:Paper|Code|kvpress|Verified): )", comment))
+    """What a policy's file says of the defaults of its paper and its code, each on one line."""
+    elsewhere = entry("policy", name).elsewhere
+    return {place: " ".join(elsewhere[place].split()).removesuffix(".") for place in ("paper", "code")}
 
 
 def stated(line: str) -> dict[str, str]:
@@ -129,7 +127,7 @@ def test_the_papers_protocol_is_the_paper_or_its_code(name: str) -> None:
     lines = {label: stated(line) for label, line in lines_of(name).items() if line != "none"}
     assert lines, name
     for settings in lines.values():  # what the paper leaves open its code states
-        settings |= {key: text for key, text in lines.get("Code", {}).items() if settings.get(key) == "not stated"}
+        settings |= {key: text for key, text in lines.get("code", {}).items() if settings.get(key) == "not stated"}
     wrong = {
         label: [f"{key}: {tree['policy'][key]}, {label}: {text}" for key, text in settings.items()
                 if not agrees(key, tree["policy"][key], text)]
@@ -140,7 +138,7 @@ def test_the_papers_protocol_is_the_paper_or_its_code(name: str) -> None:
 
 def test_the_lines_are_read() -> None:
     """A setting that none of the two states fails."""
-    assert stated(lines_of("simlayerkv")["Code"]) == {"window": "1", "recent": "1024", "pool": "no pool", "sink": "4"}
-    assert stated(lines_of("cake")["Code"]) == {"window": "32", "recent": "32", "pool": "avg pool 5"}
+    assert stated(lines_of("simlayerkv")["code"]) == {"window": "1", "recent": "1024", "pool": "no pool", "sink": "4"}
+    assert stated(lines_of("cake")["code"]) == {"window": "32", "recent": "32", "pool": "avg pool 5"}
     assert not agrees("recent", 16, "1024") and not agrees("pool", None, "max pool 7") and not agrees("sink", 4, "16")
     assert not agrees("window", 16, "none") and not agrees("recent", 16, "half of the budget")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.list import print_list
-from kvbench.config.compose import options
+from kvbench.config.compose import class_of, file_of, options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
-from kvbench.support import paths
-from scripts.document_methods import PAGE, composed, header, written
+from kvbench.support.setting import meanings
+from scripts.document_methods import PAGE, composed, entry, written
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -70,16 +70,17 @@ def test_every_row_that_a_file_cites_is_in_the_table() -> None:
     known = {row[0] for row in rows()}
     cited = set()
     for group, name in FILES:
-        text = (paths.conf() / group / f"{name}.yaml").read_text("utf-8")
-        comments = " ".join(part for line in text.splitlines() for part in line.split("#")[1:])
-        cited |= set(re.findall(r"\b([A-Z]\d{1,2})\b(?! norm)", comments))
+        method = entry(group, name)
+        target = class_of(group, file_of(group, name))
+        texts = [method.says, *method.elsewhere.values(), *method.notes.values(), *meanings(target).values()]
+        cited |= set(re.findall(r"\b([A-Z]\d{1,2})\b(?! norm)", " ".join(texts)))
     assert cited <= known, f"not in docs/methods.md: {sorted(cited - known)}"
     assert known <= cited, f"cited by no file: {sorted(known - cited)}"
 
 
 @pytest.mark.parametrize(("group", "name"), FILES, ids="-".join)
 def test_what_a_method_was_verified_against_exists(group: str, name: str) -> None:
-    verified = header(paths.conf() / group / f"{name}.yaml")[1]["Verified"].removesuffix(".")
+    verified = " ".join(entry(group, name).verified.split()).removesuffix(".")
     golden, _, tests = verified.partition("; ")
     assert tests and all((ROOT / path).exists() for path in tests.split(", ")), tests
     for case in golden.removeprefix("golden ").split(", ") if golden != "no published numbers" else ():
@@ -87,7 +88,7 @@ def test_what_a_method_was_verified_against_exists(group: str, name: str) -> Non
 
 
 def test_every_golden_case_verifies_a_score() -> None:
-    named = " ".join(header(paths.conf() / "score" / f"{name}.yaml")[1]["Verified"] for name in options("score"))
+    named = " ".join(entry("score", name).verified for name in options("score"))
     patterns = re.sub(r"[;,]", " ", named).split()
     cases = sorted(GOLDEN.glob("*/*.npz"))
     assert [path for path in cases if not any(path.match(f"{pattern}.npz") for pattern in patterns)] == []

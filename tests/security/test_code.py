@@ -129,7 +129,7 @@ def test_names_of_a_plugin_are_printed_as_text(
     kvbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site"
-    text = '# \x1b[2J[red]taken[/] :smile: \x07\n_target_: evil.Score\nname: "a[/]b"\n'
+    text = 'says: "\\x1b[2J[red]taken[/] :smile: \\x07"\n_target_: evil.Score\nname: "a[/]b"\n'
     made_up(site, "evil", {"__init__.py": "", "conf/score/a[x]b.yaml": text})
     monkeypatch.syspath_prepend(str(site))
     for command in (["list", "scores"], ["list", "scores", "--long"], ["plan", "score=a[x]b"]):

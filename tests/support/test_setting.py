@@ -6,13 +6,15 @@ from typing import Annotated
 
 import pytest
 
+from kvbench.cli.list import NO_SETTINGS
 from kvbench.cli.main import main
-from kvbench.config.compose import class_of, combinations, options
+from kvbench.config.compose import class_of, combinations, content, options
 from kvbench.config.overrides import parse
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import items
 from kvbench.support.setting import Means, Range, check_ranges, meanings
 
 
@@ -45,14 +47,16 @@ def test_a_complaint_names_the_range_and_the_meaning_of_a_field(settings: Derive
     check_ranges(Derived(width=8, most=0), "part")
 
 
-@pytest.mark.parametrize("group", ["model", "launcher", "logger"])
+@pytest.mark.parametrize("group", ["model", "launcher", "logger", "policy", "score", "probe"])
 def test_files_hold_values_and_classes_say_what_each_setting_means(group: str) -> None:
     for path in (paths.conf() / group).rglob("*.yaml"):
-        assert [line for line in path.read_text("utf-8").splitlines() if " # " in line and line[0] != "#"] == []
+        settings = [line for line in path.read_text("utf-8").splitlines() if line.lstrip()[:2] not in ("- ", "# ")]
+        assert [line for line in settings if " # " in line] == [], path
     for name in options(group):
-        (tree,) = combinations(parse([f"{group}={name}"]))
-        said = {"_target_", "name", "root", "shape", "project", *meanings(class_of(group, tree[group]))}
-        assert set(tree[group]) <= said, name
+        tree = content(items(group)[name])
+        tree = tree.get(group, tree) if group != "model" else combinations(parse([f"model={name}"]))[0]["model"]
+        said = {*NO_SETTINGS, "root", "shape", "project", *meanings(class_of(group, tree))}
+        assert set(tree) <= said, name
 
 
 def test_a_list_and_the_help_of_a_run_say_what_fields_mean(capsys: pytest.CaptureFixture[str]) -> None:

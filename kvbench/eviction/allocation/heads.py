@@ -6,7 +6,7 @@ keeps the whole layer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 
 class Heads:
@@ -60,7 +61,7 @@ class ChunkHeads(Heads):
     """
 
     kind: Literal["chunks"] = "chunks"
-    size: int = 10
+    size: Annotated[int, Means("B1: tokens of a chunk; kvpress: 20")] = 10
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -92,7 +93,7 @@ class FlatHeads(Heads):
     """
 
     kind: Literal["flat"] = "flat"
-    published_alpha: int | float = 0
+    published_alpha: Annotated[int | float, Means("variant official only")] = 0
 
     def __post_init__(self) -> None:
         _check_alpha(self.published_alpha, "published_alpha")
@@ -117,8 +118,13 @@ class MixHeads(Heads):
     """
 
     kind: Literal["mix"] = "mix"
-    alpha: int | float = 0.2
-    normalize: bool = False
+    alpha: Annotated[
+        int | float,
+        Means("the share of the layer's budget that is split evenly (P1: KVCache-Factory's --floor never reaches it)"),
+    ] = 0.2
+    normalize: Annotated[
+        bool, Means("A2: AdaKV's monkeypatch.py turns it off; true: KVCache-Factory's copies leave it on")
+    ] = False
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -168,7 +174,7 @@ class BinaryHeads(Heads):
     """
 
     kind: Literal["binary"] = "binary"
-    published_strict: bool = False
+    published_strict: Annotated[bool, Means("variant official only")] = False
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
         (lengths,) = whole_heads([ranking], share, terms.candidates, self.strict(terms))

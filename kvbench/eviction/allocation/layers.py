@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,8 +21,15 @@ from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, sh
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.setting import Means
 
-Splits = Literal["candidates", "budget"]
+Splits = Annotated[
+    Literal["candidates", "budget"],
+    Means(
+        "L12, budget: the whole budget is divided, protected tokens included, as in LAVa's eq. 21 (pyramid), eq. 23 "
+        "(preference) and Algorithm 2 (entropy)"
+    ),
+]
 """What layers have shares of: the candidates within the budget, as in published code, or the whole budget, protected
 tokens included, as LAVa prints it (Algorithm 2, equations 21 and 23). `official` is always the former."""
 
@@ -73,7 +80,7 @@ class PyramidLayers(Layers):
     """
 
     kind: Literal["pyramid"] = "pyramid"
-    beta: int | float = 20
+    beta: Annotated[int | float, Means("the last layer keeps 1/beta of the mean")] = 20
     splits: Splits = "candidates"
 
     def __post_init__(self) -> None:
@@ -150,7 +157,9 @@ class PreferenceLayers(Layers):
     kind: Literal["preference"] = "preference"
     tau1: int | float = 1.0
     tau2: int | float = 1.0
-    queries: Literal["window", "all"] = "window"
+    queries: Annotated[
+        Literal["window", "all"], Means("L13, all: as in LAVa's eq. 22, over every query of the prompt")
+    ] = "window"
     splits: Splits = "candidates"
     reads_rows: ClassVar[bool] = True
 
@@ -200,7 +209,9 @@ class LazyLayers(Layers):
     """
 
     kind: Literal["lazy"] = "lazy"
-    published_threshold: int | float = 0.9
+    published_threshold: Annotated[
+        int | float, Means("variant official only; kvpress: Llama 3 0.9, Llama 2 0.65, Mistral 0.8, Qwen 0.85")
+    ] = 0.9
     reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -239,7 +250,10 @@ class TableLayers(Layers):
     """
 
     kind: Literal["table"] = "table"
-    path: str | None = None
+    path: Annotated[
+        str | None,
+        Means("a .npy of the part that is evicted, [99, layers, KV heads], for budgets of 0.99, 0.98, ... 0.01"),
+    ] = None
     table_sha256: str = field(init=False)
 
     def __post_init__(self) -> None:

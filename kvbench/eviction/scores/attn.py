@@ -7,7 +7,7 @@ p = 1. CAKE, FINCH, LAVa and VATP weigh it.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,7 @@ from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.eviction.scores.window import Chunk, Columns, moments, over_columns
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 
 def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
@@ -61,8 +62,11 @@ class Attention(WindowScore):
     """
 
     name: str = "attn"
-    power: int = 1
-    diagonal: bool = True
+    power: Annotated[int, Means("O2: as in the methods and OBCache's code; 2: as in OBCache's Algorithm 1")] = 1
+    diagonal: Annotated[
+        bool,
+        Means("L6: the weight of a row on its own key counts, as in H2O's modify_llama.py; false: as in LAVa's eq. 18"),
+    ] = True
 
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
@@ -91,7 +95,12 @@ class AttentionMax(WindowScore):
     """
 
     name: str = "attn_max"
-    diagonal: bool = True
+    diagonal: Annotated[
+        bool,
+        Means(
+            "the weight of a row on its own key counts, so that early tokens score near 1; KVzip does not specify it"
+        ),
+    ] = True
     group: ClassVar[Group] = "max"
 
     @property
@@ -115,7 +124,7 @@ class Cake(WindowScore):
     attention alone, as in CAKE's code.
     """
 
-    gamma: int | float = 200.0
+    gamma: Annotated[int | float, Means("L5: factor of the variance over the window, as in CAKE's code")] = 200.0
     name: str = "cake"
     least_rows: ClassVar[int] = 2
     row_term: ClassVar[RawTerm] = "attn"
@@ -141,7 +150,7 @@ class Finch(WindowScore):
     would count less.
     """
 
-    normalize: bool = True
+    normalize: Annotated[bool, Means("false: plain weights, as kvpress with normalize_scores=False")] = True
     name: str = "finch"
     row_term: ClassVar[RawTerm] = "attn"
 
@@ -168,7 +177,7 @@ class WeightedAttention(WindowScore):
     norm: L1 or L2. Query heads are merged by their maximum.
     """
 
-    norm: Literal[1, 2] = 1
+    norm: Annotated[Literal[1, 2], Means("1 or 2")] = 1
     group: ClassVar[Group] = "max"
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
@@ -188,7 +197,10 @@ class Lava(WeightedAttention):
     newest protected ones, as in its code, or `all`.
     """
 
-    over: Literal["candidates", "all"] = "candidates"
+    over: Annotated[
+        Literal["candidates", "all"],
+        Means("L1: LAVa's snapkv_utils.py leaves the window out of the maximum; all: eq. 5 of the paper"),
+    ] = "candidates"
     name: str = "lava"
     row_term: ClassVar[RawTerm] = "attn"
 
@@ -208,7 +220,9 @@ class Vatp(WeightedAttention):
     always keeps the first 20 tokens; LAVa compares with it on SnapKV's window, without code.
     """
 
-    weight: Literal["after_pool", "before_pool"] = "after_pool"
+    weight: Annotated[Literal["after_pool", "before_pool"], Means("V2, before_pool: weight before pooling")] = (
+        "after_pool"
+    )
     name: str = "vatp"
     row_term: ClassVar[RawTerm] = "attn"
 

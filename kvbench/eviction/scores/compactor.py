@@ -7,7 +7,7 @@ All three scores are in standard deviations over the KV heads of a layer, and re
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 ROW_TILE = 64
 """Queries that the kernel of compactor-vllm handles at a time."""
@@ -31,8 +32,8 @@ class _OfPrompt(Score):
     A prompt with fewer than two others has no statistics: all pairs score 0.
     """
 
-    sink: int = 0
-    recent: int = 0
+    sink: Annotated[int, Means("first tokens that are left out and score as much as the best")] = 0
+    recent: Annotated[int, Means("last tokens, likewise")] = 0
     inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="prompt", queries=True)
     signed: ClassVar[bool] = True
 
@@ -66,10 +67,12 @@ class Leverage(_OfPrompt):
     sketch: None for the keys themselves. span: tokens that are compared with each other, from the first on; None: all.
     """
 
-    sketch: int | None = 48
-    ridge: float = 0.01
-    span: int | None = None
-    seed: int = 0
+    sketch: Annotated[int | None, Means("random directions that keys are projected to; null: keys as they are")] = 48
+    ridge: Annotated[float, Means("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
+    span: Annotated[
+        int | None, Means("J3: all tokens are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
+    ] = None
+    seed: Annotated[int, Means("of the random directions")] = 0
     name: str = "leverage"
 
     def __post_init__(self) -> None:
@@ -108,9 +111,14 @@ class NonCausal(_OfPrompt):
     out |v_j| and the pool.
     """
 
-    chunk: int = 256
-    padded: bool = True
-    values: bool = True
+    chunk: Annotated[int, Means("J1: as in kvpress; compactor-vllm: 128")] = 256
+    padded: Annotated[
+        bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
+    ] = True
+    values: Annotated[
+        bool,
+        Means("J4: times the norm of the value, then an average pool of 3, as in kvpress; false: as in compactor-vllm"),
+    ] = True
     name: str = "non_causal"
 
     def _of_tokens(self, layer: LayerCache, call: AttentionCall, compared: slice) -> Scores:
@@ -137,16 +145,31 @@ class Compactor(_OfPrompt):
     blending: None for the evicted part of the prompt, which depends on `budget`, that of the cell.
     """
 
-    sink: int = 8
-    recent: int = 4
-    sketch: int | None = 48
-    ridge: float = 0.01
-    span: int | None = None
-    chunk: int = 256
-    padded: bool = True
-    values: bool = True
-    blending: float | None = None
-    seed: int = 0
+    sink: Annotated[
+        int,
+        Means("first tokens that are left out and score as much as the best; compactor-vllm: 0, but policy.sink=16"),
+    ] = 8
+    recent: Annotated[int, Means("last tokens, likewise; compactor-vllm: 0, but policy.recent=64")] = 4
+    sketch: Annotated[int | None, Means("random directions that keys are projected to; null: keys as they are")] = 48
+    ridge: Annotated[float, Means("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
+    span: Annotated[
+        int | None, Means("J3: all keys are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
+    ] = None
+    chunk: Annotated[int, Means("J1: tokens that attend to each other, as in kvpress; compactor-vllm: 128")] = 256
+    padded: Annotated[
+        bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
+    ] = True
+    values: Annotated[
+        bool,
+        Means(
+            "J4: attention times the norm of the value, then an average pool of 3, as in kvpress; compactor-vllm: false"
+        ),
+    ] = True
+    blending: Annotated[
+        float | None,
+        Means("J2: the weight of the leverage: the part that is evicted, as in kvpress; compactor-vllm: 0.5"),
+    ] = None
+    seed: Annotated[int, Means("of the random directions")] = 0
     budget: str | None = None
     name: str = "compactor"
 

@@ -5,6 +5,7 @@ prompt, rotated by the average rotation of the next positions, therefore describ
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from kvbench.cache.shapes import Dense, Ranked, Scores
 from kvbench.eviction.pooling import Weight
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 COLUMN_CHUNK = 4096
 """Columns whose quadratic forms are taken at a time."""
@@ -70,11 +72,11 @@ class ExpectedAttention(FutureQueryScore):
     are taken as normally distributed, so that the expectation of exp(q.k) is exp of a mean and half a variance.
     """
 
-    sink: int = 4
-    future: int = 512
-    covariance: bool = True
-    value_norm: bool = True
-    epsilon: int | float = 0.0
+    sink: Annotated[int, Means("first tokens that are left out of the statistics and always kept")] = 4
+    future: Annotated[int, Means("number of future positions")] = 512
+    covariance: Annotated[bool, Means("false: only the mean of the queries")] = True
+    value_norm: Annotated[bool, Means("true: weights are multiplied by the norms of the values")] = True
+    epsilon: Annotated[int | float, Means("kvpress often uses 0.01")] = 0.0
     name: str = "expected_attention"
 
     def __post_init__(self) -> None:
@@ -112,10 +114,10 @@ class Cap(FutureQueryScore):
     the cosine, as the paper does.
     """
 
-    tau: int | float = 5.0
-    sink: int = 4
-    future: int = 512
-    normalize: bool = True
+    tau: Annotated[int | float, Means("larger: fewer pairs count")] = 5.0
+    sink: Annotated[int, Means("first tokens that are left out of the statistics and always kept")] = 4
+    future: Annotated[int, Means("number of future positions")] = 512
+    normalize: Annotated[bool, Means("N1: cosines, as kvpress has them; false: products, as in the paper")] = True
     name: str = "cap"
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.setting import Means
 
 EPSILON = 1e-6
 """Added to the mean square in the norms of Fast KVzip."""
@@ -38,7 +39,7 @@ class _Gated(Score):
     Raises MissingFile where there is none, UserError for a file of another kind.
     """
 
-    gates: str
+    gates: Annotated[str, Means("a safetensors file of this model's gates")]
     gates_sha256: str = field(init=False)
     inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="block")
     signed: ClassVar[bool] = True

@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.setting import Means
 
 FORMAT = "kvbench head table 1"
 """The value of `format` in the JSON form."""
@@ -64,7 +65,7 @@ class HeadTable(Score):
     Raises MissingFile where there is none, UserError for one that is no table.
     """
 
-    path: str
+    path: Annotated[str, Means("a file: one line per layer with tabs between KV heads, or the JSON of kvbench heads")]
     name: str = "head_table"
     table_sha256: str = field(init=False)
     group: ClassVar[Group] = "max"

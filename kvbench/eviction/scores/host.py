@@ -1,7 +1,7 @@
 """Scores that are made of another score, their host: CAOTE and CriticalKV."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, ScoreInputs, row_term_of
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 Values = Float[Tensor, "kv_heads tokens head_dim"]
 Centres = Float[Tensor, "cache_heads head_dim"]
@@ -33,7 +34,12 @@ class OverHost(Score):
     Raises UserError for a host that can be negative, that is of the same kind, or that reads hidden states.
     """
 
-    host: Score = field(default_factory=Attention)
+    host: Annotated[
+        Score,
+        Means(
+            "a score: score.host=obcache_value, score.host.FIELD=VALUE; not key_norm or key_diff, which can be negative"
+        ),
+    ] = field(default_factory=Attention)
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}
 
     def __post_init__(self) -> None:
@@ -76,8 +82,13 @@ class Caote(OverHost):
     is then taken, or their `error`, each of its own attention. The paper's equations are of one head.
     """
 
-    squared: bool = False
-    merge: Literal["attention", "error"] = "attention"
+    squared: Annotated[
+        bool, Means("C1, true: the squared norm as in eq. 7; the paper's eqs. 6 and 8 and its proof do not square it")
+    ] = False
+    merge: Annotated[
+        Literal["attention", "error"],
+        Means("C3, error: each query head of a KV head has an error of its own, and these are merged"),
+    ] = "attention"
     name: str = "caote"
     whole: ClassVar[bool] = True
     from_mean: ClassVar[bool] = False
@@ -164,9 +175,11 @@ class CriticalKV(OverHost):
     alone. protected: whether the tokens that are always kept count among the first.
     """
 
-    first_stage: float = 0.5
-    epsilon: float = 1e-4
-    protected: bool = True
+    first_stage: Annotated[float, Means("the part of a head's pairs that the host chooses alone")] = 0.5
+    epsilon: Annotated[float, Means("W1: as in the code; 0: as in the paper")] = 1e-4
+    protected: Annotated[
+        bool, Means("W2: as in the code, which chooses the window first; false: half of what is chosen beside it")
+    ] = True
     name: str = "criticalkv"
 
     def __post_init__(self) -> None:

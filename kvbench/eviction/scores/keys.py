@@ -1,7 +1,7 @@
 """Scores that read nothing but keys and values, neither queries nor the model: KeyNorm, KeyDiff, LagKV and CurDKV."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,14 @@ class LagKV(Score):
     different partitions are compared themselves, not their places.
     """
 
-    sink: int = 16
-    lag: int = 128
-    cross: bool = False
+    sink: Annotated[int, Means("G1: as in lag_kv.py; kvpress: 4")] = 16
+    lag: Annotated[
+        int, Means("G2: tokens of a partition, as in LagKV's README.md and kvpress; the class in lag_kv.py: 1024")
+    ] = 128
+    cross: Annotated[
+        bool,
+        Means("G3, true: kvpress' cross_scoring: partitions compete for the budget, which the paper splits evenly"),
+    ] = False
     name: str = "lagkv"
     row_term: ClassVar[RawTerm] = "nothing"
 
@@ -123,11 +129,13 @@ class Cur(Score):
     as a pair could have.
     """
 
-    sink: int = 4
-    leverage: Literal["key", "value", "kv_avg", "kv_product"] = "kv_product"
-    span: int | None = 16
-    sketch: int | None = None
-    seed: int = 0
+    sink: Annotated[int, Means("first tokens, which score 1")] = 4
+    leverage: Annotated[
+        Literal["key", "value", "kv_avg", "kv_product"], Means("key, value, or kv_avg, the mean of both")
+    ] = "kv_product"
+    span: Annotated[int | None, Means("tokens of a neighbourhood, as in kvpress; null: all tokens")] = 16
+    sketch: Annotated[int | None, Means("X1: kvpress projects nothing; 20: random directions, as in the paper")] = None
+    seed: Annotated[int, Means("of the random directions")] = 0
     name: str = "cur"
     row_term: ClassVar[RawTerm] = "nothing"
 

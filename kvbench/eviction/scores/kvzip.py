@@ -8,7 +8,7 @@ context among those that a row attends to. Computed in float32; the published co
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,7 @@ from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 REPEAT = "\n\nRepeat the previous context exactly."
 CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
@@ -43,15 +44,23 @@ class KVzip(Score):
     Raises UserError for a chunk below 1.
     """
 
-    chunk: int = 2000
-    repeat_prompt: str = REPEAT
-    softmax: bool = True
+    chunk: Annotated[int, Means("K2: tokens repeated at a time, as in model/wrapper.py; kvpress: 2048")] = 2000
+    repeat_prompt: Annotated[str, Means("asks for the first chunk of the context again")] = REPEAT
+    softmax: Annotated[bool, Means("false: logits instead of attention weights")] = True
     name: str = "kvzip"
-    zscore: bool = False
-    continue_prompt: str = CONTINUE
-    continue_end: str = ""
-    turn: bool = True
-    head: bool = True
+    zscore: Annotated[
+        bool, Means("Q1, true: standardise each head's logits, so that heads can be compared (policy=kvzip)")
+    ] = False
+    continue_prompt: Annotated[str, Means("followed by the last 8 tokens of the previous chunk")] = CONTINUE
+    continue_end: Annotated[
+        str, Means('K1: the paper has ":" here and at the end of repeat_prompt, and no chat turn')
+    ] = ""
+    turn: Annotated[
+        bool, Means("the chat template's start of an answer precedes the chunk, as in model/wrapper.py")
+    ] = True
+    head: Annotated[
+        bool, Means("K3: the softmax includes the prompt's head, as in attention/score.py; false: as in Algorithm 1")
+    ] = True
     group: ClassVar[Group] = "max"
 
     def __post_init__(self) -> None:
@@ -131,7 +140,7 @@ def strongest(
     keys: Float[Tensor, "kv_heads tokens head_dim"],
     columns: slice,
     rule: Rule,
-    softmax: bool = True,
+    softmax: Annotated[bool, Means("false: logits instead of attention weights")] = True,
     kernels: Kernels = "torch",
     norms: Float[Tensor, "queries"] | None = None,
 ) -> Float[Tensor, "heads columns"]:

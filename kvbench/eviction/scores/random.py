@@ -7,7 +7,7 @@ before it or where. Two prompts of one length keep the same columns.
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
@@ -15,13 +15,14 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
+from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)
 class Random(Score):
     """Uniform in [0, 1), independent by head and token."""
 
-    seed: int = 0
+    seed: Annotated[int, Means("of the random scores")] = 0
     name: str = "random"
     row_term: ClassVar[RawTerm] = "nothing"
 

@@ -5,7 +5,7 @@ its code. Both parts are distributions over the tokens.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from kvbench.cache.shapes import Dense, Ranked, Scores
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.support.errors import UserError
+from kvbench.support.setting import Means
 
 ROW_BLOCK = 64
 """Observed rows, or keys that are compared with all others, at a time."""
@@ -35,9 +36,14 @@ class RKV(WindowScore):
     happens to a key without such a j. `first`, as in the code: its cosine with token 0 counts 0. `none`: nothing.
     """
 
-    importance: int | float = 0.07
-    threshold: int | float = 0.5
-    unlike: Literal["first", "none"] = "first"
+    importance: Annotated[
+        int | float, Means("R1: the share of the attention, as in its code; 0.1: as in the README of its code")
+    ] = 0.07
+    threshold: Annotated[int | float, Means("keys of a larger cosine are alike")] = 0.5
+    unlike: Annotated[
+        Literal["first", "none"],
+        Means("R2: as in rkv/utils.py, a key that no other is like loses its cosine with token 0; none: nothing"),
+    ] = "first"
     name: str = "rkv"
     signed: ClassVar[bool] = True
     row_term: ClassVar[RawTerm] = "logit"

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Complex, Float, Int
@@ -25,6 +25,7 @@ from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.setting import Means
 
 FORMAT = "kvbench query statistics 1"
 """The value of `format` in the metadata of a file."""
@@ -79,9 +80,11 @@ class TriAttention(Score):
     Raises MissingFile where there are no `statistics`, UserError for a file of another kind.
     """
 
-    statistics: str
-    furthest: int = 65536
-    concentration: bool = True
+    statistics: Annotated[str, Means("a file of kvbench heads --queries")]
+    furthest: Annotated[int, Means("scores are averaged over 1, 2, 4, ... positions ahead, up to this one")] = 65536
+    concentration: Annotated[
+        bool, Means("false, disable_mlr of its code: norms weigh as much where the queries of a frequency are alike")
+    ] = True
     name: str = "triattention"
     statistics_sha256: str = field(init=False)
     group: ClassVar[Group] = "max"

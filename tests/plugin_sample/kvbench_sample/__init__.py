@@ -1,7 +1,7 @@
 """Attention that fades: what a pair received from the observed queries, halved for every so many tokens of its age."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
@@ -10,6 +10,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class FadedAttention(Score):
     half_life: in tokens. Raises ValueError for one that is not above 0.
     """
 
-    half_life: float = 64
+    half_life: Annotated[float, Means("tokens after which a pair is worth half as much")] = 64
     name: str = "sample_score"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
