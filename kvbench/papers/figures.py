@@ -1,6 +1,6 @@
 """Figures of a paper from the numbers of its page: curves, and bars of won tasks; ours beside the published ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,7 +12,9 @@ from kvbench.papers.item import line_labels, names_of, printed_name
 from kvbench.papers.numbers import AVERAGE, At, Measured
 from kvbench.papers.page import Page
 from kvbench.report.colours import looks
-from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, label_ends, panels, plot_band
+from kvbench.report.plots import curves
+from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, panels
+from kvbench.report.plots.curves import CurvePlot, Panel, Trace
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import budget_key
 
@@ -32,18 +34,32 @@ def draw_curves(page: Page) -> Figure:
     order = list(dict.fromkeys(panel for panel, _ in panel_lines))
     shown = sorted(panel_lines, key=lambda key: (order.index(key[0]), key[1]))
     rest = f"; {len(shown) - MOST} more panels are not drawn" if len(shown) > MOST else ""
-    titles = [", ".join(part for part in key if part) for key in shown[:MOST]]
+    shown = shown[:MOST]
     names = list(dict.fromkeys(line for lines in panel_lines.values() for line in lines))
     keys = [key for key in page.item.layout.rows if key not in page.item.layout.panels]
     labels = [", ".join(filter(None, line_labels(names_of(page.item), keys, line))) for line in names]
     marks, unit = _marks(dict(zip(names, labels, strict=True))), _unit(page)
-    heading = "\n".join((page.item.title, *page.head)) + rest
-    figure, axes = panels(titles, heading, columns=2, labels=labels, sharey=False)
-    for axis, key in zip(axes, shown, strict=False):
-        _draw_lines(axis, panel_lines[key], marks, key[1] == "ours" and unit == "mean score (%)")
-        label_axes(axis, _axis(page.item.layout.x or "budget", panel_lines[key]), unit)
-    label_ends(figure, axes)
-    return figure
+
+    def scale(axes: Sequence[Axes]) -> None:
+        for axis, key in zip(axes, shown, strict=True):
+            _scale(axis, panel_lines[key], key[1] == "ours" and unit == "mean score (%)")
+
+    plot = CurvePlot(
+        heading="\n".join((page.item.title, *page.head)) + rest,
+        panels=[
+            Panel(
+                ", ".join(part for part in key if part),
+                [_trace(line, points, marks) for line, points in panel_lines[key].items()],
+                _axis(page.item.layout.x or "budget", panel_lines[key]),
+                unit,
+            )
+            for key in shown
+        ],
+        labels=labels,
+        scale=scale,
+        layout={"columns": 2, "sharey": False},
+    )
+    return curves.draw_curves(plot)
 
 
 def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
@@ -93,15 +109,19 @@ def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
     }
 
 
-def _draw_lines(axis: Axes, lines: Mapping[At, list[Point]], marks: Mapping[At, Any], percent: bool) -> None:
-    level = {line for line, points in lines.items() if "full" in line and len(points) == 1}
-    ticks = sorted({point[0] for line, points in lines.items() if line not in level for point in points})
-    for line, points in lines.items():
-        if line in level:
-            axis.axhline(points[0][1], zorder=1, **REFERENCE | {"label": marks[line]["label"]})
-            continue
-        points.sort(key=lambda point: point[0])
-        plot_band(axis, points, zorder=3, **marks[line])
+def _is_level(line: At, points: Sequence[Point]) -> bool:
+    """Whether the full cache has one number for all places of the axis."""
+    return "full" in line and len(points) == 1
+
+
+def _trace(line: At, points: Sequence[Point], marks: Mapping[At, Any]) -> Trace:
+    if _is_level(line, points):
+        return Trace(points, {"zorder": 1, **REFERENCE, "label": marks[line]["label"]}, is_level=True)
+    return Trace(sorted(points, key=lambda point: point[0]), {"zorder": 3, **marks[line]})
+
+
+def _scale(axis: Axes, lines: Mapping[At, list[Point]], percent: bool) -> None:
+    ticks = sorted({x for line, points in lines.items() if not _is_level(line, points) for x, *_ in points})
     if percent and len({point[1] for points in lines.values() for point in points}) == 1:  # else an axis of tenths
         axis.set_ylim(-3, 105)
     if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] >= 5:

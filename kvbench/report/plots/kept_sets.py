@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from kvbench.records import KeptSets
 from kvbench.report.beside import has_lines, lines_beside, no_lines
-from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, n_of, panels, ticks, titles
+from kvbench.report.plots.canvas import colour_bar, label_axes, n_of, panels, titles
+from kvbench.report.plots.heat_maps import Grid, HeatMaps, draw_heat_maps
 from kvbench.report.plots.request import Request, cells_of
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
@@ -16,7 +17,6 @@ from kvbench.support.grouped import grouped
 
 BINS = 128
 """Ranges of positions, if a text has more positions or several texts lie over each other."""
-_MOST_NUMBERS = 100
 _TITLE = ("model", "task", "context_length", "policy", "score", "budget")
 
 
@@ -116,25 +116,29 @@ def kept_shares(panel: Panel) -> np.ndarray:
 def draw_split(request: Request) -> Figure:
     """How a budget was divided: percent of the KV pairs kept in each head; at the right the mean of each layer."""
     common, shown = panels_of(request)
-    grids = [head_shares(panel) for panel in shown]
-    layers, heads = max(len(grid) for grid in grids), max(grid.shape[1] for grid in grids)
-    figure, axes = panels(
-        [panel.title for panel in shown],
-        f"{common}\nKV pairs kept in each head (%), {_samples(shown)}; at the right the mean of each layer",
-        width=max(1.1 + 0.3 * heads, 2.3),
-        height=0.7 + max(0.22 * layers, 0.8),
-        margin=0.9,
+    shares = [head_shares(panel) for panel in shown]
+    layers, heads = max(len(grid) for grid in shares), max(grid.shape[1] for grid in shares)
+    plot = HeatMaps(
+        heading=f"{common}\nKV pairs kept in each head (%), {_samples(shown)}; at the right the mean of each layer",
+        grids=[
+            Grid(
+                panel.title,
+                grid,
+                panel.sets[0].layers,
+                range(grid.shape[1]),
+                np.nanmean(grid, axis=1).tolist() if layers <= 40 else (),
+            )
+            for panel, grid in zip(shown, shares, strict=True)
+        ],
+        row="layer",
+        column="KV head",
+        size=(max(1.1 + 0.3 * heads, 2.3), 0.7 + max(0.22 * layers, 0.8)),
+        limits=(0, float(np.nanmax([np.nanmax(grid) for grid in shares]))),
+        label="kept (%)",
+        most_numbers=100,
+        most_ticks=(16, 8),
     )
-    top = float(np.nanmax([np.nanmax(grid) for grid in grids]))
-    for axis, panel, grid in zip(axes, shown, grids, strict=True):
-        heat_map(axis, grid, _MOST_NUMBERS, vmin=0, vmax=top)
-        for layer, mean in enumerate(np.nanmean(grid, axis=1)) if layers <= 40 else ():
-            axis.text(grid.shape[1] - 0.35, layer, f"{mean:.3g}", va="center", fontsize=6, color="#333333")
-        axis.set_xticks(range(0, grid.shape[1], -(-grid.shape[1] // 8)))
-        axis.set_yticks(*ticks(panel.sets[0].layers, 16))
-        label_axes(axis, "KV head", "layer")
-    colour_bar(figure, axes[-1].images[0], "kept (%)")
-    return figure
+    return draw_heat_maps(plot)
 
 
 def head_shares(panel: Panel) -> np.ndarray:

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
-from kvbench.report.plots.canvas import Marks, label_axes, label_ends, n_of, panels, plot_band, titles
+from kvbench.report.plots.canvas import Marks, n_of, titles
+from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
@@ -63,21 +64,32 @@ def draw(request: Request) -> Figure:
     counts = {spread.n for cell in cells for name in names if (spread := cell.quantities.get(name))}
     note = f"medians and quartiles; {cells[0].new_tokens} new tokens; {n_of(counts, 'repetition')}"
     note += request.windows(cell.cell for cell in cells)
-    figure, axes = panels(
-        panel_titles, f"{common}\n{note}", columns=len(groups), labels=marks.names, sharex=True, sharey="row"
-    )
-    for axis, (name, key) in zip(axes, shown, strict=True):
-        measured = sorted(
-            (cell for cell in groups[key] if name in cell.quantities), key=lambda cell: cell.columns["context_length"]
-        )
-        for line, members in grouped(measured, label).items():
-            points = [(cell.columns["context_length"], *cell.quantities[name][:3]) for cell in members]
-            plot_band(axis, points, **marks.of(line))
+
+    def traces(name: str, key: tuple[str, int]) -> list[Trace]:
+        members = [cell for cell in groups[key] if name in cell.quantities]
+        members.sort(key=lambda cell: cell.columns["context_length"])
+        return [
+            Trace([(cell.columns["context_length"], *cell.quantities[name][:3]) for cell in line], marks.of(named))
+            for named, line in grouped(members, label).items()
+        ]
+
     lengths = sorted({cell.columns["context_length"] for cell in cells})
-    for axis, (name, _) in zip(axes, shown, strict=True):
-        _scale(axis, name, lengths, request.settings.get("scale") == "log")
-    label_ends(figure, axes)
-    return figure
+
+    def scale(axes: Sequence[Axes]) -> None:
+        for axis, (name, _) in zip(axes, shown, strict=True):
+            _scale(axis, name, lengths, request.settings.get("scale") == "log")
+
+    plot = CurvePlot(
+        heading=f"{common}\n{note}",
+        panels=[
+            Panel(title, traces(name, key), "tokens of context", LABELS[name])
+            for title, (name, key) in zip(panel_titles, shown, strict=True)
+        ],
+        labels=marks.names,
+        scale=scale,
+        layout={"columns": len(groups), "sharex": True, "sharey": "row"},
+    )
+    return draw_curves(plot)
 
 
 def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> None:
@@ -94,4 +106,3 @@ def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> 
         axis.set_ylim(bottom=0)
         if name.endswith("bytes"):
             axis.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axis.get_ylim()[1] / 4))))
-    label_axes(axis, "tokens of context", LABELS[name])

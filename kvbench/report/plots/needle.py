@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import colour_bar, heat_map, label_axes, panels, ticks, titles
+from kvbench.report.plots.canvas import titles
+from kvbench.report.plots.heat_maps import Grid, HeatMaps, draw_heat_maps
 from kvbench.report.plots.request import Request, measured_of, metric_of, scaled
 from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected, task_settings
@@ -13,7 +14,6 @@ from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
 DEPTH = "task.depth"
-_MOST_NUMBERS = 150  # squares of a grid up to which each shows its number
 
 
 def draw(request: Request) -> Figure:
@@ -34,7 +34,7 @@ def draw(request: Request) -> Figure:
     rows = sorted({depths[cell.cell] for cell in deep})
     columns = sorted({cell.context_length or 0 for cell in deep})
     methods = grouped(deep, lambda cell: (cell.model, cell.task, cell.policy, cell.score, cell.budget))
-    keys, means, grids = [], [], []
+    keys, means, numbers = [], [], []
     for (model, task, policy, score, budget), members in methods.items():
         budget = None if policy == "full" else budget
         keys.append({"model": model, "task": task, "policy": policy, "score": score, "budget": budget})
@@ -48,26 +48,23 @@ def draw(request: Request) -> Figure:
                     "cell=..."
                 )
             grid[place] = scaled(cell, cell.mean)
-        grids.append(grid)
+        numbers.append(grid)
         some = f" of {len(members)} squares" if len(members) < grid.size else ""
         means.append(f"mean{some} {np.nanmean(grid):.3g}")  # each square with the same weight, as maps are quoted
     common, panel_titles = titles(keys)
-    figure, axes = panels(
-        [f"{title}\n{mean}" for title, mean in zip(panel_titles, means, strict=True)],
-        f"{common}\n{measured_of(deep, intervals=False)}{request.windows(cell.cell for cell in deep)}",
-        width=0.9 + max(0.3 * len(columns), 1.4),
-        height=0.75 + max(0.2 * len(rows), 1.2),
-        margin=0.9,
-        sharex=True,
-        sharey=True,
+    plot = HeatMaps(
+        heading=f"{common}\n{measured_of(deep, intervals=False)}{request.windows(cell.cell for cell in deep)}",
+        grids=[
+            Grid(f"{title}\n{mean}", grid, [f"{row:g}" for row in rows], columns)
+            for title, mean, grid in zip(panel_titles, means, numbers, strict=True)
+        ],
+        row="depth of the needle (%)",
+        column="context (tokens)",
+        size=(0.9 + max(0.3 * len(columns), 1.4), 0.75 + max(0.2 * len(rows), 1.2)),
+        limits=(0 if top else None, top),
+        label=metric_of(deep),
+        most_ticks=(10, 10),
+        same_axes=True,
+        is_hatched=True,
     )
-    for axis, grid in zip(axes, grids, strict=True):
-        axis.set_facecolor("#eeeeee")
-        axis.patch.set_hatch("////")
-        axis.patch.set_edgecolor("#bbbbbb")
-        heat_map(axis, grid, _MOST_NUMBERS, vmin=0 if top else None, vmax=top)
-        axis.set_xticks(*ticks(columns, 10))
-        axis.set_yticks(*ticks([f"{row:g}" for row in rows], 10))
-        label_axes(axis, "context (tokens)", "depth of the needle (%)")
-    colour_bar(figure, axes[-1].images[0], metric_of(deep))
-    return figure
+    return draw_heat_maps(plot)

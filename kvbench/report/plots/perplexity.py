@@ -13,11 +13,13 @@ from kvbench.records import Curve
 from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
-from kvbench.report.plots.canvas import REFERENCE, Point, label_axes, label_ends, n_of, panels, plot_band, titles
+from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
+from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
 from kvbench.report.rows import Warn
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
+from kvbench.report.tables.pivot import Block, Key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
@@ -54,28 +56,42 @@ def draw(request: Request) -> Figure:
     bands = ", 95 % intervals over texts" * (intervals and max(texts) > 1)
     note = f"{than}over all tokens of {n_of(texts, 'text')}{bands}; lower is better{request.windows(cells)}"
     marks = marks_of(blocks)
-    labels = [*marks.names, str(REFERENCE["label"])]
-    figure, axes = panels(panel_titles, f"{common}\n{note}", labels=labels, sharey=True, sharex=True)
-    for axis, (block, column) in zip(axes, shown, strict=True):
+
+    def traces(block: Block, column: Key) -> list[Trace]:
         lines = [(line, cell) for line in block.lines if (cell := line.cells.get(column)) is not None]
         full = [curve for line, cell in lines if line.reference for curve in curves_of.get(cell.cell, [])]
         if ratio and not full:
             raise UserError("y=ratio needs the full cache: run policy=full too, and select it")
-        for line, cell in lines:
-            if cell.cell in curves_of:
-                curves = curves_of[cell.cell]
-                drawn = points(against(curves, full) if ratio else curves)
-                drawn = drawn if intervals else [(x, y, None, None) for x, y, *_ in drawn]
-                style = {**REFERENCE, "linewidth": 1.2} if line.reference else marks.of(label_of(line))
-                size = {} if line.reference else {"markersize": 3}
-                plot_band(axis, drawn, zorder=2 if line.reference else 3, **style, **size)
-        label_axes(axis, "position in the text (tokens)", "perplexity / full cache" if ratio else "perplexity")
-    _scale(axes)
-    label_ends(figure, axes)
-    return figure
+        return [
+            Trace(
+                points(against(curves, full) if ratio else curves, intervals),
+                {**REFERENCE, "linewidth": 1.2, "zorder": 2}
+                if line.reference
+                else {**marks.of(label_of(line)), "markersize": 3, "zorder": 3},
+            )
+            for line, cell in lines
+            if (curves := curves_of.get(cell.cell))
+        ]
+
+    plot = CurvePlot(
+        heading=f"{common}\n{note}",
+        panels=[
+            Panel(
+                title,
+                traces(block, column),
+                "position in the text (tokens)",
+                "perplexity / full cache" if ratio else "perplexity",
+            )
+            for title, (block, column) in zip(panel_titles, shown, strict=True)
+        ],
+        labels=[*marks.names, str(REFERENCE["label"])],
+        scale=_scale,
+        layout={"sharey": True, "sharex": True},
+    )
+    return draw_curves(plot)
 
 
-def points(curves: Sequence[Curve]) -> list[Point]:
+def points(curves: Sequence[Curve], intervals: bool = True) -> list[Point]:
     """(position, perplexity, low, high) of every range of positions that has tokens, over the curves of one cell."""
     if len({curve.edges for curve in curves}) > 1:
         raise UserError(
@@ -86,7 +102,8 @@ def points(curves: Sequence[Curve]) -> list[Point]:
         parts = [(curve.sums[i] / curve.counts[i], float(curve.counts[i])) for curve in curves if curve.counts[i]]
         if parts:
             middle = float(np.sqrt(max(low, 1) * high)) if high > 2 else float(high)
-            points_of_line.append((middle, *perplexity(*map(list, zip(*parts, strict=True)))))
+            mean, lowest, highest = perplexity(*map(list, zip(*parts, strict=True)))
+            points_of_line.append((middle, mean, lowest, highest) if intervals else (middle, mean, None, None))
     return points_of_line
 
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvbench.report.plots import canvas
+from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
+from kvbench.report.plots.heat_maps import Grid, HeatMaps, draw_heat_maps
 from kvbench.report.tables.probe import Mean, means_of
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
-_MOST_NUMBERS = 150  # squares of a heat-map up to which each shows its number
 _CELL = ("policy", "score", "budget")
 
 
@@ -46,23 +48,20 @@ def _heat_maps(means: Sequence[Mean], note: str) -> Figure:
     grids = grouped(means, lambda mean: tuple(mean.keys[name] for name in names))
     common, panel_titles = canvas.titles([dict(zip(names, key, strict=True)) for key in grids])
     layers, heads = (sorted({mean.keys[name] for mean in means}) for name in ("layer", "head"))
-    figure, axes = canvas.panels(
-        panel_titles,
-        f"{means[0].keys['probe']}, {common}\n{_samples(means)}" + f"\n{note}" * bool(note),
-        width=1.3 + max(0.3 * len(heads), 1.2),
-        height=0.85 + max(0.16 * len(layers), 0.9),
-        margin=0.3,
-    )
-    for axis, members in zip(axes, grids.values(), strict=True):
+    numbers = []
+    for members in grids.values():
         grid = np.full((len(layers), len(heads)), np.nan)
         for mean in members:
             grid[layers.index(mean.keys["layer"]), heads.index(mean.keys["head"])] = mean.mean
-        image = canvas.heat_map(axis, grid, _MOST_NUMBERS)
-        axis.set_xticks(*canvas.ticks(heads, 12))
-        axis.set_yticks(*canvas.ticks(layers, 12))
-        canvas.label_axes(axis, "KV head", "layer")
-        figure.colorbar(image, ax=axis, shrink=0.9)
-    return figure
+        numbers.append(grid)
+    plot = HeatMaps(
+        heading=f"{means[0].keys['probe']}, {common}\n{_samples(means)}" + f"\n{note}" * bool(note),
+        grids=[Grid(title, grid, layers, heads) for title, grid in zip(panel_titles, numbers, strict=True)],
+        row="layer",
+        column="KV head",
+        size=(1.3 + max(0.3 * len(heads), 1.2), 0.85 + max(0.16 * len(layers), 0.9)),
+    )
+    return draw_heat_maps(plot)
 
 
 def _curves(means: Sequence[Mean], note: str) -> Figure:
@@ -86,31 +85,36 @@ def _curves(means: Sequence[Mean], note: str) -> Figure:
     }
     marks = canvas.Marks.over(labels.values())
     bars = ", bars are 95 % intervals" * any(mean.low is not None for mean in means)
-    figure, axes = canvas.panels(
-        panel_titles,
-        f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(means)}{bars}"
-        + f"\n{note}" * bool(note),
+
+    def trace(cell: tuple[Any, ...], members: Sequence[Mean]) -> Trace:
+        style = marks.of(labels[cell]) | ({} if len(cells) > 1 else {"label": "_"})
+        points = ((mean.keys[x], mean.mean or 0.0, mean.low, mean.high) for mean in members)
+        return Trace(sorted(points, key=lambda point: point[0]), style, intervals="bars")
+
+    heading = f"{first['probe']}, {', '.join(filter(None, (common, common_of_cells)))}\n{_samples(means)}{bars}"
+    plot = CurvePlot(
+        heading=heading + f"\n{note}" * bool(note),
+        panels=[
+            Panel(
+                title,
+                [trace(cell, points) for cell, points in grouped(members, cell_of).items()],
+                "queries in the window" if x == "window" else "layer",
+                str(members[0].keys["quantity"]),
+            )
+            for title, members in zip(panel_titles, groups.values(), strict=True)
+        ],
         labels=marks.names if len(cells) > 1 else (),
-        sharey=len({mean.keys["quantity"] for mean in means}) == 1,
+        scale=_scale_windows if x == "window" else lambda axes: None,
+        layout={"sharey": len({mean.keys["quantity"] for mean in means}) == 1},
     )
-    for axis, members in zip(axes, groups.values(), strict=True):
-        for cell, points in grouped(members, cell_of).items():
-            points.sort(key=lambda point: point.keys[x])
-            ys = np.array([point.mean for point in points], dtype=float)
-            ends = np.array([(point.low, point.high) for point in points], dtype=float).T  # NaN without an interval
-            style = marks.of(labels[cell])
-            label = style.pop("label") if len(cells) > 1 else "_"
-            xs, reach = [point.keys[x] for point in points], np.nan_to_num(np.abs(ends - ys))
-            line, *_ = axis.errorbar(xs, ys, yerr=reach, capsize=2, elinewidth=0.6, **style)
-            line.set_label(label)
-        if x == "window":
-            axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.xaxis.set_minor_formatter(NullFormatter())
-        quantity = str(members[0].keys["quantity"])
-        canvas.label_axes(axis, "queries in the window" if x == "window" else "layer", quantity)
-    canvas.label_ends(figure, axes)
-    return figure
+    return draw_curves(plot)
+
+
+def _scale_windows(axes: Sequence[Axes]) -> None:
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _samples(means: Sequence[Mean]) -> str:

@@ -4,14 +4,14 @@ x is measured, not the requested budget: the share of KV pairs kept, KV pairs pe
 number of the question about a context, or of the turn, with a line for each budget.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from kvbench.report.plots.canvas import REFERENCE, Marks, Point, label_axes, label_ends, panels, plot_band, titles
+from kvbench.report.plots.canvas import REFERENCE, Marks, Point, titles
+from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
@@ -44,51 +44,51 @@ def draw(request: Request) -> Figure:
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
     intervals = request.settings.get("intervals") != "no"
     grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
-    figure, axes = panels(
-        panel_titles,
-        f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(cell.cell for cell in cells)}",
+    panels = [
+        Panel(title, list(_traces(block, policy, marks, x, intervals)), _AXES[x][0], metric_of(cells))
+        for title, (block, policy) in zip(panel_titles, shown, strict=True)
+    ]
+    xs = [point[0] for panel in panels for trace in panel.traces if not _is_reference(trace) for point in trace.points]
+
+    def scale(axes: Sequence[Axes]) -> None:
+        _scale(axes[0], x, xs)
+        if all(cell.rate for cell in cells):
+            axes[0].set_ylim(PERCENT)
+
+    plot = CurvePlot(
+        heading=f"{common}\n{measured_of(cells, intervals)}{grey}{request.windows(cell.cell for cell in cells)}",
+        panels=panels,
         labels=[*marks.names, str(REFERENCE["label"])],
-        sharey=True,
-        sharex=True,
+        scale=scale,
+        layout={"sharey": True, "sharex": True},
     )
-    xs: list[float] = []
-    for axis, (block, policy) in zip(axes, shown, strict=True):
-        xs += _panel(axis, block, policy, marks, x, intervals)
-        label_axes(axis, _AXES[x][0], metric_of(cells))
-    _scale(axes[0], x, xs)
-    if all(cell.rate for cell in cells):
-        axes[0].set_ylim(PERCENT)
-    label_ends(figure, axes)
-    return figure
+    return draw_curves(plot)
 
 
-def _panel(axis: Axes, block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> list[float]:
-    """Draws the lines of a panel, and returns where their points stand."""
+def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> Iterator[Trace]:
+    """The lines of a panel; grey for those of another policy than the panel's, if it has one."""
     _, measure = _AXES[x]
-    drawn_xs: list[float] = []
     for line in block.lines:
         cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)
-        if line.reference and x == "question":
-            points = [(measure(cell) or 0, scaled(cell, cell.mean), None, None) for cell in cells]
-            plot_band(axis, points, zorder=1, **REFERENCE)
-            continue
         if line.reference:
-            for cell in cells:
-                axis.axhline(scaled(cell, cell.mean), zorder=1, **REFERENCE)
+            style = {"zorder": 1, **REFERENCE}
+            points: list[Point] = [(measure(cell) or 0, scaled(cell, cell.mean), None, None) for cell in cells]
+            lines = [points] if x == "question" else [[point] for point in points]
+            yield from (Trace(members, style, is_level=x != "question") for members in lines)
             continue
         is_behind = policy is not None and label_of(line)[0] != policy
-        points: list[Point] = []
+        points = []
         for cell in cells:
             if (value := measure(cell)) is not None:
                 ends = (cell.low, cell.high) if intervals and not is_behind else (None, None)
                 low, high = (None if end is None else scaled(cell, end) for end in ends)
                 points.append((value, scaled(cell, cell.mean), low, high))
-        drawn_xs += [x for x, *_ in points]
-        style: dict[str, Any] = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1}
-        if not is_behind:
-            style = {"zorder": 3, **marks.of(label_of(line))}
-        plot_band(axis, points, **style)
-    return drawn_xs
+        grey = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1}
+        yield Trace(points, grey if is_behind else {"zorder": 3, **marks.of(label_of(line))})
+
+
+def _is_reference(trace: Trace) -> bool:
+    return trace.style.get("label") == REFERENCE["label"]
 
 
 def _apart(values: Sequence[float], factor: float) -> list[float]:
