@@ -67,6 +67,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "flag of compare": ("compare one two --formt csv", 2, ("unknown flag --formt", "did you mean --format?")),
     "required flag": ("gate --baseline one", 2, ("required: --current", "kvbench gate --help")),
     "same folder": ("gate --baseline one --current one", 2, ("the same folder, 'one'", "name two")),
+    "webhook": (
+        "gate --baseline one --current two --webhook ftp://h/secret",
+        2,
+        ("--webhook: this is no address", "https://HOST/PATH"),
+    ),
     "export without format": ("export --results one", 2, ("export: ", "--format", "kvbench export --help")),
     "export format": ("export --results one --format juni", 2, ("'juni'", "did you mean junit?")),
     "quantity": ("export --results one --format junit what=speed", 2, ("what=speed", "accuracy, bytes, seconds")),
