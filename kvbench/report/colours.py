@@ -14,10 +14,10 @@ COLOURS = (
     *("#b13412", "#8676a7", "#126d75", "#f4666b", "#b61e6c", "#827d53"),
 )
 DARK = (
-    *("#4ca8f3", "#a97b08", "#92d680", "#fd8df4", "#3d72fe", "#5fd8c7"),
-    *("#f78730", "#8f70ac", "#1a9087", "#eb6a64", "#ea3589", "#7a814f"),
+    *("#00b6ff", "#a48200", "#39ed9d", "#ffa0ff", "#4980fd", "#8dddd8"),
+    *("#ff9300", "#9a7ab8", "#06998c", "#f07967", "#ff3e97", "#7a8d5d"),
 )
-"""``COLOURS`` on a dark page: of nearly the same hues, with a contrast of at least 4.5:1."""
+"""``COLOURS`` on a dark page: of nearly the same hues, with a contrast of at least 5:1."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "<", ">")
 SYMBOLS = (
     *("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star", "pentagon", "hexagon"),

@@ -26,10 +26,13 @@ def _rendered(report: Report, whole: bool) -> str:
 
 def template(package: str, name: str) -> "Template":
     """A template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable` does."""
-    from jinja2 import Environment, StrictUndefined  # late, as most commands render no page
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # late, as most commands render no page
 
     def shown(value: object) -> object:
         return printable(value) if type(value) is str else value  # Markup is trusted
 
-    environment = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown)
-    return environment.from_string((files(package) / name).read_text("utf-8"))
+    loader = FunctionLoader(lambda file: (files(package) / file).read_text("utf-8"))
+    environment = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=shown
+    )
+    return environment.get_template(name)

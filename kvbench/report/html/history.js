@@ -14,7 +14,7 @@ function plot() {
     return { x: i + 1, y, low, high, text: `${plain(run.label)}, ${run.status}: ${Number(y).toPrecision(5)}${limits}`, symbol: cells[name].look[1], size: 8 };
   };
   const lines = names.map((name) => ({
-    name: drawn.has(name) ? short(name) : "", title: name, colour: cells[name].look[0], symbol: cells[name].look[1],
+    name: drawn.has(name) ? short(name) : "", title: name, colour: cells[name].look[0], symbol: cells[name].look[1], dash: DASHES[cells[name].look[2] % DASHES.length],
     points: runs.map((run, i) => point(run, i, name)).filter((point) => point.y !== null),
   }));
   const numbers = lines.flatMap((line) => line.points.map((point) => point.y)), high = Math.max(...numbers, 0), percent = what === "accuracy" && names.every((name) => cells[name].percent);

@@ -25,7 +25,8 @@ from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
 from kvbench.report.export import WHAT, measured, named
 from kvbench.report.formats.data import write_json
-from kvbench.report.html.page import check_page, rendered
+from kvbench.report.html.page import check_page
+from kvbench.report.html.rendered import rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
 from kvbench.report.rows import code_reader
@@ -299,7 +300,7 @@ def _bytes(amount: float) -> str:
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """How the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy.
 
-    Cells of one colour have different markers, filled and then hollow.
+    Cells of one colour have different markers, filled and then hollow, and then other dashes.
     """
     methods = {name: method for run in runs for name, method in run.methods.items()}
     evicting = {(policy, score) for policy, score, _ in methods.values() if policy != "full"}
@@ -311,9 +312,24 @@ def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     for name in sorted(methods):
         colour = colours[named_by[name]]
         place = places[colour] = places.get(colour, -1) + 1
-        hollow = "-open" * (place // len(SYMBOLS) % 2)
-        drawn[name] = {"look": (colour, SYMBOLS[place % len(SYMBOLS)] + hollow), "percent": methods[name][2]}
+        turn, symbol = divmod(place, len(SYMBOLS))
+        look = (colour, SYMBOLS[symbol] + "-open" * (turn % 2), turn // 2)
+        drawn[name] = {"look": look, "percent": methods[name][2]}
     return drawn
+
+
+def history_page(
+    sources: Sequence[str], warn: Callable[[str], None], anchor: str | None = None, served: bool = False
+) -> tuple[list[Run], str]:
+    """The runs and their page. `served`: as `kvbench.report.html.rendered.rendered`. Raises what `runs_of` raises."""
+    runs = runs_of(sources, warn, anchor)
+    names = ("label", "status", "baseline", "numbers", "limits")
+    data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
+    folded_runs = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * run.stands_alone)]
+    noise = {"step": STEP_NOISE, "run": RUN_NOISE, "memory": MEMORY_NOISE}
+    context = {"runs": runs, "folded": folded_runs, "cells": len(data["cells"]), "most": MOST, "noise": noise}
+    context |= {"anchor": _number_of(anchor, sources), "link": _link, "table": _table(runs[-1])}
+    return runs, rendered("history", data, served, **context)
 
 
 def write_history(
@@ -329,13 +345,7 @@ def write_history(
     Raises UserError for a file that is no .html, and what `runs_of` raises.
     """
     check_page(out)
-    runs = runs_of(sources, warn, anchor)
-    names = ("label", "status", "baseline", "numbers", "limits")
-    data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
-    folded_runs = [list(group) for _, group in groupby(reversed(runs), lambda run: run.number * run.stands_alone)]
-    noise = {"step": STEP_NOISE, "run": RUN_NOISE, "memory": MEMORY_NOISE}
-    context = {"runs": runs, "folded": folded_runs, "cells": len(data["cells"]), "most": MOST, "noise": noise}
-    html = rendered("history", data, **context, anchor=_number_of(anchor, sources), link=_link, table=_table(runs[-1]))
+    runs, html = history_page(sources, warn, anchor)
     with text_to(out) as file:
         file.write(html)
     if json is not None:

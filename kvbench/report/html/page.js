@@ -1,19 +1,20 @@
 // All texts are set as text, never as markup: what a model said may look like a tag.
-const { cells, samples, prompts, looks } = JSON.parse(document.getElementById("data").textContent);
+const page = JSON.parse(document.getElementById("data").textContent);
+let { cells, looks } = page;
 const COLUMNS = [
-  ["task", "task"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["mean", "mean"], ["low", "low"], ["high", "high"],
+  ["folder", "folder"], ["task", "task"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["mean", "mean"], ["low", "low"], ["high", "high"],
   ["n", "n"], ["errors", "failed"], ["kept_fraction", "kept %"], ["cache_bytes", "KiB held"], ["prefill_seconds", "prefill s"],
   ["evict_seconds", "evict s"], ["context_length", "context"], ["model", "model"], ["variant", "variant"],
   ["layout", "layout"], ["schedule", "schedule"], ["metric", "metric"], ["cell", "cell"],
 ];
 const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "cache_bytes", "prefill_seconds", "evict_seconds", "context_length", "budget"]);
 const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
-const FACETS = [["task", "task"], ["context_length", "context"], ["model", "model"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["n", "n"]];
-const WORDS = ["task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule", "metric", "cell"];
+const FACETS = [["folder", "folder"], ["task", "task"], ["context_length", "context"], ["model", "model"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["n", "n"]];
+const WORDS = ["folder", "task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule", "metric", "cell"];
 const PANELS = 12, LINES = 8, BEST = 5, ROWS = 200;
 const isFull = (c) => c.policy === "full";
 const label = (c) => c.score && c.score !== c.policy ? `${c.policy} ${c.score}` : c.policy;
-const groupOf = (c) => JSON.stringify([c.model, c.task, c.context_length]);
+const groupOf = (c) => JSON.stringify([c.folder ?? "", c.model, c.task, c.context_length]);
 const inMetric = (c, value) => c.rate ? value.toFixed(1) : String(Number(value.toPrecision(4)));
 const shown = (key, c) => {
   const value = c[key];
@@ -22,9 +23,9 @@ const shown = (key, c) => {
   if (!(key in SCALE) || typeof value !== "number") return String(value);
   return (value * SCALE[key][0]).toFixed(SCALE[key][1]);
 };
-const byId = new Map(cells.map((c) => [c.cell, c]));
+let byId = new Map(cells.map((c) => [c.cell, c]));
 const facets = Object.fromEntries(FACETS.map(([key]) => [key, new Set()]));
-let order = ["task", 1], chosen = [], rows = ROWS;
+let order = ["task", 1], chosen = [], rows = ROWS, sample = null;
 
 const passes = (c, but) => FACETS.every(([key]) => key === but || !facets[key].size || facets[key].has(c[key]));
 const searched = () => matching(by("filter").value, cells, (c) => WORDS.map((key) => c[key]));
@@ -43,12 +44,12 @@ function menus() {
     const title = () => head.replaceChildren(make("span", name), make("b", facets[key].size ? facets[key].size > 2 ? `${facets[key].size} chosen` : [...facets[key]].map(name_of).join(", ") : "all"));
     const fill = () => {
       const others = searched().filter((c) => passes(c, key));
-      const all = make("button", "all"); all.type = "button"; all.onclick = () => { facets[key].clear(); title(); fill(); update(); };
+      const all = make("button", "all"); all.type = "button"; all.onclick = () => { facets[key].clear(); title(); fill(); filtered(); };
       const counts = values(key, cells).map((value) => [value, others.filter((c) => c[key] === value).length]);
       menu.replaceChildren(all, ...counts.sort((a, b) => !a[1] - !b[1]).map(([value, count]) => {
         const line = make("label"), tick = make("input");
         tick.type = "checkbox"; tick.checked = facets[key].has(value);
-        tick.onchange = () => { if (tick.checked) facets[key].add(value); else facets[key].delete(value); title(); update(); };
+        tick.onchange = () => { if (tick.checked) facets[key].add(value); else facets[key].delete(value); title(); filtered(); };
         line.append(tick, make("span", name_of(value)), make("i", count)); if (!count) line.className = "empty";
         return line;
       }));
@@ -59,13 +60,40 @@ function menus() {
 }
 document.addEventListener("click", (e) => { for (const open of document.querySelectorAll("details.facet[open]")) if (!open.contains(e.target)) open.open = false; });
 
-const used = COLUMNS.filter(([key]) => cells.some((c) => c[key] !== null && c[key] !== "" && !(key === "errors" && c[key] === 0)));
-function sorted(list) {
-  const [key, way] = order, number = NUMBERS.has(key);
+const FIRST = ["policy", "score", "budget", "mean", "task"];
+// The columns that hold anything; on a narrow page the method and its mean come first.
+function columns() {
+  const used = COLUMNS.filter(([key]) => cells.some((c) => (c[key] ?? "") !== "" && !(key === "errors" && c[key] === 0)) && (key !== "folder" || values(key, cells).length > 1));
+  const place = ([key]) => FIRST.includes(key) ? FIRST.indexOf(key) : FIRST.length;
+  return isNarrow() ? used.map((column, i) => [column, i]).sort(([a, i], [b, j]) => place(a) - place(b) || i - j).map(([column]) => column) : used;
+}
+function sorted(list, [key, way] = order) {
+  const number = NUMBERS.has(key);
   const value = (c) => number ? (c[key] === null ? Infinity * way : Number(c[key])) : String(c[key] ?? "");
   return [...list].sort((a, b) => { const x = value(a), y = value(b); return (x < y ? -1 : x > y ? 1 : 0) * way; });
 }
-const lookOf = (c, alone) => isFull(c) ? ["var(--soft)", "circle", 0] : alone ? looks.scores[c.score ?? c.policy] : looks.policies[c.policy];
+// Colour, marker and dash of each method, no two the same: colour and marker of its policy, or of its score where one
+// policy is shown; the dash of its score; and for what is alike then, the next dash or marker that is free.
+const methodOf = (c) => JSON.stringify([c.policy, c.score, c.variant, c.layout, c.schedule, c.seed]);
+const drawn = new Map();
+function looksOf(alone) {
+  if (drawn.has(alone)) return drawn.get(alone);
+  const scores = values("score", cells).filter((s) => s !== null), methods = new Map(), taken = new Set(), first = new Set();
+  for (const c of sorted(cells.filter((c) => !isFull(c)), ["policy", 1])) if (!methods.has(methodOf(c))) methods.set(methodOf(c), c);
+  const isFirst = (c) => !first.has(label(c)) && first.add(label(c));
+  const all = [...methods].map(([key, c]) => [key, c, isFirst(c)]), found = new Map();
+  for (const [key, c] of [...all.filter((m) => m[2]), ...all.filter((m) => !m[2])]) {
+    const [colour, own, turn] = alone ? looks.scores[c.score ?? c.policy] : looks.policies[c.policy];
+    const start = alone ? turn : Math.max(0, scores.indexOf(c.score)), open = (name) => name.endsWith("-open") ? name : `${name}-open`;
+    const markers = [own, open(own), ...SYMBOLS, ...SYMBOLS.map(open)];
+    const free = markers.flatMap((symbol) => DASHES.map((_, i) => ({ colour, symbol, dash: DASHES[(start + i) % DASHES.length] })));
+    const look = free.find((one) => !taken.has(Object.values(one).join())) ?? free[0];
+    taken.add(Object.values(look).join()); found.set(key, look);
+  }
+  drawn.set(alone, found);
+  return found;
+}
+const lookOf = (c, alone) => isFull(c) ? { colour: "var(--soft)", symbol: "circle", dash: "dash" } : looksOf(alone).get(methodOf(c));
 function isAlone(list) { const evicting = list.filter((c) => !isFull(c)); return new Set(evicting.map((c) => c.policy)).size === 1 && new Set(evicting.map((c) => c.score)).size > 1; }
 const classOf = (key) => key === "policy" ? "method" : key === "score" ? "score" : NUMBERS.has(key) ? "number" : "";
 function hint() {
@@ -73,7 +101,7 @@ function hint() {
   by("wider").hidden = !hidden; by("wider").textContent = `${hidden} more column${hidden > 1 ? "s" : ""} at the right: scroll the table \u2192`;
 }
 function table(list) {
-  const row = make("tr"), alone = isAlone(list);
+  const row = make("tr"), alone = isAlone(list), used = columns();
   for (const [key, name] of used) {
     const th = make("th", name, classOf(key));
     th.tabIndex = 0;
@@ -89,7 +117,7 @@ function table(list) {
     for (const [key] of used) {
       const td = make("td", shown(key, c), classOf(key) + (key === "errors" && c.errors ? " bad" : ""));
       if (key === "policy" && c.score && c.score !== c.policy) td.dataset.score = c.score;
-      if (key === "policy") { const dot = make("i", undefined, "dot"); dot.style.background = tint(lookOf(c, alone)[0]); td.prepend(dot); }
+      if (key === "policy") { td.prepend(mark(lookOf(c, alone))); if (several("task")) td.dataset.task = several("folder") ? `${c.task}, ${c.folder}` : c.task; }
       tr.append(td);
     }
     tr.onclick = () => choose(c.cell);
@@ -109,11 +137,11 @@ const AXES = {
 function xAxis(key, list) {
   const [title, factor, word] = AXES[key], numbers = list.map((c) => c[key] * factor), low = Math.min(...numbers), high = Math.max(...numbers);
   let ticks = key === "kept_fraction" ? [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100] : Array.from({ length: 50 }, (_, i) => 2 ** i);
-  ticks = ticks.filter((tick) => tick >= low * 0.8 && tick <= high * 1.25);
+  const pad = Math.max((Math.log10(high) - Math.log10(low)) * 0.05, 0.03), range = [Math.log10(low) - pad, Math.log10(high) + pad];
+  ticks = ticks.filter((tick) => Math.log10(tick) >= range[0] && Math.log10(tick) <= range[1]);
   if (ticks.length < 2) ticks = [...new Set(numbers.map((number) => Number(number.toPrecision(2))))].sort((x, y) => x - y);
   if (ticks.length > 6) ticks = ticks.filter((_, i) => i % Math.ceil(ticks.length / 6) === 0);
-  const pad = Math.max((Math.log10(high) - Math.log10(low)) * 0.05, 0.03);
-  return { title, log: true, factor, range: [Math.log10(low) - pad, Math.log10(high) + pad], ticks, words: ticks.map(word) };
+  return { title, log: true, factor, range, ticks, words: ticks.map(word) };
 }
 function yAxis(list) {
   const first = list[0], title = plain(first.metric || "value") + (first.rate ? " (%)" : "");
@@ -133,7 +161,7 @@ function toName(lines) {
   return new Set([...ranked.slice(0, BEST), ...lines.filter((line) => line.cells.some((c) => chosen.includes(c.cell)))]);
 }
 function linesOf(list, axis) {
-  const counts = list.map((c) => c.n), alone = isAlone(list), scores = values("score", cells).filter((s) => s !== null);
+  const counts = list.map((c) => c.n), alone = isAlone(list);
   const usual = counts.reduce((a, b) => counts.filter((n) => n === b).length > counts.filter((n) => n === a).length ? b : a, counts[0]);
   const text = (c) => `${inMetric(c, c.mean)}${c.low === null ? "" : ` [${inMetric(c, c.low)}, ${inMetric(c, c.high)}]`}, budget ${plain(c.budget)}, n = ${c.n}`;
   const grouped = new Map();
@@ -146,11 +174,11 @@ function linesOf(list, axis) {
   const lines = [...grouped.values()].map((members) => ({ cells: members.sort((a, b) => a[axis] - b[axis]) })), names = toName(lines);
   const factor = AXES[axis][1], several = new Set(["variant", "layout", "schedule", "seed"].filter((key) => values(key, list).length > 1));
   return [usual, lines.map((line) => {
-    const c = line.cells[0], [colour, symbol, turn] = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => v !== null && v !== "exact" && v !== "kv_heads" && v !== "prompt");
+    const c = line.cells[0], look = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => v !== null && v !== "exact" && v !== "kv_heads" && v !== "prompt");
     const title = [label(c), ...more].join(" ") + (c.n === usual ? "" : ` (n = ${c.n})`);
     const marks = (c) => chosen.includes(c.cell) ? { symbol: "circle-open", size: 15, edge: 2.5 } : c.n === usual ? {} : { size: 5 };
     return {
-      name: names.has(line) ? title : "", title, colour, symbol, dash: c.n !== usual ? "dot" : alone ? DASHES[turn % DASHES.length] : !c.score ? "solid" : DASHES[scores.indexOf(c.score) % DASHES.length],
+      name: names.has(line) ? title : "", title, ...look, dash: c.n === usual ? look.dash : look.dash === "dot" ? "solid" : "dot",
       points: line.cells.map((c) => ({ x: c[axis] * factor, y: c.mean, low: c.low ?? c.mean, high: c.high ?? c.mean, id: c.cell, text: text(c), ...marks(c) })),
     };
   }), lines.length - names.size];
@@ -166,9 +194,9 @@ function charts(list) {
   let grey = 0; const counts = new Set();
   const scale = drawable.length ? xAxis(axis, drawable) : null;
   first.forEach((key, i) => {
-    const members = drawable.filter((c) => groupOf(c) === key), [model, task, length] = JSON.parse(key);
+    const members = drawable.filter((c) => groupOf(c) === key), [folder, model, task, length] = JSON.parse(key);
     const panel = box.children[i];
-    panel.firstChild.textContent = [task, length && `${length} tokens`, values("model", cells).length > 1 && model].filter(Boolean).join(", ");
+    panel.firstChild.textContent = [task, length && `${length} tokens`, values("model", cells).length > 1 && model, values("folder", cells).length > 1 && folder].filter(Boolean).join(", ");
     const [usual, lines, behind] = linesOf(members, axis);
     grey += behind; counts.add(usual);
     const full = cells.find((c) => isFull(c) && groupOf(c) === key && c.mean !== null && !(c.n !== usual) && (!facets.policy.size || facets.policy.has("full")));
@@ -178,7 +206,7 @@ function charts(list) {
   });
   const parts = [];
   if (counts.size) parts.push(`n = ${[...counts].join(", ")} samples`);
-  if (first.length && by("charts").textContent.includes("(n = ")) parts.push("small marks on dotted lines: another n, which the name says");
+  if (first.length && by("charts").textContent.includes("(n = ")) parts.push("small marks: another n, which the name says");
   if (grey) parts.push(`in colour the ${BEST} least behind the best at each budget, and what you choose; ${grey} lines in grey`);
   if (groups.length > PANELS) parts.push(`${PANELS} of ${groups.length} panels: choose a task`);
   by("counts").textContent = drawable.length ? `${parts.join("; ")}.` : "No cell that evicts is chosen.";
@@ -218,13 +246,21 @@ function textOf(prompt, sample) {
   }));
   return box;
 }
+const isWrong = (c, s) => Boolean(s.error) || s.value === null || (c.rate && s.value < 1);
+// What an answer is worth: only a rate can be right or wrong.
+function verdict(c, s) {
+  if (s.error) return ["failed", "bad"];
+  if (s.value === null) return ["no value", ""];
+  const number = `value ${Number(s.value.toPrecision(3))}`;
+  return !c.rate ? [number, ""] : s.value >= 1 ? [`\u2713 right, ${number}`, "good"] : s.value === 0 ? [`\u2717 wrong, ${number}`, "bad"] : [`partly right, ${number}`, ""];
+}
 function answer(c, s, prompt) {
-  const box = make("div", undefined, "answer"), head = make("h4"), dot = make("i", undefined, "dot");
-  dot.style.background = tint(lookOf(c, false)[0]);
-  head.append(dot, make("span", `${label(c)}${isFull(c) ? "" : ` at ${c.budget}`}`));
+  const box = make("div", undefined, "answer"), head = make("h4");
+  head.append(mark(lookOf(c, false)), make("span", `${label(c)}${isFull(c) ? "" : ` at ${c.budget}`}${several("folder") ? `, ${c.folder}` : ""}`));
   box.append(head);
-  if (!s) { box.append(make("p", "This cell has no such sample on the page.", "note")); return box; }
-  head.append(make("span", s.error ? "failed" : s.value === null ? "no value" : `value ${Number(s.value.toPrecision(3))}`, s.error || s.value === 0 ? "value bad" : "value"));
+  if (!s) { box.append(make("p", "This cell has no such sample here.", "note")); return box; }
+  const [words, kind] = verdict(c, s);
+  head.append(make("span", words, `value ${kind}`));
   if (s.error) box.append(make("pre", s.error, "bad"));
   box.append(make("pre", s.prediction));
   const tokens = prompt?.tokens && s.tokens;
@@ -238,66 +274,98 @@ function answer(c, s, prompt) {
   }
   return box;
 }
-function drill() {
-  by("drill").hidden = !chosen.length;
-  if (!chosen.length) return;
-  const picked = chosen.map((id) => byId.get(id));
-  by("which").replaceChildren(...picked.map((c) => {
-    const chip = make("button", `${c.task}: ${label(c)}${isFull(c) ? "" : ` at ${c.budget}`} \u2715`, "chip");
-    chip.type = "button"; chip.title = "leave out"; chip.onclick = () => choose(c.cell);
-    return chip;
-  }));
-  const numbers = new Map();
-  picked.forEach((c, i) => (samples[c.cell] || []).forEach((s) => {
+const several = (key) => values(key, cells).length > 1;
+const addressOf = (ids, number) => `${page.live ? "?" : "#"}${new URLSearchParams({ cells: ids.join(","), sample: number })}`;
+// The samples of this page, as a server gives them: each entry with its cells and an answer of each.
+function embeddedSamples() {
+  const picked = chosen.map((id) => byId.get(id)), numbers = new Map();
+  picked.forEach((c, i) => (page.samples[c.cell] || []).forEach((s) => {
     const key = `${s.prompt ?? c.task} ${s.sample}`;
-    if (!numbers.has(key)) numbers.set(key, []);
+    if (sample !== null && s.sample !== sample) return;
+    if (!numbers.has(key)) numbers.set(key, Array(picked.length).fill(null));
     numbers.get(key)[i] = s;
   }));
-  const isWrong = (pair) => pair.some((s, i) => s && (s.error || s.value === null || (picked[i].rate ? s.value < 1 : false)));
-  const wrong = [...numbers.values()].filter(isWrong), read = by("wrong").checked ? wrong : [...numbers.values()];
-  by("wrong").disabled = !picked.some((c) => c.rate) && !wrong.length;
-  by("how").textContent = `${by("wrong").checked ? `${wrong.length} wrong of ` : ""}${numbers.size} samples, failed ones and the worst first.${picked.length < 2 ? " Choose a second cell to read both side by side." : ""}`;
-  by("samples").replaceChildren(...read.map((pair) => {
-    const s = pair.find(Boolean), prompt = s.prompt === null ? null : prompts[s.prompt], box = make("div", undefined, "sample"), both = make("div", undefined, "answers");
-    box.append(make("h3", `sample ${s.sample}`));
-    if (prompt) {
-      const fold = make("details"); fold.append(make("summary", "prompt, its end"), make("pre", prompt.tail)); fold.ontoggle = () => { fold.lastChild.scrollTop = fold.lastChild.scrollHeight; };
-      const facts = make("p", undefined, "reference"); facts.append(make("span", "reference "), make("code", prompt.references.join(" | ")));
-      box.append(fold, facts);
-    }
-    both.append(...picked.map((c, i) => answer(c, pair[i], prompt)));
-    box.append(both);
-    return box;
-  }));
+  const all = [...numbers.values()].map((answers) => ({ cells: chosen, answers }));
+  const wrong = all.filter(({ answers }) => answers.some((s, i) => s && isWrong(picked[i], s)));
+  return { total: all.length, wrong: wrong.length, page: 1, pages: 1, entries: by("wrong").checked ? wrong : all, prompts: page.prompts };
+}
+function entryBox({ cells: ids, answers }, prompts) {
+  const known = ids.map((id) => byId.get(id)), box = make("div", undefined, "sample"), both = make("div", undefined, "answers");
+  const s = answers.find(Boolean), prompt = s.prompt === null ? null : prompts[s.prompt], head = make("h3"), link = make("a", `sample ${s.sample}`);
+  link.href = addressOf(ids, s.sample); link.title = "the address of this sample";
+  link.onclick = (e) => { if (e.button || e.ctrlKey || e.metaKey || e.shiftKey) return; e.preventDefault(); chosen = ids; sample = s.sample; visit(); };
+  head.append(link, chosen.length ? "" : ` of ${known[0].task}`); box.append(head);
+  if (prompt) {
+    const fold = make("details"); fold.append(make("summary", "prompt, its end"), make("pre", prompt.tail)); fold.ontoggle = () => { fold.lastChild.scrollTop = fold.lastChild.scrollHeight; };
+    const facts = make("p", undefined, "reference"); facts.append(make("span", "reference "), make("code", prompt.references.join(" | ")));
+    box.append(fold, facts);
+  }
+  both.append(...known.map((c, i) => answer(c, answers[i], prompt))); box.append(both);
+  return box;
+}
+function show({ total, wrong, entries, prompts, ...place }) {
+  const only = by("wrong").checked;
+  by("wrong").disabled = !only && !wrong;
+  const worst = sample === null ? ", failed ones and the worst first" : "", more = chosen.length === 1 ? " Choose a second cell to read both side by side." : chosen.length ? "" : " Choose a cell in the table to read its samples alone.";
+  by("how").textContent = total ? `${only ? `${wrong} wrong of ` : ""}${total} ${chosen.length ? "samples" : "answers"}${worst}.${more}` : "No sample is left by these filters.";
+  by("samples").replaceChildren(...entries.filter((entry) => entry.cells.every((id) => byId.has(id))).map((entry) => entryBox(entry, prompts)));
   for (const fold of by("samples").querySelector(".sample")?.querySelectorAll("details.text") ?? []) fold.open = true;
+  if (page.live) turnPages(place);
+}
+function drill() {
+  if (!page.live) by("drill").hidden = !chosen.length;
+  const chips = chosen.map((id) => {
+    const c = byId.get(id), chip = make("button", `${several("folder") ? `${c.folder}, ` : ""}${c.task}: ${label(c)}${isFull(c) ? "" : ` at ${c.budget}`} \u2715`, "chip");
+    chip.type = "button"; chip.title = "leave out"; chip.onclick = () => choose(id);
+    return chip;
+  });
+  if (sample !== null) {
+    const chip = make("button", `sample ${sample} \u2715`, "chip"); chip.type = "button"; chip.title = "all samples"; chip.onclick = () => { sample = null; visit(); };
+    chips.push(chip);
+  }
+  by("which").replaceChildren(...chips);
+  if (page.live) ask(); else if (chosen.length) show(embeddedSamples());
 }
 function choose(id) {
   const was = chosen.length;
   chosen = chosen.includes(id) ? chosen.filter((other) => other !== id) : [...chosen.slice(0, 1), id];
+  sample = null; turned = 1;
   update(); drill();
   if (!was) by("drill").scrollIntoView({ block: "start" });
 }
+// A sample of its own is an entry of the browser's history, so that the way back leads to the list.
+function visit() { turned = 1; write(true); update(); drill(); by("drill").scrollIntoView({ block: "start" }); }
 
 // What is chosen is in the address, so that a link opens the page as it was left.
-function write() {
+function address() {
   const words = new URLSearchParams();
-  for (const [key] of FACETS) for (const value of facets[key]) words.append(key, JSON.stringify(value));
+  for (const [key] of FACETS) for (const value of facets[key]) words.append(key, String(value));
   if (by("filter").value) words.set("find", by("filter").value);
   if (by("axis").selectedIndex) words.set("against", by("axis").value);
   if (by("wrong").checked) words.set("wrong", "only");
   if (chosen.length) words.set("cells", chosen.join(","));
-  history.replaceState(null, "", `#${words}`);
+  if (by("text")?.value) words.set("text", by("text").value);
+  if (sample !== null) words.set("sample", sample);
+  if (turned > 1) words.set("page", turned);
+  return words;
+}
+function write(isNew) {
+  const words = address(), text = page.live ? (words.size ? `?${words}` : location.pathname) : `#${words}`;
+  if (isNew) history.pushState(null, "", text); else history.replaceState(null, "", text);
 }
 function read() {
-  const text = location.hash.slice(1), words = new URLSearchParams(text.includes("=") ? text : { cells: decodeURIComponent(text) });
+  const text = page.live ? location.search.slice(1) : location.hash.slice(1), words = new URLSearchParams(page.live || text.includes("=") ? text : { cells: decodeURIComponent(text) });
   for (const [key] of FACETS) {
-    const known = new Map(values(key, cells).map((value) => [JSON.stringify(value), value]));
+    const known = new Map(values(key, cells).flatMap((value) => [[String(value), value], [JSON.stringify(value), value]]));
     facets[key] = new Set(words.getAll(key).filter((word) => known.has(word)).map((word) => known.get(word)));
   }
   by("filter").value = words.get("find") ?? "";
   by("axis").value = words.get("against") in AXES ? words.get("against") : "kept_fraction";
   by("wrong").checked = words.get("wrong") === "only";
+  if (by("text")) by("text").value = words.get("text") ?? "";
   chosen = (words.get("cells") ?? "").split(",").filter((id) => byId.has(id)).slice(0, 2);
+  sample = /^\d{1,7}$/.test(words.get("sample") ?? "") ? Number(words.get("sample")) : null;
+  turned = Math.max(1, Number.parseInt(words.get("page") ?? "1", 10) || 1);
   menus(); update(); drill();
 }
 function update() {
@@ -305,12 +373,58 @@ function update() {
   const list = searched().filter((c) => passes(c));
   table(list); charts(list);
 }
-by("axis").onchange = update; by("filter").oninput = () => { rows = ROWS; update(); };
+
+// A served page asks its server for samples, and now and then whether there are other rows.
+const EVERY = 5000;
+let turned = 1, asked = 0, waiting = null;
+function filtered() { turned = 1; update(); if (page.live) { clearTimeout(waiting); waiting = setTimeout(drill, 200); } }
+function say(text) { by("state").textContent = text; }
+async function ask() {
+  const mine = ++asked;
+  try {
+    const answer = await fetch(`samples?${address()}`);
+    if (!answer.ok) throw new Error(await answer.text());
+    const read = await answer.json();
+    if (mine === asked) { show(read); say("live"); }
+  } catch (error) {
+    if (mine === asked) say(`no samples: ${error.message}`);
+  }
+}
+function turnPages({ page: number, pages }) {
+  turned = number; write();
+  const button = (text, to) => { const b = make("button", text); b.type = "button"; b.disabled = to < 1 || to > pages; b.onclick = () => { turned = to; write(); drill(); by("drill").scrollIntoView({ block: "start" }); }; return b; };
+  by("pages").replaceChildren(...(pages > 1 ? [button("\u2190", number - 1), make("span", `${number} of ${pages}`), button("\u2192", number + 1)] : []));
+}
+function tellNotes({ facts, notes }) {
+  by("facts").textContent = facts;
+  by("notes").hidden = !notes.length;
+  by("notes").firstChild.textContent = `${notes.length} note${notes.length > 1 ? "s" : ""} about these rows`;
+  by("notes").lastChild.replaceChildren(...notes.map((note) => make("li", note)));
+}
+async function follow() {
+  if (document.hidden) return;
+  try {
+    const answer = await fetch(`cells?version=${page.live}`);
+    if (answer.status === 204) { say("live"); return; }
+    if (!answer.ok) throw new Error(await answer.text());
+    Object.assign(page, await answer.json());
+    ({ cells, looks } = page); byId = new Map(cells.map((c) => [c.cell, c])); drawn.clear();
+    chosen = chosen.filter((id) => byId.has(id));
+    tellNotes(page); menus(); update(); drill();
+  } catch (error) {
+    say("the server does not answer; this is what it last had");
+  }
+}
+by("axis").onchange = update; by("filter").oninput = () => { rows = ROWS; filtered(); };
 by("more").onclick = () => { rows = Infinity; update(); };
-by("reset").onclick = () => { for (const set of Object.values(facets)) set.clear(); by("filter").value = ""; menus(); update(); };
-by("wrong").onchange = () => { write(); drill(); };
+by("reset").onclick = () => { for (const set of Object.values(facets)) set.clear(); by("filter").value = ""; menus(); filtered(); };
+by("wrong").onchange = () => { turned = 1; write(); drill(); };
 document.querySelector(".scroll").addEventListener("scroll", hint);
-window.addEventListener("hashchange", read);
+window.addEventListener(page.live ? "popstate" : "hashchange", read);
 onTheme(() => { update(); drill(); });
+if (page.live) {
+  by("text").oninput = filtered;
+  tellNotes(page); setInterval(follow, EVERY);
+}
 read();
-document.documentElement.dataset.ready = Math.round(performance.now());
+plotly.catch(() => {}).then(() => { document.documentElement.dataset.ready = Math.round(performance.now()); });

@@ -1,11 +1,31 @@
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"], GREY = "#9aa1a9", LABEL = 15, LETTER = 6.7;
+const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "triangle-left", "triangle-right", "pentagon", "hexagon", "star", "cross", "x"];
+const GLYPHS = { circle: "\u25cf\u25cb", square: "\u25a0\u25a1", diamond: "\u25c6\u25c7", "triangle-up": "\u25b2\u25b3", "triangle-down": "\u25bc\u25bd", "triangle-left": "\u25c0\u25c1", "triangle-right": "\u25b6\u25b7", pentagon: "\u2b1f\u2b20", hexagon: "\u2b22\u2b21", star: "\u2605\u2606", cross: "\u271a\u271b", x: "\u2716\u2715" };
+const STROKES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "10 3", longdashdot: "9 2 2 2" };
 const CLOSE = 1.5, TURN = 8, RING = 5, RINGS = 16;  // pixels, as in kvbench/report/plots/covered.py
+// The library of charts: a file of its own beside a served page, or unpacked from this one.
+const plotly = window.Plotly ? Promise.resolve(window.Plotly) : (async () => {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0)), script = document.createElement("script");
+  script.textContent = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  document.head.append(script);
+  return window.Plotly;
+})();
+plotly.catch(() => { for (const chart of document.querySelectorAll("#charts, .chart")) chart.textContent = "This browser cannot unpack the charts (it lacks DecompressionStream); the table below holds their numbers."; });
 const by = (id) => document.getElementById(id);
 const make = (tag, text, name) => { const e = document.createElement(tag); if (text !== undefined) e.textContent = text; if (name) e.className = name; return e; };
 const plain = (text) => String(text).replace(/</g, "\u2039").replace(/>/g, "\u203a");  // plotly reads some tags in names
 const isNarrow = () => window.innerWidth < 640;
 const isDark = () => document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 const tint = (colour) => isDark() ? DARK[colour] ?? colour : colour;  // DARK: kvbench/report/colours.py
+const glyph = (symbol) => GLYPHS[symbol.replace("-open", "")][symbol.endsWith("-open") ? 1 : 0];
+// A piece of the line of a method, with its marker: what names in tables and below charts begin with.
+function mark({ colour, symbol, dash }) {
+  const part = (name, set) => { const e = document.createElementNS("http://www.w3.org/2000/svg", name); for (const [key, value] of Object.entries(set)) e.setAttribute(key, value); return e; };
+  const box = part("svg", { class: "mark", viewBox: "0 0 34 14", width: 34, height: 14, "aria-hidden": "true" }), text = part("text", { x: 17, y: 7, "text-anchor": "middle", "dominant-baseline": "central", "font-size": 12, fill: tint(colour) });
+  text.textContent = glyph(symbol);
+  box.append(part("line", { x1: 0, x2: 34, y1: 7, y2: 7, stroke: tint(colour), "stroke-width": 2, "stroke-dasharray": STROKES[dash] }), text);
+  return box;
+}
 function colours() {
   const style = getComputedStyle(document.documentElement);
   return ["--ink", "--line", "--soft", "--back"].map((name) => style.getPropertyValue(name).trim());
@@ -73,7 +93,7 @@ function ranks(paths) {
 function draw(box, lines, x, y, onClick) {
   const [ink, gridline, soft, paper] = colours(), narrow = isNarrow(), plot = box.querySelector(".plot"), list = box.querySelector(".names");
   lines = lines.filter((line) => line.points.length).map((line) => ({ ...line, colour: tint(line.colour) }));
-  const named = lines.filter((line) => line.name), longest = Math.max(0, ...named.map((line) => line.name.length));
+  const named = lines.filter((line) => line.name), longest = Math.max(0, ...named.map((line) => line.name.length + 2));
   const margin = { l: 68, r: narrow ? 14 : Math.min(30 + LETTER * longest, 0.3 * plot.clientWidth), t: 16, b: x.bottom ?? 46 };
   const wide = plot.clientWidth - margin.l - margin.r, high = plot.clientHeight - margin.t - margin.b;
   const across = (value) => ((x.log ? Math.log10(value) : value) - x.range[0]) / (x.range[1] - x.range[0]);
@@ -102,20 +122,22 @@ function draw(box, lines, x, y, onClick) {
     })),
   ];
   const ends = narrow ? [] : named.map((line) => line.points.at(-1)), heights = spread(ends.map((end) => up(end.y) * high), LABEL, high).map((height) => height / high);
-  const letters = Math.floor((margin.r - 20) / LETTER), fitting = (name) => name.length > letters ? `${name.slice(0, letters - 1)}\u2026` : name;
+  const letters = Math.floor((margin.r - 20) / LETTER) - 2, fitting = (name) => name.length > letters ? `${name.slice(0, letters - 1)}\u2026` : name;
   const axis = { gridcolor: gridline, zeroline: false, linecolor: soft, color: ink, fixedrange: true };
-  Plotly.react(plot, traces, {
+  const layout = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: "system-ui, sans-serif", size: 13 }, width: plot.clientWidth, height: plot.clientHeight, margin, hovermode: "closest", showlegend: false,
     hoverlabel: { font: { size: 12 } },
     xaxis: { ...axis, type: x.log ? "log" : "linear", range: x.range, title: { text: x.title, standoff: 8 }, tickvals: x.ticks, ticktext: x.words }, yaxis: { ...axis, range: y.range, title: { text: y.title, standoff: 6 } },
-    annotations: ends.map((_, i) => ({ xref: "paper", yref: "paper", x: 1, y: heights[i], xshift: 14, xanchor: "left", yanchor: "middle", showarrow: false, text: plain(fitting(named[i].name)), hovertext: fitting(named[i].name) === named[i].name ? undefined : plain(named[i].name), font: { size: 12, color: ink } })),
-    shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y), x1: 1 + 12 / wide, y1: heights[i], line: { color: named[i].colour, width: 1 } }))],
-  }, { displayModeBar: false });
+    annotations: ends.map((_, i) => ({ xref: "paper", yref: "paper", x: 1, y: heights[i], xshift: 14, xanchor: "left", yanchor: "middle", showarrow: false, text: `<span style="color:${named[i].colour}">${glyph(named[i].symbol)}</span> ${plain(fitting(named[i].name))}`, hovertext: fitting(named[i].name) === named[i].name ? undefined : plain(named[i].name), font: { size: 12, color: ink } })),
+    shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y), x1: 1 + 12 / wide, y1: heights[i], line: { color: named[i].colour, width: 1, dash: named[i].dash } }))],
+  };
+  plotly.then((Plotly) => {
+    if (!plot.isConnected) return;
+    Plotly.react(plot, traces, layout, { displayModeBar: false });
+    plot.removeAllListeners("plotly_click");
+    plot.on("plotly_click", (e) => { const id = e.points[0].customdata?.[0]; if (id && onClick) onClick(id); });
+  }, () => {});
   list.replaceChildren(...(narrow ? named : []).map((line) => {
-    const entry = make("span", line.name), mark = make("i");
-    mark.style.borderTop = `3px ${line.dash && line.dash !== "solid" ? line.dash === "dot" ? "dotted" : "dashed" : "solid"} ${line.colour}`;
-    entry.prepend(mark); return entry;
+    const entry = make("span", line.name); entry.prepend(mark({ dash: "solid", ...line })); return entry;
   }));
-  plot.removeAllListeners("plotly_click");
-  plot.on("plotly_click", (e) => { const id = e.points[0].customdata?.[0]; if (id && onClick) onClick(id); });
 }

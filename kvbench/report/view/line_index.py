@@ -1,0 +1,71 @@
+"""Lines of sidecar files found by what they belong to, without reading all of them for a page of some samples.
+
+A file is scanned once, and what is appended to it later is scanned then; lines are parsed when somebody asks for them.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Generic
+
+from kvbench.records import KeptSets, PromptRecord
+from kvbench.records.row import has_checksum
+from kvbench.records.sidecars import Line
+
+_TEXT = rb'("(?:[^"\\]|\\.)*")'
+_STARTS: dict[type, re.Pattern[bytes]] = {
+    KeptSets: re.compile(rb'\{"cell": %b, "sample": (\d+), ' % _TEXT),
+    PromptRecord: re.compile(rb'\{"prompt_sha256": %b, ' % _TEXT),
+}
+"""How lines begin, as their writers write them."""
+
+
+class LineIndex(Generic[Line]):
+    """The lines of one kind beside the rows of a folder, by (cell, sample) or (hash of the prompt,)."""
+
+    def __init__(self, folder: Path, kind: type[Line]) -> None:
+        self._folder, self._kind, self._lock = folder / kind.folder, kind, threading.Lock()
+        self._scanned: dict[str, int] = {}
+        self._places: dict[tuple[Hashable, ...], dict[str, int]] = {}
+
+    def find(self, *key: Hashable) -> dict[str, Line]:
+        """The lines of a key by the names of their files, without damaged ones; of several in a file the first."""
+        places = dict(self._places.get(key, {}))
+        lines = {name: self._line(name, start) for name, start in places.items()}
+        return {name: line for name, line in lines.items() if line is not None}
+
+    def scan(self) -> None:
+        """Scan what was written since."""
+        with self._lock:
+            for file in sorted(self._folder.glob("*.jsonl")):
+                if file.is_file():
+                    self._scan(file)
+
+    def _scan(self, file: Path) -> None:
+        start = self._scanned.get(file.stem, 0)
+        if file.stat().st_size < start:  # another file of that name: nothing of the old one is there
+            for places in self._places.values():
+                places.pop(file.stem, None)
+            start = 0
+        with file.open("rb") as stream:
+            stream.seek(start)
+            for line in stream:
+                if not line.endswith(b"\n"):  # torn, or not yet whole
+                    break
+                if match := _STARTS[self._kind].match(line):
+                    name, *number = match.groups()
+                    key = (json.loads(name), *map(int, number))
+                    self._places.setdefault(key, {}).setdefault(file.stem, start)
+                start += len(line)
+        self._scanned[file.stem] = start
+
+    def _line(self, name: str, start: int) -> Line | None:
+        try:
+            with (self._folder / f"{name}.jsonl").open("rb") as file:
+                file.seek(start)
+                line = file.readline().removesuffix(b"\n")
+            return self._kind.from_json(line) if has_checksum(line) or b'"checksum":' not in line else None
+        except (OSError, ValueError):  # a UserError is one
+            return None
