@@ -19,9 +19,13 @@ from kvbench.cli.main import main
 from kvbench.records import KeptSets, PromptRecord, Recorder, ResultsFolder
 from kvbench.report.colours import looks
 from kvbench.report.compare.paired_rows import side
+from kvbench.report.formats.html import template
 from kvbench.report.html import history
 from kvbench.report.html.history import runs_of, write_history
-from kvbench.report.html.page import _readable_places, embedded, page_of, template, write_page
+from kvbench.report.html.page import page_of, write_page
+from kvbench.report.html.rendered import embedded
+from kvbench.report.html.samples import readable_places
+from tests.browser import browser, dom_of
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
 
@@ -105,30 +109,20 @@ def test_bad_arguments_are_refused(folder, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-
-
 def shown(page, *choose, script=""):
     """The document after its scripts; `script` runs after them in the page, as a reader's clicks would."""
     if script:
-        page.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
-    profile = page.parent / "profile"
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
-    command += [f"--user-data-dir={profile}", "--virtual-time-budget=5000", "--dump-dom"]
-    address = f"file://{page}#{','.join(choose)}"
-    dom = subprocess.run([*command, address], capture_output=True, text=True, timeout=240, check=True).stdout
-    return re.sub(r"<script.*?</script>", "", dom, flags=re.S)
+        drawn = f"<script>plotly.then(() => {{ {script} }});</script></body>"  # when the charts are there
+        page.write_text(page.read_text().replace("</body>", drawn))
+    return dom_of(f"file://{page}#{','.join(choose)}", page.parent / "profile")
 
 
 def names_in(dom):
     """The names at the ends of lines, by panel."""
     panels = re.findall(r"<figure.*?</figure>", dom, flags=re.S)
     texts = [re.findall(r'class="annotation-text"[^>]*>(.*?)</text>', panel) for panel in panels]
-    return [[re.sub("<[^>]*>", "", text) for text in panel] for panel in texts]
-
-
-browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+    names = [[re.sub("<[^>]*>", "", text) for text in panel] for panel in texts]
+    return [[name.partition(" ")[2] for name in panel] for panel in names]  # each begins with its marker
 
 
 @browser
@@ -154,7 +148,7 @@ def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
     assert "decode_seconds" not in re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
     dom = shown(page)
     assert names_in(dom) == [["snapkv attn", "snapkv attn (n = 2)"]]
-    assert "n = 4 samples; small marks on dotted lines" in dom
+    assert "n = 4 samples; small marks: another n" in dom
     assert len(re.findall(r'class="trace scatter', dom)) == 4  # a line and its marks
 
 
@@ -174,7 +168,7 @@ def many(tmp_path, cell):
 def rows_in(dom):
     body = dom.split("<tbody>")[1].split("</tbody>")[0]
     return [
-        tuple(re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)[:4])
+        tuple(re.sub("<svg.*?</svg>|<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)[:4])
         for row in body.split("</tr>")[:-1]
     ]
 
@@ -235,7 +229,7 @@ def test_of_many_lines_the_best_and_the_chosen_are_in_colour(tmp_path, cell):
 
 @browser
 def test_a_link_opens_the_page_as_it_was_left(many):
-    link = "task=%22ruler%2Fvt%22&policy=%22h2o%22&policy=%22snapkv%22&find=0.1&against=kept_tokens&wrong=only"
+    link = "task=ruler%2Fvt&policy=h2o&policy=snapkv&find=0.1&against=kept_tokens&wrong=only"
     name = next(cell for cell in re.findall(r'"cell":"(\w+)"', many.read_text()))
     say = """const said = document.createElement("output");
         said.textContent = location.hash; document.body.append(said);"""
@@ -260,17 +254,60 @@ def test_long_names_leave_the_chart_most_of_its_width(folder, tmp_path):
 
 
 def test_a_page_of_110_rows_is_small(tmp_path, cell):
-    """With ten prompts of 500 tokens that can be read, and the script of the charts."""
-    prompts = [PromptRecord(f"{i:02}", "the end", ("word",), tuple(f" word{t}" for t in range(500))) for i in range(10)]
+    """With ten prompts of 4000 tokens, of which each row shows what was kept, and the script of the charts."""
+    tokens = tuple(f" word{t}" for t in range(4000))
+    prompts = [PromptRecord(f"{i:02}", "the end", ("word1 ",), tokens) for i in range(10)]
     rows = [
         replace(row, prompt_sha256=f"{row.sample:02}", prediction="a few words of an answer")
         for i in range(11)
         for row in cell([1.0] * 10, f"policy_{i}", cell=f"c{i}", kept_fraction=0.1)
     ]
+    mask = bytes([0b10000000]) * 500
+    kept = [KeptSets(row.cell, row.sample, 4000, (0,), ((500,),), ((mask,),)).to_json() for row in rows]
     with Recorder(tmp_path / "results") as recorder:
-        recorder.append(rows, {"prompts": [prompt.to_json() for prompt in prompts]})
+        recorder.append(rows, {"kept": kept, "prompts": [prompt.to_json() for prompt in prompts]})
     write_page(tmp_path / "results", tmp_path / "page.html", silent)
-    assert 1_100_000 < (tmp_path / "page.html").stat().st_size < 1_500_000
+    assert 600_000 < (tmp_path / "page.html").stat().st_size < 1_500_000
+
+
+LOOKS = """const output = document.createElement("output");
+    output.textContent = JSON.stringify([...looksOf(false)].map(([key, look]) => [JSON.parse(key), look]));
+    document.body.append(output);"""
+
+
+@browser
+def test_no_two_methods_look_alike(tmp_path, cell):
+    """One policy with fourteen scores, two of them with other settings, beside one that has its colour."""
+    methods = [("snapkv", f"score_{i}", "prompt") for i in range(14)]
+    methods += [("snapkv", "score_0", "decode_every=1"), ("ada_pyramidkv", "score_0", "prompt")]
+    with Recorder(tmp_path / "results") as recorder:
+        for policy, score, schedule in methods:
+            recorder.append(cell([1.0, 0.0], policy, score=score, schedule=schedule, kept_fraction=0.1))
+    page = tmp_path / "page.html"
+    write_page(tmp_path / "results", page, silent)
+    drawn = json.loads(re.search("<output>(.*?)</output>", shown(page, script=LOOKS))[1])
+    by_method = {(method[0], method[1], method[4]): tuple(look.values()) for method, look in drawn}
+    assert {*by_method} == {*methods} and len({*by_method.values()}) == len(methods)
+    assert len({colour for colour, *_ in by_method.values()}) == 1, "one colour: markers and dashes tell them apart"
+    usual = looks(["snapkv", "ada_pyramidkv"])
+    assert by_method["snapkv", "score_0", "prompt"] == (usual["snapkv"].colour, usual["snapkv"].symbol, "solid")
+    assert by_method["ada_pyramidkv", "score_0", "prompt"][1] == usual["ada_pyramidkv"].symbol
+
+
+@browser
+@pytest.mark.parametrize(
+    ("metric", "words"), [("string_match_all", ["✗ wrong", "partly right", "✓ right"]), ("nll", [])]
+)
+def test_only_a_wrong_answer_is_red(tmp_path, cell, metric, words):
+    """A value of 0 is the best that a loss can be."""
+    with Recorder(tmp_path / "results") as recorder:
+        recorder.append(cell([0.0, 0.5, 1.0], cell="a1", metric=metric, new_tokens=2))
+    page = tmp_path / "page.html"
+    write_page(tmp_path / "results", page, silent)
+    values = re.findall(r'<span class="value ([a-z]*)">(.*?)</span>', shown(page, "a1"))
+    kinds = {word: kind for kind, text in values for word in words if text.startswith(word)}
+    assert kinds == dict(zip(words, ("bad", "", "good"), strict=True)) if words else kinds == {}
+    assert len(values) == 3 and ("bad" in dict(values)) == bool(words)
 
 
 MEASURE = """const plot = document.querySelector(".plot"), { _size: size, xaxis } = plot._fullLayout;
@@ -341,10 +378,10 @@ def test_two_cells_are_read_side_by_side_with_their_tokens(tmp_path, cell):
 
 def test_of_a_long_prompt_the_ends_and_the_answers_are_shown():
     tokens = [" x"] * 3000 + [" need", "le"] + [" x"] * 3000
-    places = _readable_places(tokens, ["needle"])
+    places = readable_places(tokens, ["needle"])
     assert places[:400] == list(range(400)) and places[-400:] == list(range(5602, 6002))
     assert {3000, 3001} <= set(places) and places.count(None) == 2 and len(places) < 1000
-    assert _readable_places(["a", "b"], ["b"]) == [0, 1]
+    assert readable_places(["a", "b"], ["b"]) == [0, 1]
 
 
 @browser
@@ -520,7 +557,7 @@ def test_cells_of_one_method_look_different(tmp_path, cell):
     write_history([str(folder)], tmp_path / "history.html", silent)
     data = json.loads(re.search(r'type="application/json">(.*?)</script>', (tmp_path / "history.html").read_text())[1])
     drawn = [tuple(drawn["look"]) for drawn in data["cells"].values()]
-    assert len({colour for colour, _ in drawn}) == 1 and len({symbol for _, symbol in drawn}) >= 24
+    assert len({colour for colour, *_ in drawn}) == 1 and len({*drawn}) == 30
 
 
 def test_runs_that_pass_are_one_line(tmp_path, cell):

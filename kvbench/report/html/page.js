@@ -74,12 +74,14 @@ function sorted(list, [key, way] = order) {
 }
 // Colour, marker and dash of each method, no two the same: colour and marker of its policy, or of its score where one
 // policy is shown; the dash of its score; and for what is alike then, the next dash or marker that is free.
+const USUAL = [null, undefined, "exact", "kv_heads", "prompt"];
+const unusual = (c) => [c.variant, c.layout, c.schedule, c.seed].filter((value) => !USUAL.includes(value));
 const methodOf = (c) => JSON.stringify([c.policy, c.score, c.variant, c.layout, c.schedule, c.seed]);
 const drawn = new Map();
 function looksOf(alone) {
   if (drawn.has(alone)) return drawn.get(alone);
   const scores = values("score", cells).filter((s) => s !== null), methods = new Map(), taken = new Set(), first = new Set();
-  for (const c of sorted(cells.filter((c) => !isFull(c)), ["policy", 1])) if (!methods.has(methodOf(c))) methods.set(methodOf(c), c);
+  for (const c of cells.filter((c) => !isFull(c)).sort((a, b) => unusual(a).length - unusual(b).length)) if (!methods.has(methodOf(c))) methods.set(methodOf(c), c);
   const isFirst = (c) => !first.has(label(c)) && first.add(label(c));
   const all = [...methods].map(([key, c]) => [key, c, isFirst(c)]), found = new Map();
   for (const [key, c] of [...all.filter((m) => m[2]), ...all.filter((m) => !m[2])]) {
@@ -174,7 +176,7 @@ function linesOf(list, axis) {
   const lines = [...grouped.values()].map((members) => ({ cells: members.sort((a, b) => a[axis] - b[axis]) })), names = toName(lines);
   const factor = AXES[axis][1], several = new Set(["variant", "layout", "schedule", "seed"].filter((key) => values(key, list).length > 1));
   return [usual, lines.map((line) => {
-    const c = line.cells[0], look = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => v !== null && v !== "exact" && v !== "kv_heads" && v !== "prompt");
+    const c = line.cells[0], look = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => !USUAL.includes(v));
     const title = [label(c), ...more].join(" ") + (c.n === usual ? "" : ` (n = ${c.n})`);
     const marks = (c) => chosen.includes(c.cell) ? { symbol: "circle-open", size: 15, edge: 2.5 } : c.n === usual ? {} : { size: 5 };
     return {
@@ -191,14 +193,14 @@ function charts(list) {
   while (box.children.length < first.length) {  // all before the first is drawn, as they share the width
     const panel = make("figure"); panel.append(make("figcaption"), make("div", undefined, "plot"), make("div", undefined, "names")); box.append(panel);
   }
-  let grey = 0; const counts = new Set();
+  let grey = 0, isOther = false; const counts = new Set();
   const scale = drawable.length ? xAxis(axis, drawable) : null;
   first.forEach((key, i) => {
     const members = drawable.filter((c) => groupOf(c) === key), [folder, model, task, length] = JSON.parse(key);
     const panel = box.children[i];
     panel.firstChild.textContent = [task, length && `${length} tokens`, values("model", cells).length > 1 && model, values("folder", cells).length > 1 && folder].filter(Boolean).join(", ");
     const [usual, lines, behind] = linesOf(members, axis);
-    grey += behind; counts.add(usual);
+    grey += behind; counts.add(usual); isOther ||= lines.some((line) => line.name.endsWith(")"));
     const full = cells.find((c) => isFull(c) && groupOf(c) === key && c.mean !== null && !(c.n !== usual) && (!facets.policy.size || facets.policy.has("full")));
     const metric = cells.filter((c) => c.metric === members[0].metric && list.includes(c) && c.mean !== null);
     if (full) lines.push({ name: "full cache", isReference: true, colour: GREY, dash: "dash", symbol: "circle", points: scale.range.map((end) => ({ x: 10 ** end, y: full.mean, id: full.cell, text: `${inMetric(full, full.mean)}, n = ${full.n}` })) });
@@ -206,7 +208,7 @@ function charts(list) {
   });
   const parts = [];
   if (counts.size) parts.push(`n = ${[...counts].join(", ")} samples`);
-  if (first.length && by("charts").textContent.includes("(n = ")) parts.push("small marks: another n, which the name says");
+  if (isOther) parts.push("small marks: another n, which the name says");
   if (grey) parts.push(`in colour the ${BEST} least behind the best at each budget, and what you choose; ${grey} lines in grey`);
   if (groups.length > PANELS) parts.push(`${PANELS} of ${groups.length} panels: choose a task`);
   by("counts").textContent = drawable.length ? `${parts.join("; ")}.` : "No cell that evicts is chosen.";

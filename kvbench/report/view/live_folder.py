@@ -19,7 +19,7 @@ from kvbench.report.rows import load_table
 from kvbench.report.tables.summary import NEEDED, summaries
 from kvbench.support.errors import MissingFile, UserError
 
-COLUMNS = (*NEEDED, "error", "prediction", "prompt_sha256", "kept_sha256", "environment", "code")
+COLUMNS = tuple(dict.fromkeys((*NEEDED, "prediction", "prompt_sha256", "kept_sha256", "environment", "code")))
 """What is kept in memory of each row: what its sample shows, and what the summary of its cell needs."""
 PATIENCE = 10.0
 """A folder is left alone for so many times as long as its last reading took: a large one is not read all the time."""
@@ -58,7 +58,8 @@ class LiveFolder:
             started = self._clock()
             if started >= self._read_again_at and (state := tuple(self._files())) != self._state:
                 self._snapshot, self._state = self._read(hashlib.sha256(repr(state).encode()).hexdigest()[:16]), state
-                self._read_again_at = self._clock() + PATIENCE * (self._clock() - started)
+                ended = self._clock()
+                self._read_again_at = ended + PATIENCE * (ended - started)
         finally:
             self._lock.release()
 

@@ -33,7 +33,8 @@ class _State:
 class LivePage:
     """What a server answers about these folders, which are read here for the first time.
 
-    Several threads may call its methods; `html` and `cells` read again what has changed. Raises UserError for a folder that is named twice, MissingFile for one that does not exist.
+    Several threads may call its methods; `html` and `cells` read again what has changed.
+    Raises UserError for a folder that is named twice, MissingFile for one that does not exist.
     """
 
     def __init__(self, sources: Sequence[str]) -> None:

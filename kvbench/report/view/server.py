@@ -245,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """A request that is none, or of another method: one line, and the connection ends, as its body is not read."""
         self.close_connection = True
-        self.request_version = getattr(self, "request_version", "") or "HTTP/1.0"
+        self.request_version = "HTTP/1.1"  # of one of HTTP/0.9 the headers would not be sent
         self.headers = getattr(self, "headers", None) or self.MessageClass()
         self.command = getattr(self, "command", None) or "GET"
         is_method = code == HTTPStatus.NOT_IMPLEMENTED

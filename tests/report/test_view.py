@@ -1,0 +1,371 @@
+"""The live page: all samples by its filters, folders that grow, and a server that lets nobody else read."""
+
+import gzip
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from kvbench.records import KeptSets, PromptRecord, Recorder
+from kvbench.report.view import live_folder
+from kvbench.report.view.line_index import LineIndex
+from kvbench.report.view.live_folder import PATIENCE, LiveFolder
+from kvbench.report.view.live_page import LivePage
+from kvbench.report.view.query import Query
+from kvbench.report.view.server import Door, Server
+from kvbench.support.errors import MissingFile, UserError
+from tests.browser import browser, dom_of
+from tests.security.conftest import TEXT
+
+VALUES = [1.0, 0.0, 0.5, None, "too long", *[1.0] * 45]
+
+
+@pytest.fixture
+def folder(tmp_path, cell):
+    """Fifty samples of two policies, of which h2o answers more; two losses; prompts and kept sets."""
+    rows = [
+        *cell(VALUES, cell="aa", kept_fraction=0.1),
+        *cell([1.0, 1.0, 0.5, 1.0, 1.0, *[1.0] * 45], "h2o", cell="bb", kept_fraction=0.1),
+        *cell([0.0, 2.0], cell="cc", metric="nll", task="books", new_tokens=3, kept_fraction=0.1),
+    ]
+    rows = [replace(row, prediction=f"Answer {row.sample}", prompt_sha256=f"{row.sample:02}") for row in rows]
+    kept = [KeptSets("aa", 1, 4, (0,), ((2,),), ((bytes([0b11000000]),),)).to_json()]
+    prompt = PromptRecord("01", "the end", ("ref",), ("a", "b", " ref", "d")).to_json()
+    with Recorder(tmp_path / "runs") as recorder:
+        recorder.append(rows, {"kept": kept, "prompts": [prompt]})
+    return tmp_path / "runs"
+
+
+def read(page, words=""):
+    """(cell, sample) of the answers on one page of samples, and all of what was answered."""
+    answer = page.samples(Query.of(words))
+    pairs = [zip(entry["cells"], entry["answers"], strict=True) for entry in answer["entries"]]
+    return [[(cell, sample["sample"]) for cell, sample in pair if sample] for pair in pairs], answer
+
+
+def test_all_samples_are_there_the_worst_first_and_in_pages(folder):
+    page = LivePage([str(folder)])
+    shown, answer = read(page)
+    assert (answer["total"], answer["wrong"], answer["pages"]) == (102, 5, 6)
+    assert shown[:4] == [[("0.aa", 4)], [("0.aa", 3)], [("0.cc", 1)], [("0.cc", 0)]], "failed, no value, largest loss"
+    everything = [one for number in range(1, 7) for one in read(page, f"page={number}")[0]]
+    assert len({*map(tuple, everything)}) == 102
+    assert read(page, "page=99")[1]["page"] == 6
+
+
+CHOSEN = {
+    "wrong=only": {"aa": {1, 2, 3, 4}, "bb": {2}},
+    "wrong=only&policy=h2o": {"bb": {2}},
+    "wrong=only&policy=%22h2o%22": {"bb": {2}},
+    "wrong=only&policy=h2o&policy=snapkv&task=ruler/niah_single_1": {"aa": {1, 2, 3, 4}, "bb": {2}},
+    "wrong=only&policy=another": {"aa": {1, 2, 3, 4}, "bb": {2}},
+    "wrong=only&find=H2O": {"bb": {2}},
+    "wrong=only&find=snap+niah": {"aa": {1, 2, 3, 4}},
+    "wrong=only&find=h2": {"bb": {2}},
+    "text=ANSWER+49": {"aa": {49}, "bb": {49}},
+    "text=too+lon": {"aa": {4}},
+    "text=(": {},
+    "task=books": {"cc": {0, 1}},
+    "sample=7": {"aa": {7}, "bb": {7}},
+    "cells=0.aa&wrong=only": {"aa": {1, 2, 3, 4}},
+    "cells=0.aa,0.bb&sample=1": {"aa": {1}, "bb": {1}},
+    "cells=0.zz&sample=1&task=books": {"cc": {1}},
+}
+
+
+def test_the_address_chooses_samples(folder):
+    page = LivePage([str(folder)])
+    for words, samples in CHOSEN.items():
+        found: dict[str, set[int]] = {}
+        for name, sample in (one for entry in read(page, words)[0] for one in entry):
+            found.setdefault(name.partition(".")[2], set()).add(sample)
+        assert found == samples, words
+
+
+def test_an_address_that_cannot_be_read_is_refused():
+    for words in ("page=x", "sample=-1", "page=1e3", f"sample={'9' * 30}", "&".join(["task=a"] * 2000)):
+        with pytest.raises(UserError):
+            Query.of(words)
+
+
+def test_two_cells_of_two_folders_stand_side_by_side(folder, tmp_path, cell):
+    """One answer of the second run is another; a sample that it lacks has a blank."""
+    with Recorder(tmp_path / "later") as recorder:
+        rows = cell([1.0, 1.0, 0.5], cell="aa", kept_fraction=0.1)
+        recorder.append([replace(row, prompt_sha256=f"{row.sample:02}") for row in rows])
+    page = LivePage([str(folder), str(tmp_path / "later")])
+    assert [cell["folder"] for cell in page.cells()["cells"] if cell["cell"].endswith(".aa")] == ["runs", "later"]
+    shown, answer = read(page, "cells=0.aa,1.aa")
+    assert answer["total"] == 50 and [("0.aa", 1), ("1.aa", 1)] in shown and [("0.aa", 4)] in shown
+    (entry,) = (answer["entries"][[*map(len, shown)].index(2)],)
+    assert entry["cells"] == ["0.aa", "1.aa"]
+    assert read(page, "folder=later")[1]["total"] == 3
+
+
+def test_a_sample_has_its_prompt_and_what_was_kept_of_it(folder):
+    _, answer = read(LivePage([str(folder)]), "cells=0.aa&sample=1")
+    (sample,) = answer["entries"][0]["answers"]
+    prompt = answer["prompts"]["01"]
+    assert prompt["references"] == ["ref"] and prompt["tokens"] == ["a", "b", " ref", "d"]
+    assert sample["seen"] == 4 and sample["tokens"] and sample["kept"] and sample["prediction"] == "Answer 1"
+
+
+def test_rows_that_are_written_meanwhile_are_on_the_page(folder, cell, monkeypatch):
+    monkeypatch.setattr(live_folder, "PATIENCE", 0)
+    page = LivePage([str(folder)])
+    before = page.cells()
+    assert page.cells(before["live"]) is None
+    rows = [replace(row, prompt_sha256="01") for row in cell([0.0] * 2, "tova", cell="dd", kept_fraction=0.1)]
+    kept = KeptSets("dd", 1, 4, (0,), ((1,),), ((bytes([0b10000000]),),))
+    with Recorder(folder) as recorder:
+        recorder.append(rows, {"kept": [kept.to_json()]})
+        after = page.cells(before["live"])
+        assert len(after["cells"]) == len(before["cells"]) + 1 and after["facts"] == "4 cells, 104 rows, 1 failed"
+        assert read(page, "policy=tova&sample=1")[1]["entries"][0]["answers"][0]["seen"] == 4
+    file = max((folder / "rows").glob("*.jsonl"))
+    file.write_bytes(file.read_bytes().replace(b'"value": 0.0', b'"value": 9.0'))
+    damaged = page.cells(after["live"])
+    assert len(damaged["cells"]) == 3 and any("damaged" in note for note in damaged["notes"])
+
+
+def test_a_folder_without_rows_yet_is_a_note(tmp_path, cell, monkeypatch):
+    monkeypatch.setattr(live_folder, "PATIENCE", 0)
+    (tmp_path / "runs" / "rows").mkdir(parents=True)
+    page = LivePage([str(tmp_path / "runs")])
+    empty = page.cells()
+    assert empty["cells"] == [] and "has no rows yet" in empty["notes"][0]
+    assert read(page) == ([], {"total": 0, "wrong": 0, "page": 1, "pages": 1, "entries": [], "prompts": {}})
+    assert "<title>" in page.html()
+    with Recorder(tmp_path / "runs") as recorder:
+        recorder.append(cell([1.0]))
+        assert len(page.cells(empty["live"])["cells"]) == 1
+
+
+def test_a_large_folder_is_not_read_all_the_time(folder, cell):
+    """Each reading takes two seconds by this clock."""
+    now = [0.0]
+
+    def clock():
+        now[0] += 2.0
+        return now[0]
+
+    live = LiveFolder(str(folder), clock)
+    live.refresh()
+    first = live.snapshot
+    with Recorder(folder) as recorder:
+        recorder.append(cell([0.0], "tova", cell="dd"))
+    live.refresh()
+    assert live.snapshot is first
+    now[0] += PATIENCE * 2.0
+    live.refresh()
+    assert live.snapshot.version != first.version and live.snapshot.rows.num_rows == 103
+
+
+def test_lines_are_found_in_files_that_grow(tmp_path):
+    def line(text):
+        return PromptRecord("ab", text, ()).to_json() + "\n"
+
+    file = tmp_path / "prompts" / "one.jsonl"
+    file.parent.mkdir()
+    index = LineIndex(tmp_path, PromptRecord)
+    index.scan()
+    file.write_text(line("x") + "not JSON\n" + line("y").replace("ab", "cd")[:-9])
+    index.scan()
+    assert [*index.find("ab")] == ["one"] and index.find("cd") == {}, "a torn line is none yet"
+    file.write_text(line("x") + "not JSON\n" + PromptRecord("cd", "y", ()).to_json() + "\n")
+    index.scan()
+    assert index.find("cd")["one"].tail == "y"
+    file.write_text(line("z"))
+    index.scan()
+    assert index.find("ab")["one"].tail == "z" and index.find("cd") == {}, "another file of that name"
+    file.write_text(line("z").replace("z", "q"))
+    assert index.find("ab") == {}, "its checksum is of another text"
+
+
+@pytest.mark.parametrize(
+    ("sources", "error"), [(["nowhere"], MissingFile), (["RUNS", "RUNS"], UserError)], ids=["missing", "twice"]
+)
+def test_folders_are_there_and_named_once(folder, sources, error):
+    with pytest.raises(error):
+        LivePage([source.replace("RUNS", str(folder)) for source in sources])
+
+
+@contextmanager
+def serving(*sources: object, door: Door | None = None) -> Iterator[Server]:
+    told: list[str] = []
+    with Server(LivePage([*map(str, sources)]), door or Door("127.0.0.1"), 0, told.append) as server:
+        server.told = told  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def server(folder) -> Iterator[Server]:
+    with serving(folder) as server:
+        yield server
+
+
+def ask(server, path="/", method="GET", **headers):
+    """Status, headers and body of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), body
+
+
+def test_every_part_of_the_page_is_served_with_strict_headers(server):
+    kinds = {"/": "text/html", "/page.js": "text/javascript", "/plotly.js": "text/javascript", "/page.css": "text/css"}
+    kinds |= {"/history": "text/html", "/history.js": "text/javascript", "/cells": "application/json"}
+    for path, kind in {**kinds, "/samples?wrong=only": "application/json", "/no": "text/plain"}.items():
+        status, headers, body = ask(server, path)
+        assert status == (404 if path == "/no" else 200) and headers["Content-Type"].startswith(kind) and body
+        assert headers["X-Content-Type-Options"] == "nosniff" and "Access-Control-Allow-Origin" not in headers
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'; script-src 'self';" in policy and "frame-ancestors 'none'" in policy
+    _, _, html = ask(server)
+    assert set(re.findall(rb'(?:src|href)="([^"]*)"', html)) == {b"page.css", b"plotly.js", b"page.js"}
+    assert b"<script>" not in html, "nothing inline, which the policy forbids"
+
+
+def test_what_a_reader_has_is_not_sent_again(server):
+    _, headers, body = ask(server, "/plotly.js")
+    status, _, nothing = ask(server, "/plotly.js", If_None_Match=headers["ETag"])
+    assert (status, nothing) == (304, b"")
+    _, packed_headers, packed = ask(server, "/plotly.js", Accept_Encoding="gzip")
+    assert packed_headers["Content-Encoding"] == "gzip" and gzip.decompress(packed) == body
+    version = json.loads(ask(server, "/cells")[2])["live"]
+    assert ask(server, f"/cells?version={version}")[0] == 204
+    status, headers, body = ask(server, "/page.css", "HEAD")
+    assert status == 200 and int(headers["Content-Length"]) > 1000 and body == b""
+
+
+def test_only_reading_is_served(server):
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "NONSENSE"):
+        status, headers, body = ask(server, "/", method)
+        assert status == 405 and headers["Allow"] == "GET, HEAD" and body == b"only GET and HEAD\n"
+        assert headers["Connection"] == "close"
+
+
+def test_no_address_is_a_file(server):
+    for path in ("/../../etc/passwd", "/%2e%2e/etc/passwd", "/page.css/../page.py", "//etc/passwd", "/rows/", "/."):
+        assert ask(server, path)[0] == 404, path
+
+
+def test_a_server_of_this_machine_knows_no_other_name(server):
+    """A site that rebinds its name to this address is refused: its pages would be of the same origin."""
+    own = ("127.0.0.1:99", "localhost", "LOCALHOST.:8", "[::1]:7", "127.0.0.2")
+    others = ("evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[", "localhost@evil.example", "2130706433")
+    for host in (*own, *others):
+        assert ask(server, "/cells", Host=host)[0] == (200 if host in own else 421), host
+
+
+def test_a_request_without_or_with_two_hosts_is_refused(server):
+    for lines in ("", "Host: localhost\r\nHost: evil.example\r\n"):
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+            connection.sendall(f"GET /cells HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
+            assert connection.makefile("rb").readline().split()[1] == b"421"
+
+
+def test_what_is_no_request_is_refused(server):
+    for text in (b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+            connection.sendall(text)
+            assert b"nosniff" in connection.makefile("rb").read()
+    assert ask(server)[0] == 200, "and the server goes on"
+
+
+def test_others_need_the_token(folder):
+    door = Door.of("0.0.0.0")
+    assert len(door.token) >= 32 and door.token != Door.of("0.0.0.0").token
+    with serving(folder, door=replace(door, host="127.0.0.1")) as server:
+        for path in ("/", "/cells", "/plotly.js", "/?token=", "/?token=wrong", f"/?token={quote('é')}"):
+            status, _, body = ask(server, path)
+            assert status == 403 and door.token.encode() not in body
+        assert ask(server, Cookie=f"{server.cookie}=wrong")[0] == 403
+        assert ask(server, Cookie="\x7f;;=,")[0] == 403
+        assert server.address.endswith(f"/?token={door.token}")
+        words = urlencode({"wrong": "only", "token": door.token, "task": "a/b"})
+        status, headers, _ = ask(server, f"/?{words}")
+        assert (status, headers["Location"]) == (303, "/?wrong=only&task=a%2Fb"), "no link that is copied holds it"
+        cookie, *rules = headers["Set-Cookie"].split("; ")
+        assert {"HttpOnly", "SameSite=Lax"} <= {*rules}
+        assert ask(server, headers["Location"], Cookie=cookie)[0] == 200
+        assert ask(server, f"//evil.example/?token={door.token}")[1]["Location"] == "/evil.example/"
+
+
+def test_only_this_machine_reads_without_a_token():
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert not Door.of(host).token and Door.of(host, with_token=True).token
+    for host in ("0.0.0.0", "::", "10.1.2.3", "example.org"):
+        assert Door.of(host).token
+
+
+def test_numbers_and_own_names_are_known():
+    known = {"0.0.0.0": ("10.1.2.3:8421", socket.gethostname()), "node7": ("node7:1",), "::": ("[2001:db8::1]:1",)}
+    assert all(Door.of(host).knows(name) for host, names in known.items() for name in names)
+    assert not any(Door.of(host).knows(name) for host, name in [("0.0.0.0", "evil.example"), ("node7", "node8")])
+
+
+def test_an_error_tells_readers_nothing(folder, monkeypatch):
+    monkeypatch.setattr(LivePage, "samples", lambda *_: 1 / 0)
+    with serving(folder) as server:
+        status, _, body = ask(server, "/samples")
+        assert status == 500 and b"division" not in body
+        assert "ZeroDivisionError: division by zero" in server.told[0]
+        assert ask(server, "/samples?page=x")[0] == 400
+
+
+def test_the_history_of_the_folders_is_a_page(folder, tmp_path, cell):
+    for name, right in (("a", 240), ("b", 60)):
+        with Recorder(tmp_path / name) as recorder:
+            recorder.append(cell([1.0] * right + [0.0] * (240 - right)))
+    with serving(tmp_path / "a", tmp_path / "b") as server:
+        _, _, html = ask(server, "/history")
+        assert b"failed against run 1" in html and b"<script>" not in html and b'src="history.js"' in html
+        assert b'href="history"' in ask(server)[2]
+
+
+def test_the_command_serves_until_it_is_interrupted(folder):
+    command = [sys.executable, "-m", "kvbench", "view", str(folder), "--port", "0", "--token"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            host, port, token = re.search(r"http://([\d.]+):(\d+)/\?token=(\S+)", line).groups()
+            connection = http.client.HTTPConnection(host, int(port), timeout=20)
+            connection.request("GET", f"/?token={token}")
+            assert connection.getresponse().status == 303
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+@browser
+def test_a_browser_reads_wrong_samples_of_hostile_texts(tmp_path, cell):
+    """The address opens the page with its filters; texts of models stay texts; another page is asked for."""
+    rows = cell([0.0] * 25 + [1.0] * 5, cell="aa", kept_fraction=0.1)
+    with Recorder(tmp_path / "runs") as recorder:
+        recorder.append([replace(row, prediction=TEXT) for row in rows])
+        recorder.append(cell([0.0], "h2o", cell="bb", kept_fraction=0.1))
+    with serving(tmp_path / "runs") as server:
+        dom = dom_of(f"{server.address}?policy=snapkv&wrong=only&page=2", tmp_path / "profile")
+    assert dom.count('class="sample"') == 5 and "25 wrong of 30 answers" in dom and "2 of 2" in dom
+    assert dom.count("✗ wrong, value 0") == 5 and "&lt;script&gt;alert(1)" in dom and "<img" not in dom
+    assert "1 of 2 cells" in dom and "scatterlayer" in dom and "2 cells, 31 rows" in dom
+    assert re.search(r'href="\?cells=0\.aa&amp;sample=2\d"', dom), "each sample has its address"
