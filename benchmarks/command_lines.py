@@ -121,6 +121,7 @@ GRAMMARS: Mapping[str, Grammar] = {
     "list": Grammar(
         "policies | scores | tasks | models | launchers | papers", "--long | --json |", "nobody | --lon | a=b | {}"
     ),
+    "view": Grammar("nowhere --port 0", "", "one | --port x | --port 70000 | --nothing", changed=False),
     "doctor": Grammar("--json", "", "now | --nothing | data.rot=x"),
     "completion": Grammar("bash | zsh | fish", "", "bsh | --nothing"),
     "pack": Grammar("--results one", "--partial", "--prtial | one | --results nowhere | --results"),

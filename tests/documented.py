@@ -19,6 +19,7 @@ MARKS = (
     "takes long",
     "in the plugin's folder",
     "after a run",
+    "serves until Ctrl+C",
 )
 """What a block may say of itself, as its title, so that readers see it; a bash block without one runs anywhere."""
 PROGRAMS = ("kvbench", "make", "python")

@@ -36,7 +36,6 @@ one: --min-effect 5,20.
 
   kvbench gate --baseline results/reference --current results/runs --junit gate.xml
   kvbench gate --baseline results/reference --current results/runs --github --summary "$GITHUB_STEP_SUMMARY"
-  kvbench gate --baseline results/reference --current results/runs --webhook "$WEBHOOK"
 """
     parser.bare_exit = Exit.USAGE
     usage = "[SELECTION] [alpha=0.005] [kept=fail|note] [by=policy,score]"
