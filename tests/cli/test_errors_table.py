@@ -75,7 +75,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "folder to view": ("view nowhere", 3, ("results folder 'nowhere' does not exist", "name the folder of a run")),
     "folder to view twice": ("view one one", 2, ("one is named twice", "name each folder once")),
     "port": ("view one --port 70000", 2, ("--port 70000", "allowed: 0 to 65535")),
-    "host to listen on": ("view one --host 192.0.2.1", 2, ("cannot listen on 192.0.2.1", "--port, or 0 for a free one")),
+    "host to listen on": ("view one --host 192.0.2.1", 2, ("cannot listen on 192.0.2.1", "name another --port")),
     "flag of view": ("view one --prot 1", 2, ("unknown flag --prot", "did you mean --port?")),
     "export without format": ("export --results one", 2, ("export: ", "--format", "kvbench export --help")),
     "export format": ("export --results one --format juni", 2, ("'juni'", "did you mean junit?")),
