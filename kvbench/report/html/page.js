@@ -60,12 +60,12 @@ function menus() {
 }
 document.addEventListener("click", (e) => { for (const open of document.querySelectorAll("details.facet[open]")) if (!open.contains(e.target)) open.open = false; });
 
-const FIRST = ["policy", "score", "budget", "mean", "task"];
-// The columns that hold anything; on a narrow page the method and its mean come first.
+const FIRST = ["policy", "score", "budget", "mean"];
+// The columns that hold anything; on a narrow page the method, with its task, and its mean come first.
 function columns() {
   const used = COLUMNS.filter(([key]) => cells.some((c) => (c[key] ?? "") !== "" && !(key === "errors" && c[key] === 0)) && (key !== "folder" || values(key, cells).length > 1));
   const place = ([key]) => FIRST.includes(key) ? FIRST.indexOf(key) : FIRST.length;
-  return isNarrow() ? used.map((column, i) => [column, i]).sort(([a, i], [b, j]) => place(a) - place(b) || i - j).map(([column]) => column) : used;
+  return isNarrow() ? used.filter(([key]) => key !== "task" && key !== "folder").map((column, i) => [column, i]).sort(([a, i], [b, j]) => place(a) - place(b) || i - j).map(([column]) => column) : used;
 }
 function sorted(list, [key, way] = order) {
   const number = NUMBERS.has(key);
