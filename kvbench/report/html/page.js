@@ -248,13 +248,13 @@ function textOf(prompt, sample) {
   }));
   return box;
 }
-const isWrong = (c, s) => Boolean(s.error) || s.value === null || (c.rate && s.value < 1);
+const isWrong = (c, s) => Boolean(s.error) || s.value === null || (c.rate && s.value !== Number(c.higher));
 // What an answer is worth: only a rate can be right or wrong.
 function verdict(c, s) {
   if (s.error) return ["failed", "bad"];
   if (s.value === null) return ["no value", ""];
   const number = `value ${Number(s.value.toPrecision(3))}`;
-  return !c.rate ? [number, ""] : s.value >= 1 ? [`\u2713 right, ${number}`, "good"] : s.value === 0 ? [`\u2717 wrong, ${number}`, "bad"] : [`partly right, ${number}`, ""];
+  return !c.rate ? [number, ""] : s.value === Number(c.higher) ? [`\u2713 right, ${number}`, "good"] : s.value === Number(!c.higher) ? [`\u2717 wrong, ${number}`, "bad"] : [`partly right, ${number}`, ""];
 }
 function answer(c, s, prompt) {
   const box = make("div", undefined, "answer"), head = make("h4");

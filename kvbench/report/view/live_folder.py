@@ -77,6 +77,6 @@ class LiveFolder:
         notes: list[str] = []
         try:
             rows = load_table(self.source, COLUMNS, notes.append)
+            return Snapshot(version, rows, tuple(map(cell_data, summaries(rows))), tuple(notes))
         except (UserError, MissingFile, OSError) as error:
             return replace(self._snapshot, version=version, notes=(str(error),))
-        return Snapshot(version, rows, tuple(map(cell_data, summaries(rows))), tuple(notes))

@@ -192,6 +192,7 @@ class Samples:
 
     @cached_property
     def _wrong(self) -> np.ndarray:
-        """Which rows failed, have no value, or have one of a rate that is less than all."""
+        """Which rows failed, have no value, or have one of a rate that is not its best."""
         rates = np.array([cell["rate"] for cell in self.cells] or [False])[self._cell]
-        return self._failed | np.isnan(self._value) | (rates & (self._value < 1.0))
+        best = np.array([float(cell["higher"]) for cell in self.cells] or [1.0])[self._cell]
+        return self._failed | np.isnan(self._value) | (rates & (self._value != best))
