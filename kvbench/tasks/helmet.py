@@ -14,9 +14,6 @@
 Follows data.py, model_utils.py, utils.py and configs/*.yaml at 4526dfb: prompts, draws (`datasets.shuffle` is the
 permutation of numpy's default_rng), the end of the context that a prompt loses if it is too long, and metrics. An
 answer is scored together with the end of a prompt that has no chat template ("Answer:"), as the official code does.
-
-Difference: an answer ends at the text "\\n" if `stop` says so, officially also at the token "\\n\\n" of vocabularies
-that have one.
 """
 
 import hashlib
@@ -91,7 +88,7 @@ class Helmet(jsonl.RowTask):
     context_length: Literal[8192, 16384, 32768, 65536, 131072] = 8192
     questions: int | None = 100
     max_new_tokens: int
-    version = "helmet.1"  # names the protocol; `data_sha256` names the rows
+    version = "helmet.2"  # names the protocol; `data_sha256` names the rows
     metric = "helmet_sub_em"
     begins = "Answer:"  # how an answer begins
     positive = ("samples", "max_new_tokens", "questions")

@@ -2,7 +2,8 @@
 
     PYTHONPATH=. PYTHON -m scripts.transcripts FOLDER [BENCHMARK ...]
 
-FOLDER has a checkout of each repository of `OFFICIAL` under its name, at its commit, which is checked. PYTHON has
+FOLDER has a checkout of each repository of `OFFICIAL` under its name, at its commit, which is checked; where another
+commit has that name, it is NAME-COMMIT, with seven digits. PYTHON has
 requirements.txt beside this file, not kvbench's transformers: the transcripts must not depend on which one is
 installed. Each benchmark runs in a process of its own. --train makes the vocabularies anew first.
 
@@ -39,13 +40,15 @@ class Official:
     commit: str
     files: str
     runs: str
+    code: tuple[str, str] | None = None  # another repository, and its commit, that the program reads
 
-    def run(self) -> Callable[[Path, Path], Iterator[tuple[str, Transcript]]]:
+    def run(self) -> Callable[..., Iterator[tuple[str, Transcript]]]:
         module, _, function = self.runs.partition(":")
         return getattr(import_module(f"scripts.transcripts.{module}"), function)
 
 
 LONGBENCH = "THUDM/LongBench", "2e00731f8d0bff23dc4325161044d0ed8af94c1e"
+HELMET = "princeton-nlp/HELMET", "4526dfbdc512bd9ff721da336bff4e3e75ecfd27"
 OFFICIAL = {
     "longbench": Official(*LONGBENCH, "LongBench/pred.py: get_pred", "longbench:version_1"),
     "longbench_v2": Official(*LONGBENCH, "pred.py: get_pred", "longbench:version_2"),
@@ -79,6 +82,42 @@ OFFICIAL = {
         "scbench/run_scbench.py: get_pred; scbench/eval_utils.py: GreedySearch",
         "scbench:transcripts",
     ),
+    "helmet": Official(
+        *HELMET, "eval.py, arguments.py, data.py, model_utils.py: HFModel, configs/*_short.yaml", "helmet:transcripts"
+    ),
+    "longproc": Official(
+        *HELMET,
+        "eval.py, model_utils.py: HFModel, longproc_addon/longproc_helmet_loader.py, longproc_addon/configs",
+        "helmet:longproc",
+        ("princeton-pli/LongProc", "78e873ae395e42625fba7942bbb92713de08b2a6"),
+    ),
+    "nolima": Official(
+        "adobe-research/NoLiMa",
+        "7532e4eebf095c5540dc256900a63968da58a9d0",
+        "evaluation/{run_tests,async_evaluate,async_api_connector}.py, data/book_haystack.py",
+        "nolima:transcripts",
+    ),
+    "math_rkv": Official(
+        "Zefan-Cai/R-KV", "d15c9767e67c2bd9807128fecc35223fa2484a69", "run_math.py", "rkv:transcripts"
+    ),
+    "needle_official": Official(
+        "gkamradt/LLMTest_NeedleInAHaystack",
+        "7b90d285651b68d39a94f3d3bd3672f84192c989",
+        "needlehaystack/llm_needle_haystack_tester.py, needlehaystack/providers/openai.py",
+        "needle:official",
+    ),
+    "needle_pyramidkv": Official(
+        "Zefan-Cai/KVCache-Factory",
+        "e33367f1fd3a60b9d934be0f0f7531ad669b9c58",
+        "run_needle_in_haystack.py",
+        "needle:pyramidkv",
+    ),
+    "needle_lava": Official(
+        "MGDDestiny/Lava",
+        "71d3cc89dfd10edf524e7eee2bb417b4a129f1b8",
+        "experiments/needle_in_haystack/run_needle_in_haystack.py",
+        "needle:lava",
+    ),
     "pg19": Official(
         "mit-han-lab/streaming-llm",
         "2e5042606d69933d88fbf909bd77907456b9b4dd",
@@ -88,13 +127,15 @@ OFFICIAL = {
 }
 
 
-def checkout(folder: Path, official: Official) -> Path:
+def checkout(folder: Path, repository: str, commit: str) -> Path:
     """The folder of a repository. Ends the program if it is at another commit."""
-    path = folder / official.repository.partition("/")[2]
+    path = folder / repository.partition("/")[2]
+    if (other := path.with_name(f"{path.name}-{commit[:7]}")).is_dir():
+        path = other
     command = ["git", "-C", str(path), "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    if commit != official.commit:
-        sys.exit(f"{path} is at {commit}: check out {official.commit}")
+    head = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if head != commit:
+        sys.exit(f"{path} is at {head}: check out {commit}")
     return path
 
 
@@ -109,10 +150,11 @@ def record(folder: Path, benchmark: str) -> None:
     official = OFFICIAL[benchmark]
     with TemporaryDirectory() as root:
         write(Path(root))
-        transcripts = {
-            name: transcript.fields() for name, transcript in official.run()(checkout(folder, official), Path(root))
-        }
+        code = (checkout(folder, *official.code),) if official.code else ()
+        made = official.run()(checkout(folder, official.repository, official.commit), Path(root), *code)
+        transcripts = {name: transcript.fields() for name, transcript in made}
     content: dict[str, Any] = {"repository": official.repository, "commit": official.commit, "files": official.files}
+    content |= {"code": " ".join(official.code)} if official.code else {}
     content |= {"environment": environment()}
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(fields)}" for name, fields in transcripts.items())
     text = json.dumps(content, indent=1)[:-2] + f',\n "transcripts": {{\n{lines}\n }}\n}}\n'

@@ -7,6 +7,7 @@ from typing import Any
 NEEDLES: list[dict[str, Any]] = [
     {
         "id": "0401",
+        "system_prompt": "",
         "needle": "Yesterday {CHAR} stood before {1}.",
         "questions": {"onehop": "Who has been to {2}?", "twohop": "Who has been near {3}?"},
         "character_set": ["Ada", "Bo", "Cy"],
@@ -17,6 +18,7 @@ NEEDLES: list[dict[str, Any]] = [
     },
     {
         "id": "0402Inv",
+        "system_prompt": "",
         "needle": "The one who never eats {1} is Dan.",
         "questions": {"onehop": "Who cannot eat {2}?"},
         "task_template": "Read:\n{haystack}\nNow: {question}",

@@ -72,3 +72,8 @@ def tokenizer(family: str, template: str = "raw") -> Any:
     )
     wrapped.chat_template = TEMPLATES[template]
     return wrapped
+
+
+def model_ends(tok: Any) -> list[int]:
+    """The tokens that end the answers of a model with this tokenizer."""
+    return tok.convert_tokens_to_ids(["</s>", "<|im_end|>"])

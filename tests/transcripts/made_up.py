@@ -11,11 +11,19 @@ from typing import Any
 
 import yaml
 
+from tests.tasks import helmet_rows, longproc_rows, nolima
+
 CONF = Path(__file__).parents[2] / "conf" / "task"
 SAMPLES = 2
 SHORT = '  The {context} of {0}\tcosts 3.5 \u20ac.\r\n\u5929\u7a7a\u662f\u84dd\u8272\u7684\u3002 \U0001f98a is "it"?\n'
 SYSTEM = "You are a helpful assistant."
 """The system turn where a protocol has one."""
+
+NEEDLES = (500, 33), (1200, 100), (700, 0)
+"""Context lengths and depths of the needle heat-map."""
+
+MATH = {"math500": "math500/test.jsonl", "aime24": "aime/2024.jsonl", "aime25": "aime/2025.jsonl"}
+"""The files of problems."""
 
 CHOICES = ("longbook_choice_eng", "code_debug")
 WITHOUT_INPUT = ("gov_report", "multi_news", "vcsum", "passage_count", "lcc")
@@ -90,6 +98,10 @@ def write(root: Path) -> None:
         _lines(root / "scbench" / f"{member}.jsonl", _scbench(member))
     _lines(root / "squad" / "train.jsonl", _squad())
     _lines(root / "gsm8k" / "test.jsonl", _gsm8k())
+    for rows in (helmet_rows, longproc_rows, nolima):
+        rows.write(root)
+    for path in MATH.values():
+        _lines(root / path, [{"problem": text, "answer": "7"} for text in contexts()])
     _ruler(root)
     (root / "pg19").mkdir()
     for number, text in enumerate(contexts()):

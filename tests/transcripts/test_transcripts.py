@@ -17,12 +17,23 @@ from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
 from tests.tasks.scbench import official_rows
 from tests.tasks.scbench.rows import write as write_rows
-from tests.transcripts.families import FAMILIES, FOLDER, tokenizer
-from tests.transcripts.made_up import SAMPLES, SYSTEM, members, ruler_rows, write
-from tests.transcripts.transcript import LIMITS, RULER_TOKENS, SCBENCH_LIMITS, Transcript, from_fields, transcript
+from tests.transcripts.families import FAMILIES, FOLDER, model_ends, tokenizer
+from tests.transcripts.made_up import NEEDLES, SAMPLES, SYSTEM, members, ruler_rows, write
+from tests.transcripts.transcript import (
+    LIMITS,
+    NOLIMA_TOKENS,
+    RULER_TOKENS,
+    SCBENCH_LIMITS,
+    Transcript,
+    from_fields,
+    transcript,
+)
 
 BENCHMARKS = sorted(path.stem for path in FOLDER.glob("*.json"))
 ESSAYS = [f"ruler/niah_{name}" for name in ("single_2", "single_3", "multikey_1", "multivalue", "multiquery")]
+SYSTEMS = {"nolima": "You are a helpful assistant"}
+"""The system turns of protocols that have one."""
+
 REASONING = " It is {word0}, \u5929.\n"
 """The first answer of LongBench v2 with reasoning."""
 
@@ -56,22 +67,24 @@ def ours(root: Path, case: str) -> Transcript:
     """What kvbench gives a model in a case."""
     name, family, template, number = case.split()
     name, second, _ = name.partition("/answer")
+    name, is_rkv, _ = name.partition("/rkv")
     tok = tokenizer(family, template)
-    options = settings(name, int(number))
+    options = settings(name, int(number)) | ({"prompt": "rkv", "chat": False} if is_rkv else {})
+    number = "0" if name.startswith("needle/") else number
     if name.startswith("scbench_official/"):
         name, _, options["turns"] = name.rpartition("/")
     task: Any = task_of(name, str(root), **options)
-    system = SYSTEM if name.startswith(("scbench/", "squad", "gsm8k")) else None
+    system = SYSTEM if name.startswith(("scbench/", "squad", "gsm8k")) else SYSTEMS.get(name)
     tokens = TokensOf(tok, template_tokens(tok, "auto", system, task.chat))
     (sample,) = task.generate(tokens, [int(number)])
     assert isinstance(sample, Sample), sample
     if second:
         sample = task.follow_up(sample, REASONING)
-    model_stop = frozenset(tok.convert_tokens_to_ids(["</s>", "<|im_end|>"]))
+    model_stop = frozenset(model_ends(tok))
     if isinstance(task, Likelihood):
         prompt = begin(tok, sample.context, 10**6)
     else:
-        agnostic = system or name.startswith("ruler_published/") or (options.get("turns") == "none")
+        agnostic = system == SYSTEM or name.startswith("ruler_published/") or (options.get("turns") == "none")
         evict_after = "context" if agnostic else "prompt"
         prompt = build(tok, sample, task, 10**6, "auto", system, evict_after)
     stop = ends(tok, task, model_stop)
@@ -87,6 +100,10 @@ def settings(name: str, number: int) -> dict[str, Any]:
         return {"max_prompt_tokens": LIMITS[number]}
     if name.startswith("scbench_official/"):
         return {"max_prompt_tokens": SCBENCH_LIMITS[number // 3]}
+    if name.startswith("needle/"):
+        return dict(zip(("context_length", "depth"), NEEDLES[number], strict=True))
+    if name == "nolima":
+        return {"context_length": NOLIMA_TOKENS}
     if name.startswith("ruler/"):
         essay = {"splitter": "bare"} if name in ESSAYS else {}
         return {"context_length": RULER_TOKENS, "samples": SAMPLES, **essay}

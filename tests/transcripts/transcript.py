@@ -14,6 +14,9 @@ SCBENCH_LIMITS = (10_000, 31)
 RULER_TOKENS = 2048
 """The context length of RULER's prompts."""
 
+NOLIMA_TOKENS = 200
+"""Of a book of NoLiMa around its needle."""
+
 
 @dataclass(frozen=True)
 class Transcript:
