@@ -76,10 +76,16 @@ OFFICIAL = {
         "scripts/data/template.py, scripts/data/synthetic/*.py, scripts/pred/model_wrappers.py: HuggingFaceModel",
         "ruler:transcripts",
     ),
+    "ruler_2024": Official(
+        "NVIDIA/RULER",
+        "e40fae14df4e439bb355d395b574ac4e7398036d",
+        "scripts/data/template.py, scripts/data/synthetic/*.py, scripts/pred/model_wrappers.py: HuggingFaceModel",
+        "ruler:era_2024",
+    ),
     "scbench_official": Official(
         "microsoft/MInference",
         "fb56c917f618e8645f1cfc37535afd7424d78f0d",
-        "scbench/run_scbench.py: get_pred; scbench/eval_utils.py: GreedySearch",
+        "scbench/run_scbench.py: get_pred; scbench/eval_utils.py: GreedySearch, GreedySearch_vLLM",
         "scbench:transcripts",
     ),
     "helmet": Official(

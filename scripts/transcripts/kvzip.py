@@ -1,4 +1,4 @@
-"""KVzip: its own loaders, `DataWrapper` and `ModelKVzip` for Qwen 2.5 and Gemma 3; model and cache only record."""
+"""KVzip: its own loaders, `DataWrapper` and `ModelKVzip`, whose templates are written out; model and cache only record."""
 
 import json
 import sys
@@ -15,9 +15,11 @@ from tests.transcripts.families import FAMILIES, tokenizer
 from tests.transcripts.made_up import members
 from tests.transcripts.transcript import Transcript, case, transcript
 
-MODELS = {"chatml": "qwen2.5-7b", "gemma": "gemma3-4b"}
-"""The models whose template KVzip writes out as ours has it: with the tokenizers that have no first token, and with the
-others. Llama's has a blank line more there."""
+MODELS = {"chatml": "qwen2.5-7b", "qwen3": "qwen3-8b", "gemma": "gemma3-4b"}
+MODELS |= {"llama3": "llama3.1-8b", "llama3_kvzip": "llama3.1-8b"}
+"""Our chat templates, and the models whose template KVzip writes out."""
+TEMPLATES = {"bytes": ("chatml", "qwen3"), "bytes_bos": ("gemma", "llama3", "llama3_kvzip")}
+"""Those of a family; of all others Gemma's."""
 
 
 class Cache:
@@ -80,8 +82,8 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
 
     names = {f"scbench/{member}": f"scbench_{member}" for member in members("scbench")}
     for task, name in {**names, "squad": "squad", "gsm8k": "gsm"}.items():
-        for family in FAMILIES:
-            template = "chatml" if family == "bytes" else "gemma"
+        pairs = [(family, template) for family in FAMILIES for template in TEMPLATES.get(family, ("gemma",))]
+        for family, template in pairs:
             inner, tok = Model(), tokenizer(family, template)
             inner.name = MODELS[template]
             wrapper.load_model = lambda _, inner=inner, tok=tok: (inner, tok)

@@ -1,4 +1,4 @@
-"""RULER: the generators of the era 2026 and `HuggingFaceModel`, with a model that only records.
+"""RULER: the generators of both eras and `HuggingFaceModel`, with a model that only records.
 
 A generator is imported once per task; its `main` runs again for each tokenizer and chat template, after its seeds.
 nltk's sentence splitter is Punkt without English parameters, which need a download; kvbench's `splitter=bare` is the
@@ -52,7 +52,18 @@ class Counter:
         return self.tokenizer.tokenize(text)
 
 
-def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
+def era_2024(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
+    """As `transcripts`; the names of tasks end with the era."""
+
+    def write(path: Path, rows: list[dict[str, Any]]) -> None:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+    name = "nemo.collections.asr.parts.utils.manifest_utils"
+    sys.modules[name] = types.SimpleNamespace(write_manifest=write, read_manifest=None)  # type: ignore[assignment]
+    yield from transcripts(checkout, root, "/2024")
+
+
+def transcripts(checkout: Path, root: Path, suffix: str = "") -> Iterator[tuple[str, Transcript]]:
     """The first prompts of every task."""
     import nltk
     import transformers
@@ -105,10 +116,10 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
                             loader = types.SimpleNamespace(from_pretrained=lambda *_, value=value, **__: value)
                             setattr(transformers, loaded, loader)
                         model = wrappers.HuggingFaceModel("", stop=[], max_new_tokens=config["tokens_to_generate"])
-                        model.process_batch([row["input"] + row["answer_prefix"]])
+                        model.process_batch([row["input"] + row.get("answer_prefix", "")])
                         (asked,) = recorder.asked
                         stop = asked.get("eos_token_id")
                         yield (
-                            case(f"ruler/{member}", family, template, number),
+                            case(f"ruler/{member}{suffix}", family, template, number),
                             transcript(asked["ids"], None, stop, asked["max_new_tokens"]),
                         )

@@ -1,6 +1,7 @@
 """SCBench as officially: `get_pred` of run_scbench.py and `GreedySearch`, whose model ends each answer at once.
 
-`none` is the mode of one context and separate requests, `gold` that of turns with right answers.
+`none` is the mode of one context and separate requests, `gold` that of turns with right answers, `own` that of turns
+with answers of the model's own, by `GreedySearch_vLLM`: they are empty here, and an end of sequence follows each.
 """
 
 import sys
@@ -46,10 +47,22 @@ class Model:
         return types.SimpleNamespace(logits=self.logits, past_key_values=self.cache)
 
 
+class Server:
+    """vLLM as `GreedySearch_vLLM` uses it: it answers nothing and records what it reads, and how long an answer may be."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[list[int], int]] = []
+
+    def generate(self, prompt_token_ids: list[int], sampling_params: Any) -> Any:
+        self.parts.append((prompt_token_ids, sampling_params.max_tokens))
+        return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text="")])]
+
+
 def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
     """Every turn of both rows; what is read first is cut to `SCBENCH_LIMITS`."""
     empty("tempdir", "args", "datasets", "evaluate", "minference", "vllm", "compute_scores", "tree_sitter_languages")
     empty("repo_qa_utils")
+    sys.modules["vllm"].SamplingParams = types.SimpleNamespace  # type: ignore[attr-defined]
     transformers.SinkCache = None  # type: ignore[attr-defined]
     transformers.cache_utils.SinkCache = None  # type: ignore[attr-defined]
     sys.path.insert(0, str(checkout / "scbench"))
@@ -91,3 +104,11 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
                                 read = [*read, *ids]
                             label = case(f"scbench_official/{member}/{mode}", family, template, 3 * number + turn)
                             yield label, transcript(read, len(context), None, tokens)
+                for number, row in enumerate(rows(member)):
+                    server = Server()
+                    options = {"use_chat_template": template != "raw", "disable_golden_context": True}
+                    model, limit = utils.GreedySearch_vLLM(server, tok), SCBENCH_LIMITS[number]
+                    script.get_pred(model, row, name, most, limit, "vllm", tok, **options)
+                    for turn, (ids, tokens) in enumerate(server.parts):
+                        label = case(f"scbench_official/{member}/own", family, template, 3 * number + turn)
+                        yield label, transcript(ids, len(server.parts[0][0]), None, tokens)

@@ -25,6 +25,8 @@ SPECIAL = ("<bos>", "</s>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<e
 TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
 TRIMMED = "<|im_start|>{{ m['role'] }}\n\n{{ m['content'] | trim }}<|im_end|>"
 EACH, LAST = "{% for m in messages %}", "{% endfor %}{% if add_generation_prompt %}"
+HEADER = "<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
+HEADED = LAST + "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 TEMPLATES = {
     "raw": None,
     "inst": EACH + "[INST]{{ m['content'] }}[/INST]{% endfor %}",
@@ -35,12 +37,28 @@ TEMPLATES = {
     "{% if n and loop.first %}{{ messages[0]['content'] }}\n\n{% endif %}{{ m['content'] | trim }}<end_of_turn>\n"
     + LAST
     + "<start_of_turn>model\n{% endif %}",
+    "qwen3": EACH
+    + TURN
+    + LAST
+    + "<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+    "llama3": "{{ bos_token }}" + EACH + HEADER + "{{ m['content'] | trim }}<|eot_id|>" + HEADED,
+    "llama3_kvzip": "{{ bos_token }}"
+    + EACH
+    + HEADER
+    + "{{ m['content'] | trim }}{{ '' if m['role'] == 'system' else '\n\n' }}<|eot_id|>"
+    + HEADED,
     "trimmed": "{{ bos_token }}" + EACH + TRIMMED + LAST + "<|im_start|>assistant\n\n{% endif %}",
 }
 """raw: none. gemma: Gemma 3's. inst: Llama 2's turn as LongBench's pred.py writes it. meta: the same as
 RULER's template.py does. chatml: Qwen 2.5's, text as it is. trimmed: the
-first token is in it and white space around a text is not, as in Llama 3.1.
+first token is in it and white space around a text is not, as in Llama 3.1. qwen3: Qwen 3's, whose thinking can be
+left empty. llama3: Llama 3's. llama3_kvzip: the same as KVzip writes it out.
 """
+ADDED = {
+    "qwen3": ["<think>", "</think>"],
+    "llama3": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+}
+"""Tokens that a template needs besides `SPECIAL`, without its owner's name. The first one of Llama 3 begins a text."""
 
 
 @cache
@@ -59,10 +77,14 @@ def tokenizer(family: str, template: str = "raw") -> Any:
     if not family.startswith("bytes"):
         parts = decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
         built.decoder = decoders.Sequence(list(parts))
-    begins = {} if family == "bytes" else {"bos_token": "<bos>"}
+    added = ADDED.get(template.partition("_")[0], [])
+    built.add_special_tokens(added)
+    first = added[0] if template.startswith("llama3") else "<bos>"
+    begins = {} if family == "bytes" else {"bos_token": first}
     if begins:
-        start = ("<bos>", built.token_to_id("<bos>"))
-        built.post_processor = TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[start])
+        start = (first, built.token_to_id(first))
+        both = f"{first} $A {first} $B"
+        built.post_processor = TemplateProcessing(single=f"{first} $A", pair=both, special_tokens=[start])
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=built,
         eos_token="</s>",

@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.models.prompts.chat import give_arguments
 from kvbench.models.prompts.prompt import TokensOf, begin, build, ends, template_tokens
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
@@ -70,11 +71,17 @@ def ours(root: Path, case: str) -> Transcript:
     name, is_rkv, _ = name.partition("/rkv")
     tok = tokenizer(family, template)
     options = settings(name, int(number)) | ({"prompt": "rkv", "chat": False} if is_rkv else {})
+    name = name.removesuffix("/2024")
     number = "0" if name.startswith("needle/") else number
     if name.startswith("scbench_official/"):
         name, _, options["turns"] = name.rpartition("/")
     task: Any = task_of(name, str(root), **options)
-    system = SYSTEM if name.startswith(("scbench/", "squad", "gsm8k")) else SYSTEMS.get(name)
+    of_kvzip = name.startswith(("scbench/", "squad", "gsm8k"))
+    system = SYSTEM if of_kvzip else SYSTEMS.get(name)
+    if template.startswith("llama3"):
+        system = SYSTEM.removesuffix(".")
+    if template == "qwen3":
+        give_arguments(tok, {"enable_thinking": False})
     tokens = TokensOf(tok, template_tokens(tok, "auto", system, task.chat))
     (sample,) = task.generate(tokens, [int(number)])
     assert isinstance(sample, Sample), sample
@@ -84,7 +91,7 @@ def ours(root: Path, case: str) -> Transcript:
     if isinstance(task, Likelihood):
         prompt = begin(tok, sample.context, 10**6)
     else:
-        agnostic = system == SYSTEM or name.startswith("ruler_published/") or (options.get("turns") == "none")
+        agnostic = of_kvzip or name.startswith("ruler_published/") or (options.get("turns") == "none")
         evict_after = "context" if agnostic else "prompt"
         prompt = build(tok, sample, task, 10**6, "auto", system, evict_after)
     stop = ends(tok, task, model_stop)
@@ -96,7 +103,7 @@ def ours(root: Path, case: str) -> Transcript:
 
 def settings(name: str, number: int) -> dict[str, Any]:
     """Settings of a task that its official run has by other means."""
-    if name.startswith(("longbench", "infinitebench")):
+    if name.startswith(("longbench", "infinitebench/")):
         return {"max_prompt_tokens": LIMITS[number]}
     if name.startswith("scbench_official/"):
         return {"max_prompt_tokens": SCBENCH_LIMITS[number // 3]}
@@ -105,8 +112,9 @@ def settings(name: str, number: int) -> dict[str, Any]:
     if name == "nolima":
         return {"context_length": NOLIMA_TOKENS}
     if name.startswith("ruler/"):
-        essay = {"splitter": "bare"} if name in ESSAYS else {}
-        return {"context_length": RULER_TOKENS, "samples": SAMPLES, **essay}
+        era = {"era": "2024"} if name.endswith("/2024") else {}
+        essay = {"splitter": "bare"} if name.removesuffix("/2024") in ESSAYS else {}
+        return {"context_length": RULER_TOKENS, "samples": SAMPLES, **essay, **era}
     return {}
 
 
