@@ -33,6 +33,12 @@ ROW_NAMES = {"json_kv": "question", "ruler": "query"}
 """What tells rows apart that the official code shuffles: in all others the order is that of the file, or drawn."""
 
 
+def place_of(table: Sequence[Any], field: str) -> Callable[[Any], int]:
+    """The place of a row in a table, told by a field."""
+    values = [row[field] for row in table]
+    return lambda row: values.index(row[field])
+
+
 class Model(Recorder):
     """The model behind `HFModel`."""
 
@@ -64,16 +70,16 @@ class Program:
     def remember(self, *arguments: Any) -> Any:
         """The rows that are recorded, in the order of the file where the official code shuffles them."""
         loaded = self.load_data(*arguments)
-        self.rows = sorted(loaded["data"], key=self.place)[:SAMPLES]
+        self.rows = sorted(loaded["data"], key=self.order or (lambda _: 0))[:SAMPLES]
         return loaded | {"data": self.rows}
 
     def run(
-        self, config: Path, place: int, family: str, template: str, order: Callable[[Any], int] = lambda _: 0
+        self, config: Path, place: int, family: str, template: str, order: Callable[[Any], int] | None = None
     ) -> Iterator[Transcript]:
         """What is asked for each row of the data set at a place of a config. order: of the rows in its file."""
         import transformers
 
-        self.place = order
+        self.order = order
 
         tok, entries = tokenizer(family, template), yaml.safe_load(config.read_text("utf-8"))
         model = Model(model_ends(tok))
@@ -136,10 +142,9 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
                 name = entries["datasets"].split(",")[place]
                 member = NAMES.get(name) or re.sub(r"^(icl|kilt)_|_\d+shot_balance$", "", name)
                 for family in FAMILIES:
-                    order: Callable[[Any], int] = lambda _: 0
+                    order = None
                     if key := ROW_NAMES.get(name.partition("_niah")[0]):
-                        names = [row[key] for row in rows(Path(folder) / entries["test_files"].split(",")[place])]
-                        order = lambda row, names=names, key=key: names.index(row[key])
+                        order = place_of(rows(Path(folder) / entries["test_files"].split(",")[place]), key)
                     for number, record in enumerate(program.run(config, place, family, "raw", order)):
                         yield case(f"helmet/{member}", family, "raw", number), record
 
@@ -157,8 +162,7 @@ def longproc(checkout: Path, root: Path, code: Path) -> Iterator[tuple[str, Tran
                 if name not in members("longproc"):
                     continue
                 loaded, _ = longproc_data.load_longproc_data(name, inner / "data")
-                texts = [row["input_prompt"] for row in loaded]
-                order = lambda row, texts=texts: texts.index(row["input_prompt"])
+                order = place_of(loaded, "input_prompt")
                 for family in FAMILIES:
                     for template in ("chatml", "trimmed"):
                         recorded = program.run(config, place, family, template, order)

@@ -33,6 +33,16 @@ class Chunked(Recorder):
         return types.SimpleNamespace(past_key_values=((cached, cached),))
 
 
+class Tokens:
+    """Counts tokens as kvbench does."""
+
+    def __init__(self, tok: Any) -> None:
+        self.tok = tok
+
+    def __call__(self, text: str) -> int:
+        return len(self.tok(text, add_special_tokens=False).input_ids)
+
+
 class Generated(SyntheticInfiniteBench):
     """The generated rows instead of their prompts."""
 
@@ -53,7 +63,6 @@ def transcripts(checkout: Path, root: Path, limits: tuple[int, ...] = LIMITS) ->
                 yield name, _asked(utils, script, member, dict(examples[number]), family, limit, root)
     for member in members("infinitebench_synthetic"):
         for family in FAMILIES:
-            tok = tokenizer(family)
             task = Generated(
                 name=member,
                 member=member,
@@ -62,8 +71,7 @@ def transcripts(checkout: Path, root: Path, limits: tuple[int, ...] = LIMITS) ->
                 seed=42,
                 root=str(root),
             )
-            count: Any = lambda text, tok=tok: len(tok(text, add_special_tokens=False).input_ids)
-            for number, row in enumerate(task.generate(count, range(SAMPLES))):
+            for number, row in enumerate(task.generate(Tokens(tokenizer(family)), range(SAMPLES))):
                 name = case(f"infinitebench_synthetic/{member}", family, "raw", number)
                 yield name, _asked(utils, script, member, row, family, limits[0], root)
 

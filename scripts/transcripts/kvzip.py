@@ -1,4 +1,4 @@
-"""KVzip: its own loaders, `DataWrapper` and `ModelKVzip`, whose templates are written out; model and cache only record."""
+"""KVzip: its own loaders, `DataWrapper` and `ModelKVzip`, which writes templates out; model and cache only record."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-"""The needle heat-map: the tester of LLMTest_NeedleInAHaystack, and those of KVCache-Factory and LAVa, with a model that
-only records. Essays are read in the order of their names, there in that of the file system.
+"""The needle heat-map: the testers of LLMTest_NeedleInAHaystack, KVCache-Factory and LAVa, with a model that only
+records. Essays are read in the order of their names, there in that of the file system.
 
 The scripts name the tokens that are a full stop by their numbers in the vocabularies of Llama 3 and Mistral:
 `Renumbered` gives the tokenizers here these numbers.
@@ -10,8 +10,8 @@ import glob
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -81,8 +81,9 @@ def official(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
             """The provider with another tokenizer, without a server."""
 
             def __init__(self, tok: Any = tok, sent: list[Any] = sent) -> None:
-                encode = lambda text: tok.encode(text, add_special_tokens=False)
-                self.tokenizer = types.SimpleNamespace(encode=encode, decode=tok.decode)
+                self.tokenizer = types.SimpleNamespace(
+                    encode=partial(tok.encode, add_special_tokens=False), decode=tok.decode
+                )
                 self.model_name, self.sent = "", sent
 
             async def evaluate_model(self, prompt: Any) -> str:
@@ -98,7 +99,10 @@ def official(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
             asyncio.run(LLMNeedleHaystackTester(Provider(), evaluator, **options).evaluate_and_log(length, depth))
             texts = [message["content"] for message in sent[-1] if message["role"] == "user"]
             most = OpenAI.DEFAULT_MODEL_KWARGS["max_tokens"]
-            yield case("needle/official", family, "raw", number), transcript(tok("\n\n".join(texts)).input_ids, None, None, most)
+            yield (
+                case("needle/official", family, "raw", number),
+                transcript(tok("\n\n".join(texts)).input_ids, None, None, most),
+            )
 
 
 def pyramidkv(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
@@ -130,19 +134,18 @@ def _book(task: str, script: Any, root: Path, **options: Any) -> Iterator[tuple[
             model = Model(model_ends(tok))
             for name, value in (("AutoTokenizer", other), ("AutoModelForCausalLM", model)):
                 setattr(script, name, types.SimpleNamespace(from_pretrained=lambda *_, value=value, **__: value))
-            with TemporaryDirectory():
-                tester = script.LLMNeedleHaystackTester(
-                    haystack_dir=str(root / "paul_graham_essays"),
-                    model_provider=provider,
-                    model_version="v",
-                    context_lengths=[length],
-                    document_depth_percents=[depth],
-                    save_results=False,
-                    save_contexts=False,
-                    print_ongoing_status=False,
-                    **options,
-                )
-                tester.evaluate_and_log(length, depth)
+            tester = script.LLMNeedleHaystackTester(
+                haystack_dir=str(root / "paul_graham_essays"),
+                model_provider=provider,
+                model_version="v",
+                context_lengths=[length],
+                document_depth_percents=[depth],
+                save_results=False,
+                save_contexts=False,
+                print_ongoing_status=False,
+                **options,
+            )
+            tester.evaluate_and_log(length, depth)
             (asked,) = model.asked
             yield (
                 case(task, family, "raw", number),

@@ -28,7 +28,7 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
     empty("vertexai.preview.generative_models", "google", "google.genai", "google.genai.types", "google.genai.errors")
     sys.modules["tenacity"] = types.SimpleNamespace(  # type: ignore[assignment]
         retry=lambda **_: lambda function: function,
-        **{f"{name}": lambda *_, **__: None for name in ("wait_random", "wait_random_exponential", "stop_after_delay")},
+        **{name: lambda *_, **__: None for name in ("wait_random", "wait_random_exponential", "stop_after_delay")},
         **{f"retry_if_exception_{name}": lambda *_, **__: None for name in ("type", "message")},
     )
     sent: list[dict[str, Any]] = []

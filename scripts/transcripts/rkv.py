@@ -22,7 +22,9 @@ FILES = {"math500": ("math", "problem"), "aime24": ("aime24", "question"), "aime
 class Model(Recorder):
     """The model behind the script."""
 
-    config: Any = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = {}
 
     def eval(self) -> None: ...
 
@@ -35,7 +37,6 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
     for name, (dataset, field) in FILES.items():
         for family in FAMILIES:
             model, tok = Model(), tokenizer(family)
-            model.config = {}
             for loaded, value in (("AutoTokenizer", tok), ("AutoModelForCausalLM", model)):
                 loader = types.SimpleNamespace(from_pretrained=lambda *_, value=value, **__: value)
                 setattr(transformers, loaded, loader)

@@ -48,7 +48,7 @@ class Model:
 
 
 class Server:
-    """vLLM as `GreedySearch_vLLM` uses it: it answers nothing and records what it reads, and how long an answer may be."""
+    """vLLM as `GreedySearch_vLLM` uses it: it answers nothing, and records what it reads and the limits of answers."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[list[int], int]] = []

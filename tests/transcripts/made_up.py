@@ -77,6 +77,13 @@ def contexts() -> tuple[str, str]:
     return SHORT, f"\n{long(14)} "
 
 
+def conversation(text: str) -> list[dict[str, str]]:
+    """Messages, some of which have a text as it is."""
+    ask = "Prepend x1 to the second (1 indexed) poem. "
+    turns = ("user", "write a {poem} "), ("assistant", text), ("user", "write a poem"), ("assistant", f"\n{text}")
+    return [{"role": role, "content": content} for role, content in (*turns, ("user", ask))]
+
+
 def write(root: Path) -> None:
     """Write all files under `root`, laid out as `data.root` expects."""
     for family, suffix in (("longbench", ""), ("longbench_e", "_e")):
@@ -100,6 +107,11 @@ def write(root: Path) -> None:
     _lines(root / "gsm8k" / "test.jsonl", _gsm8k())
     for rows in (helmet_rows, longproc_rows, nolima):
         rows.write(root)
+    for needles in (2, 4, 8):
+        messages = [json.dumps(conversation(text)) for text in contexts()]
+        answer = {"answer": "x1Tulip", "random_string_to_prepend": "x1", "n_chars": 90}
+        for part, prompt in enumerate(messages):
+            _lines(root / "mrcr" / f"{needles}needle_{part}.jsonl", [answer | {"prompt": prompt}])
     for path in MATH.values():
         _lines(root / path, [{"problem": text, "answer": "7"} for text in contexts()])
     _ruler(root)

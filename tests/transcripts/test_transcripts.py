@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+import yaml
 
+from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.chat import give_arguments
 from kvbench.models.prompts.prompt import TokensOf, begin, build, ends, template_tokens
@@ -19,7 +21,17 @@ from kvbench.tasks.task import Sample
 from tests.tasks.scbench import official_rows
 from tests.tasks.scbench.rows import write as write_rows
 from tests.transcripts.families import FAMILIES, FOLDER, model_ends, tokenizer
-from tests.transcripts.made_up import NEEDLES, SAMPLES, SYSTEM, members, ruler_rows, write
+from tests.transcripts.made_up import (
+    CONF,
+    NEEDLES,
+    SAMPLES,
+    SYSTEM,
+    contexts,
+    conversation,
+    members,
+    ruler_rows,
+    write,
+)
 from tests.transcripts.transcript import (
     LIMITS,
     NOLIMA_TOKENS,
@@ -70,12 +82,12 @@ def ours(root: Path, case: str) -> Transcript:
     name, second, _ = name.partition("/answer")
     name, is_rkv, _ = name.partition("/rkv")
     tok = tokenizer(family, template)
-    options = settings(name, int(number)) | ({"prompt": "rkv", "chat": False} if is_rkv else {})
+    fields = settings(name, int(number)) | ({"prompt": "rkv", "chat": False} if is_rkv else {})
     name = name.removesuffix("/2024")
     number = "0" if name.startswith("needle/") else number
     if name.startswith("scbench_official/"):
-        name, _, options["turns"] = name.rpartition("/")
-    task: Any = task_of(name, str(root), **options)
+        name, _, fields["turns"] = name.rpartition("/")
+    task: Any = task_of(name, str(root), **fields)
     of_kvzip = name.startswith(("scbench/", "squad", "gsm8k"))
     system = SYSTEM if of_kvzip else SYSTEMS.get(name)
     if template.startswith("llama3"):
@@ -91,7 +103,7 @@ def ours(root: Path, case: str) -> Transcript:
     if isinstance(task, Likelihood):
         prompt = begin(tok, sample.context, 10**6)
     else:
-        agnostic = of_kvzip or name.startswith("ruler_published/") or (options.get("turns") == "none")
+        agnostic = of_kvzip or name.startswith("ruler_published/") or (fields.get("turns") == "none")
         evict_after = "context" if agnostic else "prompt"
         prompt = build(tok, sample, task, 10**6, "auto", system, evict_after)
     stop = ends(tok, task, model_stop)
@@ -118,66 +130,139 @@ def settings(name: str, number: int) -> dict[str, Any]:
     return {}
 
 
-def differences(benchmark: str, root: Path) -> Iterator[tuple[str, str]]:
-    """Cases that differ, and in which part."""
+@dataclass(frozen=True)
+class Difference:
+    """Cases that differ from the official code in some `parts`, as docs/benchmarks.md (Transcripts) states with both
+    sides. cases: a regular expression of their names.
+    """
+
+    cases: str
+    parts: tuple[str, ...]
+
+    def states(self, case: str) -> bool:
+        return re.fullmatch(self.cases, case) is not None
+
+
+IDS = "ids", "context"
+PARTS = (*IDS, "stop", "max_new_tokens", "min_new_tokens")
+DIFFERENCES = (
+    Difference(r"infinitebench(_synthetic)?/.*", ("stop",)),
+    Difference(r"infinitebench/math_calc .*", ("max_new_tokens",)),
+    Difference(r"ruler/vt \S+ meta .*", IDS),
+    Difference(r"ruler/vt/2024 \S+ meta .*", IDS),
+    Difference(r"ruler/niah_single_1 bytes\S* meta .*", IDS),
+    Difference(r"scbench_official/\S+ (?!bytes )\S+ trimmed .*", IDS),
+    Difference(r"scbench_official/\S+/own \S+ trimmed [1245]", ("ids",)),
+    Difference(r"(longbench_v2\S*|longproc/\S+|nolima) (?!bytes )\S+ chatml .*", IDS),
+    Difference(r"(scbench/\S+|squad|gsm8k) \S+ llama3 .*", ("ids",)),
+    Difference(r"\S+/rkv .*", ("max_new_tokens",)),
+)
+NONE = {
+    "booksum": "no code was released",
+    "efficiency": "nothing is asked",
+    "jsonl": "your own prompts",
+    "mrcr": "the data card has no code that makes ids; its messages are compared below",
+}
+"""Why tasks of a file in conf/task have no transcript."""
+SUFFIXES = re.compile(r"/(answer|rkv|2024|none|gold|own)$")
+"""What the name of a case has after its task."""
+
+
+def differing(benchmark: str, root: Path) -> dict[str, set[str]]:
+    """Cases that differ, and in which parts."""
+    found: dict[str, set[str]] = {}
     for case, official in golden(benchmark).items():
         own = ours(root, case)
-        if own.sha256 != official.sha256:
-            yield case, "ids"
-        for part in ("context", "stop", "max_new_tokens", "min_new_tokens"):
-            if getattr(own, part) != getattr(official, part):
-                yield case, part
+        other = {part for part in PARTS[1:] if getattr(own, part) != getattr(official, part)}
+        other |= {"ids"} if own.sha256 != official.sha256 else set()
+        found |= {case: other} if other else {}
+    return found
 
 
-def explained(case: str, part: str) -> bool:
-    """Whether docs/benchmarks.md (Transcripts) states the difference, with both sides."""
-    name, family, template, _ = case.split()
-    if name.startswith("infinitebench/"):
-        return part == "stop" or (name.endswith("/math_calc") and part == "max_new_tokens")
-    if name.startswith("ruler/"):
-        measured = name == "ruler/vt" or (name == "ruler/niah_single_1" and family.startswith("bytes"))
-        return template == "meta" and measured and part in ("ids", "context")
-    if name.startswith("scbench_official/"):
-        return template == "trimmed" and family != "bytes" and part in ("ids", "context")
-    begins = family != "bytes" and template == "chatml"
-    return name.startswith("longbench_v2") and begins and part in ("ids", "context")
+def files_of_tasks() -> dict[str, str]:
+    """The file in conf/task of each task."""
+    files = {}
+    for path in CONF.glob("*.yaml"):
+        content = yaml.safe_load(path.read_text("utf-8"))
+        files |= dict.fromkeys(content.get("members") or [path.stem], path.stem)
+    return files
 
 
-@pytest.mark.slow  # builds 2500 prompts with four tokenizers
+@pytest.mark.slow  # builds 4000 prompts with four tokenizers
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_what_a_model_is_given_is_what_the_official_code_gives_it(benchmark: str, root: Path) -> None:
-    """Each explained difference is still there, so that the page does not outlive it."""
-    different = set(differences(benchmark, root))
-    assert [(case, part) for case, part in sorted(different) if not explained(case, part)] == []
-    stated = {case for case in golden(benchmark) if explained(case, "ids") or explained(case, "stop")}
-    assert {case for case, _ in different} == stated
+    """Each stated difference is still there, so that the page does not outlive it."""
+    found = differing(benchmark, root)
+    for case, parts in found.items():
+        stated = {part for difference in DIFFERENCES if difference.states(case) for part in difference.parts}
+        assert parts <= stated, (case, parts)
+    for difference in DIFFERENCES:
+        gone = [
+            case
+            for case in golden(benchmark)
+            if difference.states(case) and not found.get(case, set()) & {*difference.parts}
+        ]
+        assert gone == [], difference
 
 
-def test_every_task_of_these_benchmarks_has_a_transcript_of_each_family() -> None:
-    names = {
-        (case.split()[0].removesuffix("/answer"), case.split()[1])
-        for benchmark in BENCHMARKS
-        for case in golden(benchmark)
-    }
-    families = ("longbench", "longbench_e", "infinitebench", "ruler", "ruler_published", "scbench")
-    tasks = {f"{family}/{member}" for family in families for member in members(family)}
-    tasks |= {f"scbench_official/{name}/{mode}" for name in official_rows.MEMBERS for mode in ("none", "gold")}
-    expected = {*tasks, "longbench_v2", "longbench_v2_cot", "squad", "gsm8k", "pg19"}
-    assert {(task, family) for task in expected for family in FAMILIES} <= names
+def test_every_stated_difference_is_of_some_case() -> None:
+    cases = [case for benchmark in BENCHMARKS for case in golden(benchmark)]
+    assert [difference for difference in DIFFERENCES if not any(map(difference.states, cases))] == []
 
 
-@pytest.mark.parametrize("case", ["longbench/samsum first inst 1", "squad always gemma 1"])
+def test_every_task_has_a_transcript_of_each_family_or_a_reason_for_none() -> None:
+    cases = [case.split()[:2] for benchmark in BENCHMARKS for case in golden(benchmark)]
+    pairs = {(SUFFIXES.sub("", name), family) for name, family in cases}
+    files = files_of_tasks()
+    assert sorted(files) == sorted(options("task"))
+    assert pairs == {(task, family) for task, file in files.items() if file not in NONE for family in FAMILIES}
+
+
+def test_every_mode_of_a_protocol_has_a_transcript() -> None:
+    names = {case.split()[0] for benchmark in BENCHMARKS for case in golden(benchmark)}
+    modes = {f"scbench_official/{name}/{mode}" for name in official_rows.MEMBERS for mode in ("none", "gold", "own")}
+    eras = {f"ruler/{name}{era}" for name in members("ruler") for era in ("", "/2024")}
+    assert {*modes, *eras, "longbench_v2_cot/answer"} <= names
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("longbench/samsum first inst 1", "squad always gemma 1", "gsm8k bytes qwen3 1", "needle/lava always raw 1"),
+        *("nolima first trimmed 1", "ruler/vt/2024 bytes raw 1", "longproc/tom_tracking_2k bytes_bos trimmed 1"),
+    ],
+)
 def test_a_transcript_sees_one_other_token(case: str, root: Path) -> None:
-    """A case in the fast tests, and a prompt that is not the official one."""
+    """Cases in the fast tests, and a prompt that is not the official one."""
     official = {name: value for benchmark in BENCHMARKS for name, value in golden(benchmark).items()}[case]
     assert ours(root, case) == official
-    assert ours(root, case[:-1] + "0") != official
+    assert ours(root, case[:-1] + "0") != official or "tom_tracking" in case  # its rows are alike
 
 
-def test_the_page_has_the_number_of_transcripts() -> None:
+@pytest.mark.parametrize(("family", "template"), [("bytes", "chatml"), *((name, "trimmed") for name in FAMILIES[1:])])
+@pytest.mark.parametrize("name", ["mrcr_2", "mrcr_4", "mrcr_8", "aime24", "math500"])
+def test_cards_without_code_are_followed_by_their_messages(name: str, family: str, template: str, root: Path) -> None:
+    """MRCR's card sends the messages of a row, those of reasoning models ask for a boxed answer."""
+    tok, task = tokenizer(family, template), task_of(name, str(root))
+    for number in range(SAMPLES):
+        messages = conversation(contexts()[number])
+        if not name.startswith("mrcr"):
+            asked = "Please reason step by step, and put your final answer within \\boxed{}."
+            messages = [{"role": "user", "content": f"{contexts()[number]}\n{asked}"}]
+        text = tok.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        (sample,) = task.generate(TokensOf(tok, 1), [number])
+        assert isinstance(sample, Sample)
+        prompt = build(tok, sample, task, 10**6)
+        assert [*prompt.context, *prompt.question] == list(tok(text, add_special_tokens=False).input_ids)
+
+
+def test_the_page_counts_the_transcripts_of_each_task() -> None:
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text("utf-8")
-    counts = {tuple(map(int, row)) for row in re.findall(r"^\|.*\| (\d+) \| (\d+) \|.*\|$", page, re.MULTILINE)}
-    for benchmark in BENCHMARKS:
-        cases = golden(benchmark)
-        differing = [case for case in cases if explained(case, "ids") or explained(case, "stop")]
-        assert (len(cases), len(cases) - len(differing)) in counts, benchmark
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d*) \| (\d*) \|.*\|$", page.partition("## RULER")[0], re.MULTILINE)
+    files, counts = files_of_tasks(), {file: [0, 0] for file in files_of_tasks().values()}
+    for case in (case for benchmark in BENCHMARKS for case in golden(benchmark)):
+        file = files[SUFFIXES.sub("", case.split()[0])]
+        counts[file][0] += 1
+        counts[file][1] += not any(difference.states(case) for difference in DIFFERENCES)
+    expected = {(file, *(("", "") if file in NONE else map(str, count))) for file, count in counts.items()}
+    assert sorted(rows) == sorted(expected)
