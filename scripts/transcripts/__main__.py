@@ -2,10 +2,10 @@
 
     PYTHONPATH=. PYTHON -m scripts.transcripts FOLDER [BENCHMARK ...]
 
-FOLDER has a checkout of each repository of `OFFICIAL` under its name, at its commit, which is checked; where another
-commit has that name, it is NAME-COMMIT, with seven digits. PYTHON has
-requirements.txt beside this file, not kvbench's transformers: the transcripts must not depend on which one is
-installed. Each benchmark runs in a process of its own. --train makes the vocabularies anew first.
+FOLDER has a checkout of each repository of `OFFICIAL` under its name, at its commit, which is checked. A second commit of
+a repository is in NAME-COMMIT, with seven digits. PYTHON has requirements.txt beside this file, not kvbench's
+transformers: the transcripts must not depend on which one is installed. Each benchmark runs in a process of its own.
+--train makes the vocabularies anew first.
 
 The official modules run as they are, on rows and templates made up here (tests/transcripts/made_up.py) and with the
 tokenizers of tests/transcripts/families.py. Where they would load a model, they get one that records what it is asked.

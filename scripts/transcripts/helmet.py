@@ -80,7 +80,6 @@ class Program:
         import transformers
 
         self.order = order
-
         tok, entries = tokenizer(family, template), yaml.safe_load(config.read_text("utf-8"))
         model = Model(model_ends(tok))
         values = {"AutoTokenizer": tok, "AutoModelForCausalLM": model, "AutoConfig": types.SimpleNamespace()}

@@ -58,7 +58,8 @@ ADDED = {
     "qwen3": ["<think>", "</think>"],
     "llama3": ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
 }
-"""Tokens that a template needs besides `SPECIAL`, without its owner's name. The first one of Llama 3 begins a text."""
+"""Tokens that templates need besides `SPECIAL`, by the first part of a template's name. The first one of Llama 3 is its
+first token."""
 
 
 @cache
