@@ -2,8 +2,8 @@
 
     PYTHONPATH=. PYTHON -m scripts.transcripts FOLDER [BENCHMARK ...]
 
-FOLDER has a checkout of each repository of `OFFICIAL` under its name, at its commit, which is checked. A second commit of
-a repository is in NAME-COMMIT, with seven digits. PYTHON has requirements.txt beside this file, not kvbench's
+FOLDER has a checkout of each repository of `OFFICIAL` under its name, at its commit, which is checked. A second commit
+of a repository is in NAME-COMMIT, with seven digits. PYTHON has requirements.txt beside this file, not kvbench's
 transformers: the transcripts must not depend on which one is installed. Each benchmark runs in a process of its own.
 --train makes the vocabularies anew first.
 
