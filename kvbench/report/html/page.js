@@ -312,7 +312,7 @@ function show({ total, wrong, entries, prompts, ...place }) {
   by("how").textContent = total ? `${only ? `${wrong} wrong of ` : ""}${total} ${chosen.length ? "samples" : "answers"}${worst}.${more}` : "No sample is left by these filters.";
   by("samples").replaceChildren(...entries.filter((entry) => entry.cells.every((id) => byId.has(id))).map((entry) => entryBox(entry, prompts)));
   for (const fold of by("samples").querySelector(".sample")?.querySelectorAll("details.text") ?? []) fold.open = true;
-  if (page.live) turnPages(place);
+  if (page.live) { turnPages(place); by("fresh").hidden = true; }
 }
 function drill() {
   if (!page.live) by("drill").hidden = !chosen.length;
@@ -412,7 +412,8 @@ async function follow() {
     Object.assign(page, await answer.json());
     ({ cells, looks } = page); byId = new Map(cells.map((c) => [c.cell, c])); drawn.clear();
     chosen = chosen.filter((id) => byId.has(id));
-    tellNotes(page); menus(); update(); drill();
+    tellNotes(page); if (!document.querySelector("details.facet[open]")) menus(); update();
+    if (by("samples").children.length) by("fresh").hidden = false; else drill();  // what somebody reads stays
   } catch (error) {
     say("the server does not answer; this is what it last had");
   }
@@ -425,7 +426,7 @@ document.querySelector(".scroll").addEventListener("scroll", hint);
 window.addEventListener(page.live ? "popstate" : "hashchange", read);
 onTheme(() => { update(); drill(); });
 if (page.live) {
-  by("text").oninput = filtered;
+  by("text").oninput = filtered; by("fresh").onclick = drill;
   tellNotes(page); setInterval(follow, EVERY);
 }
 read();
