@@ -284,8 +284,8 @@ class KVCache:
     def with_evictable(self, layers: Sequence[LayerCache]) -> "KVCache":
         """The same cache with these evictable layers, and its own local ones."""
         assert len(layers) == len(self.evictable)
-        given = iter(layers)
-        return replace(self, layers=tuple(next(given) if layer.evictable else layer for layer in self.layers))
+        replacements = iter(layers)
+        return replace(self, layers=tuple(next(replacements) if layer.evictable else layer for layer in self.layers))
 
     @property
     def local_layers(self) -> int:

@@ -126,10 +126,10 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
     by_policy: list[list[Ranking]] = [[] for _ in policies]
     finite: list[Tensor] = []
     for layer in cache.evictable:
-        seen = layer.without_newest(policies[0].skipped)
-        raw = raw_scores(seen, policies[0], score)
+        older = layer.without_newest(policies[0].skipped)
+        raw = raw_scores(older, policies[0], score)
         for policy, rankings in zip(policies, by_policy, strict=True):
-            rankings.append(rank_layer(seen, policy, score, raw))
+            rankings.append(rank_layer(older, policy, score, raw))
         ranked = (rankings[-1].scores.isfinite().all() for rankings in by_policy)
         finite.append(torch.stack((*layer.finite, *ranked)))
     device = finite[0].device if finite else None  # layers may lie on several GPUs
@@ -297,11 +297,11 @@ def check_host(policy: Policy, score: Score) -> None:
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
         raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
-        what = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
-        raise UserError(f"policy.window=1: {what} takes a variance over the observed rows; use 2 or more, e.g. 32")
+        subject = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
+        raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")
 
 
-def too_small(policy: Policy, what: str) -> str:
+def too_small(policy: Policy, subject: str) -> str:
     """The message for a budget below the protected tokens that it has to hold."""
     names = ("sink", "recent") if policy.budget_span == "prompt" else ("recent",)
     names += ("window_skips",) if policy.window_skips else ()
@@ -310,4 +310,4 @@ def too_small(policy: Policy, what: str) -> str:
     advice = f"raise the budget to at least {least} tokens or protect fewer"
     if "sink" in names and policy.sink:
         advice += ", or use policy.budget_span=context, which does not count the first ones"
-    return f"{what} cannot hold the {least} protected tokens of {policy.name} ({values}): {advice}"
+    return f"{subject} cannot hold the {least} protected tokens of {policy.name} ({values}): {advice}"

@@ -165,8 +165,8 @@ class IncrementalEviction:
         policy, rankings, sums = self.policy, dict[tuple[int, ...], Ranking](), dict[int, Tensor]()
         for heads, part in split_by_length(layer):
             score = self.score if len(heads) == layer.cache_heads else self.score.of_heads(heads)
-            seen = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
-            raw = self.raw(part, seen, part.cache_heads, score)
+            part_rows = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
+            raw = self.raw(part, part_rows, part.cache_heads, score)
             if self.accumulates:
                 by_head = raw.unflatten(0, (part.cache_heads, -1))
                 names = _sum_names(by_head.shape[1])
@@ -211,11 +211,11 @@ class IncrementalEviction:
         ]
         scores = torch.full(kept.shape, torch.nan, device=kept.device)
         scores[:, ranking.first : ranking.first + candidates] = ranking.scores
-        left = layer.select(kept, lengths)
+        kept_layer = layer.select(kept, lengths)
         if self.policy.slot_order == "score":
-            left = best_slots_first(left, kept, chosen)
+            kept_layer = best_slots_first(kept_layer, kept, chosen)
         by_head = [row[:length] for row, length in zip(scores, layer.lengths, strict=True)]
-        return Step(left, layer.positions.split(layer.lengths), tuple(by_head))
+        return Step(kept_layer, layer.positions.split(layer.lengths), tuple(by_head))
 
     def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int, score: Score | None = None) -> Scores:
         """Scores of a dense layer, reduced over the group unless the score does that last; in a step this comes before

@@ -314,8 +314,8 @@ class Policy:
 
     def recorded(self, tokens: int) -> set[int]:
         """How many of the newest queries of a prompt of `tokens` hold those that are observed."""
-        seen = tokens - self.skipped
-        return {self.rows(seen) + self.skipped, self.layer_rows(seen) + self.skipped}
+        observable = tokens - self.skipped
+        return {self.rows(observable) + self.skipped, self.layer_rows(observable) + self.skipped}
 
     def rows(self, tokens: int) -> int:
         """Observed queries of `tokens` tokens up to the end of the window."""

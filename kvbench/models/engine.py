@@ -257,11 +257,11 @@ class Engine:
                     answers[cell].add(int(token), gap, seconds / len(running), stop)
                     if not answers[cell].running:
                         batch.close(cell)
-            left = [cell for cell in batch.order if answers[cell].running]
-            if not left:
+            unfinished = [cell for cell in batch.order if answers[cell].running]
+            if not unfinished:
                 break
-            if choose is greedy and len(left) <= NARROWED * len(batch.order):
-                batch.narrow(left)
+            if choose is greedy and len(unfinished) <= NARROWED * len(batch.order):
+                batch.narrow(unfinished)
         return answers
 
     def _blocks(

@@ -103,8 +103,8 @@ class Press(Score):
     def _score(self, layer: LayerCache, call: AttentionCall | None) -> Scores:
         """What the press returns for copies of its inputs. Raises UserError for what is no score."""
         keys, values = (part[None] for part in layer.dense)
-        given = {"keys": keys, "values": values} | ({"hidden states": call.hidden} if call else {})
-        copies = {name: part.clone() for name, part in given.items()}
+        inputs = {"keys": keys, "values": values} | ({"hidden states": call.hidden} if call else {})
+        copies = {name: part.clone() for name, part in inputs.items()}
         arrays = (copies.get("hidden states"), copies["keys"], copies["values"], None)
         named = {name: value for name, value in call.named.items() if name != "hidden_states"} if call else {}
         where, tokens = f"{self.press} in layer {layer.index}", keys.shape[2]
@@ -122,7 +122,7 @@ class Press(Score):
             if isinstance(error, RuntimeError) and "memory" in str(error):
                 raise
             raise UserError(f"{where} fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
-        for name, part in given.items():
+        for name, part in inputs.items():
             if not torch.allclose(part, copies[name], rtol=0, atol=0, equal_nan=True):
                 raise UserError(f"{where} changes its {name}: a press returns scores and leaves its inputs as they are")
         shape = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__

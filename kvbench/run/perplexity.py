@@ -11,7 +11,7 @@ from torch import Tensor
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_given
+from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_continuation
 from kvbench.records import Curve, KeptDetail
 from kvbench.run.evict_cell import clock, eviction_of, measure
 from kvbench.run.memory import halving, most_together
@@ -64,10 +64,10 @@ class _Reading:
 
         When it runs out, each half begins again with the first text; nothing is recorded of a part that did not finish.
         """
-        engine, left = self.model.engine, list(cells)
-        while left:
+        engine, remaining = self.model.engine, list(cells)
+        while remaining:
             most = most_together(engine)
-            part, left = left[:most], left[most:]
+            part, remaining = remaining[:most], remaining[most:]
             halving(part, self._score_part, self._fail, engine.counters)
 
     def _score_part(self, cells: list[Cell]) -> None:
@@ -85,7 +85,7 @@ class _Reading:
         for sample in self.texts:
             try:
                 if sample.question:
-                    prompts[sample.id] = begin_given(tokenizer, sample, task.given_tokens, task.context_length)
+                    prompts[sample.id] = begin_continuation(tokenizer, sample, task.given_tokens, task.context_length)
                 else:
                     prompts[sample.id] = begin(tokenizer, sample.context, task.context_length + 1)
             except ValueError as error:
@@ -150,15 +150,15 @@ def _nll(
     ids, block = torch.tensor(prompt.context + prompt.question), cells[0].schedule.prefill_block or 1
     if not prompt.question:
         return list(caches), model.engine.nll(ids, caches, block)
-    given = len(prompt.context) - 1
-    model.engine.give(ids[:given], caches, block)
+    num_context = len(prompt.context) - 1
+    model.engine.give(ids[:num_context], caches, block)
     scoring = []
     for cell, before in zip(cells, caches, strict=True):
         decoding = replace(before.evictor, decoding=True)
         after = model.engine.evicting_cache(decoding, cell.schedule.decode_every, before.freeze())
         after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
         scoring.append(after)
-    return scoring, model.engine.nll(ids[given:], scoring)
+    return scoring, model.engine.nll(ids[num_context:], scoring)
 
 
 def _caches(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[EvictingCache]:

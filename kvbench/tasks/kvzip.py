@@ -75,8 +75,8 @@ class Squad(SharedContext):
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
         paragraphs = {number: self._paragraphs[number] for number in sorted(contexts)}
-        wanted = [row for numbers in paragraphs.values() for row in numbers]
-        lines = {line.number: line for line in jsonl.rows(self.root, self.files[0], wanted)}
+        line_numbers = [row for numbers in paragraphs.values() for row in numbers]
+        lines = {line.number: line for line in jsonl.rows(self.root, self.files[0], line_numbers)}
         for number, numbers in paragraphs.items():
             rows = [_question(lines[row]) for row in numbers]
             yield number, ContextWithQuestions(rows[0][0], [question for _, question in rows])

@@ -208,7 +208,7 @@ def _beliefs(text: str) -> list[str]:
 
 def equations(answer: str, numbers: Sequence[int], target: int) -> float:
     """1 if three right equations use each number once and lead to the target, else 0."""
-    solution, left = tagged(answer, "Solution"), list(numbers)
+    solution, remaining = tagged(answer, "Solution"), list(numbers)
     lines = [] if solution is None else solution.split("\n")
     if len(lines) != 3:
         return 0.0
@@ -219,22 +219,22 @@ def equations(answer: str, numbers: Sequence[int], target: int) -> float:
             first, second = (int(part) for part in side.split(sign))
             if OPERATORS[sign](first, second) != int(result):
                 return 0.0
-            left.remove(first)
-            left.remove(second)
-            left.append(int(result))
+            remaining.remove(first)
+            remaining.remove(second)
+            remaining.append(int(result))
     except (ValueError, StopIteration, ArithmeticError):
         return 0.0
-    return float(left[0] == target)
+    return float(remaining[0] == target)
 
 
 def trip(answer: str, cities: str, durations: str) -> float:
     """1 if the plan visits the cities in their order for as many days, else 0; both are as in "A**B" and "3**5"."""
     plan = _stays(tagged(answer, "Plan") or "")
-    wanted = [
+    expected = [
         (city, int(days))
         for city, days in zip(filter(None, cities.split("**")), filter(None, durations.split("**")), strict=True)
     ]
-    return float(plan[: len(wanted)] == wanted)
+    return float(plan[: len(expected)] == expected)
 
 
 def _stays(text: str) -> list[tuple[str, int]]:

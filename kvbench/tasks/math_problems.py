@@ -131,7 +131,9 @@ def equal(value: str, reference: str) -> bool:
     elif percent[1]:
         values = _readings(percent[1][1])
     pairs = product(references, values)
-    return any(verify(parse(f"\\boxed{{{expected}}}"), parse(f"\\boxed{{{given}}}")) for expected, given in pairs)
+    return any(
+        verify(parse(f"\\boxed{{{expected}}}"), parse(f"\\boxed{{{predicted}}}")) for expected, predicted in pairs
+    )
 
 
 def _readings(number: str) -> list[str]:

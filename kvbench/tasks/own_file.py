@@ -142,8 +142,8 @@ def conversation(messages: Any) -> tuple[tuple[tuple[str, str], ...], str]:
         raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")
     turns = tuple((jsonl.text(turn, "role"), _content(turn)) for turn in messages)
     roles = [role for role, _ in turns]
-    if wrong := [role for role in roles if role not in ROLES]:
-        raise UserError(f"a message has the role {wrong[0]!r}: allowed: {', '.join(ROLES)}")
+    if unknown := [role for role in roles if role not in ROLES]:
+        raise UserError(f"a message has the role {unknown[0]!r}: allowed: {', '.join(ROLES)}")
     if roles[-1] != "user" or "system" in roles[1:]:
         raise UserError(
             f"its messages are by {', '.join(roles)}: allowed: the last by user, and system only as the first"

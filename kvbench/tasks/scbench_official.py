@@ -115,8 +115,8 @@ class OfficialSCBench(SCBench):
 
     def _room(self) -> int:
         """Tokens that official runs keep of what is read before the first answer."""
-        there = (folder(self.root) / self.files[0]).is_file()
-        turns = min(next(iter(self.counts()), self.max_turns) if there else self.max_turns, self.max_turns)
+        exists = (folder(self.root) / self.files[0]).is_file()
+        turns = min(next(iter(self.counts()), self.max_turns) if exists else self.max_turns, self.max_turns)
         kinds = MIXED.get(self.member)
         answers = sum(map(self._most, kinds)) * turns // 2 if kinds else self.max_new_tokens * turns
         room = self.max_seq_length - answers - (1000 if self.turns == "none" else 0)

@@ -85,8 +85,8 @@ def test_products_that_a_model_cannot_have_are_refused() -> None:
     with pytest.raises(UserError, match=r"model\.products=onednn needs float32 on a CPU, not float64 on cpu"):
         chosen_products(wide, "onednn")
     assert chosen_products(tiny_llama(), "mixed") == "mixed"
-    assert chosen_products(tiny_llama(), "auto", begun="torch") == "torch"
-    assert chosen_products(tiny_llama(), "onednn", begun="torch") == "onednn"
+    assert chosen_products(tiny_llama(), "auto", recorded="torch") == "torch"
+    assert chosen_products(tiny_llama(), "onednn", recorded="torch") == "onednn"
 
 
 def test_a_loaded_model_records_its_products() -> None:

@@ -71,8 +71,8 @@ def _caote(
             distance, bound = distance * distance, bound * bound
         h = tl.load(host + slot, mask=held, other=0.0).to(tl.float64)
         share = tl.where(total > 0, h / bounded, 0.0)
-        left = tl.where(total > 0, (total - h) / bounded, 1.0)
-        change = share / tl.maximum(left, resolved) * distance.to(tl.float64)
-        change = tl.where(left < resolved, tl.maximum(change, bound.to(tl.float64)), change)
+        remaining = tl.where(total > 0, (total - h) / bounded, 1.0)
+        change = share / tl.maximum(remaining, resolved) * distance.to(tl.float64)
+        change = tl.where(remaining < resolved, tl.maximum(change, bound.to(tl.float64)), change)
         tl.debug_barrier()  # `out` may be the host's scores
         tl.store(out + slot, change.to(tl.float32), mask=held)

@@ -116,8 +116,8 @@ def column_sums(
 
     def zeroed() -> Tensor:
         """Outputs [heads, queries, tokens, head_dim] without a pair."""
-        left = rest + (-lse.to(wide)).exp()[..., None]
-        return (own - weights[..., None] * v[:, None]) / left[..., None]
+        remaining = rest + (-lse.to(wide)).exp()[..., None]
+        return (own - weights[..., None] * v[:, None]) / remaining[..., None]
 
     zeroing = lse.to(wide).sigmoid()[..., None] * rest + (-lse.to(wide)).sigmoid()[..., None]
     every = {

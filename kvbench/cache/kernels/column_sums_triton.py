@@ -65,9 +65,9 @@ def column_sums(
         keys, values = keys[None], values[None]
     check_terms(terms, rows, diagonal)
     sizes, blocks = compiled_sizes(queries), launch_sizes("column_sums", queries)
-    wanted, group, outputs = set(terms), heads // kv_heads, outputs.float().contiguous()
+    requested, group, outputs = set(terms), heads // kv_heads, outputs.float().contiguous()
     coarse = fine = spread = centre = outputs  # read by no other term
-    if wanted & WITH_OUTPUTS:
+    if requested & WITH_OUTPUTS:
         by_kv_head = outputs.view(kv_heads, -1, head_dim)
         centre = by_kv_head.mean(dim=1, keepdim=True)
         moved = by_kv_head - centre
@@ -75,10 +75,10 @@ def column_sums(
         fine = (moved - coarse).to(values.dtype)
         moved = coarse + fine.float()  # what the kernel multiplies
         spread = (moved * torch.add(moved, centre, alpha=2)).sum(dim=2)
-    bounded = [term for term in BOUNDED if term in wanted]
+    bounded = [term for term in BOUNDED if term in requested]
     planes = len(terms) + len(bounded) + bool(bounded)  # rows in which each is bounded, and the norms that bound them
     result = torch.empty(planes, heads, tokens, dtype=torch.float32, device=queries.device)
-    plane = {term: terms.index(term) if term in wanted else -1 for term in TERMS}
+    plane = {term: terms.index(term) if term in requested else -1 for term in TERMS}
     bounded_plane = {term: len(terms) + bounded.index(term) if term in bounded else -1 for term in BOUNDED}
     with torch.cuda.device_of(queries):  # layers may lie on any of several GPUs
         _column_sums[(triton.cdiv(tokens, blocks["BLOCK"]), kv_heads)](
@@ -87,7 +87,7 @@ def column_sums(
             *keys.stride()[:2], *values.stride()[:2],
             *(plane[term] for term in TERMS), *(bounded_plane[term] for term in BOUNDED),
             AT_NORMS=planes - 1 if bounded else -1, RAGGED=segments is not None, GROUP=group, HEADS=heads,
-            WITH_VALUES=bool(wanted & WITH_VALUES), WITH_OUTPUTS=bool(wanted & WITH_OUTPUTS),
+            WITH_VALUES=bool(requested & WITH_VALUES), WITH_OUTPUTS=bool(requested & WITH_OUTPUTS),
             SPLIT=values.dtype.itemsize < 4, UPCAST=INTERPRETED, CAPPED=softcap is not None, DIAGONAL=diagonal,
             RESOLVED=RESOLVED, EPSILON=EPSILON, STAGES=blocks["num_stages"], **sizes, **blocks,
         )  # fmt: skip
@@ -219,11 +219,11 @@ def _column_sums(
                         p, q = tl.sigmoid(norm)[:, None], tl.sigmoid(-norm)[:, None]
                         leaning = u + along[None, :] - spread
                         numerator = p * a * (p * a * apart + 2 * q * leaning) + q * q * (spread + c2)
-                        left = p * rest + q
-                        bounded = tl.maximum(left, RESOLVED)
-                        resolved = counts & (left >= RESOLVED)
+                        remaining = p * rest + q
+                        bounded = tl.maximum(remaining, RESOLVED)
+                        resolved = counts & (remaining >= RESOLVED)
                         zeroed += tl.sum(tl.where(resolved, tl.maximum(numerator, 0.0) / (bounded * bounded), 0.0), 0)
-                        zeroed_full += tl.sum(tl.where(counts & (left < RESOLVED), 1.0, 0.0), 0)
+                        zeroed_full += tl.sum(tl.where(counts & (remaining < RESOLVED), 1.0, 0.0), 0)
             if begin + ROWS >= rows:  # the last block of a head
                 out = result + head * longest + columns
                 if NEAR == 0:

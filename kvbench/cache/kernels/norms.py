@@ -34,11 +34,11 @@ def weighed(
     largest one of a segment without that many of its newest pairs.
     """
     (planes, count, longest), head_dim = out.shape, states.shape[1]
-    given = out if scores is None else scores
+    factors = out if scores is None else scores
     blocks = 1 if largest is not None else triton.cdiv(longest, BLOCK)
     with torch.cuda.device_of(states):
         _weighed[(count, blocks)](
-            given, states, out, segments.starts, segments.lengths, longest, given.stride(0), out.stride(0),
+            factors, states, out, segments.starts, segments.lengths, longest, factors.stride(0), out.stride(0),
             largest or 0, GIVEN=scores is not None, PLANES=planes, SQUARED=power == 2, LARGEST=largest is not None,
             HEAD_DIM=head_dim, PADDED_DIM=triton.next_power_of_2(head_dim), BLOCK=BLOCK,
         )  # fmt: skip

@@ -125,15 +125,15 @@ def _row_sums(
             if term >= REMOVAL:
                 x = tl.minimum(z - norm, 0.0)
                 rest = tl.where(x > -0.01, -x * (1 + x / 2 * (1 + x / 3)), 1 - a)  # 1 - exp(x), also close to 0
-                left, change = rest, a * a * apart
+                remaining, change = rest, a * a * apart
                 if term == ZEROED:  # times p = 1 / (1 + exp(-lse)), q = 1 - p: nothing overflows
                     mine, other = tl.sigmoid(norm), tl.sigmoid(-norm)
-                    left = mine * rest + other
+                    remaining = mine * rest + other
                     leaning = tl.sum(moved * o[None, :], 1)
                     change = mine * a * (mine * a * apart + 2 * other * leaning) + other * other * tl.sum(o * o, 0)
-                bounded = tl.maximum(left, resolved)
+                bounded = tl.maximum(remaining, resolved)
                 number = tl.maximum(change, 0.0) / (bounded * bounded)
-                unresolved = held & (left < resolved)
+                unresolved = held & (remaining < resolved)
                 if tl.max(unresolved.to(tl.int32), 0) > 0:
                     furthest = 0.0
                     for begin in range(0, length, BLOCK):

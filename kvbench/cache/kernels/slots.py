@@ -118,14 +118,14 @@ def _evict(
     first, protected = tl.load(sinks + segment), tl.load(recent + segment)
     last = tl.where(takes_slot, tl.load(newest), length - 1) - protected
     infinity = float("inf")
-    lowest, second, wrong = infinity, infinity, 0
+    lowest, second, nonfinite = infinity, infinity, 0
     for begin in range(0, length, BLOCK):
         slot, position, candidate, score = _candidates(
             begin, row, length, first, last, takes_slot, numbers, scores, order, ORDERED, BLOCK
         )
-        wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
+        nonfinite = tl.maximum(nonfinite, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
         lowest = tl.minimum(lowest, tl.min(tl.where(candidate, score, infinity), 0))
-    tl.store(broken + segment, wrong != 0)
+    tl.store(broken + segment, nonfinite != 0)
     if length > tl.load(capacities + segment):
         if POOLED:
             for begin in range(0, length, BLOCK):
@@ -222,11 +222,11 @@ def _reorder(
     newest = tl.minimum(tl.load(recent + segment), length)
     first = tl.minimum(tl.load(sinks + segment), length - newest)
     if tl.program_id(1) == 0:
-        wrong, infinity = 0, float("inf")
+        nonfinite, infinity = 0, float("inf")
         for begin in range(0, length, BLOCK):
             _slot, _candidate, score = _between(begin, row, first, length - newest, scores, BLOCK)
-            wrong = tl.maximum(wrong, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
-        tl.store(broken + segment, wrong != 0)
+            nonfinite = tl.maximum(nonfinite, tl.max(tl.where((score < infinity) & (score > -infinity), 0, 1), 0))
+        tl.store(broken + segment, nonfinite != 0)
     slot = tl.program_id(1) * MOVED + tl.arange(0, MOVED)
     stays = slot < keeps
     rank = tl.where(slot < first, slot, tl.where(slot < keeps - newest, slot + newest, slot - keeps + newest + first))
@@ -286,9 +286,9 @@ def _turned(
     place = (tl.load(starts + segment) + slot[:, None]) * HEAD_DIM
     number = tl.arange(0, PADDED_HALF)
     inside = held[:, None] & (number[None, :] < half)
-    left, right = place + number[None, :] * FIRST, place + number[None, :] * FIRST + SECOND
-    stored = tl.load(keys + left, mask=inside, other=0.0)
-    real, imaginary = stored.to(tl.float32), tl.load(keys + right, mask=inside, other=0.0).to(tl.float32)
+    first, second = place + number[None, :] * FIRST, place + number[None, :] * FIRST + SECOND
+    stored = tl.load(keys + first, mask=inside, other=0.0)
+    real, imaginary = stored.to(tl.float32), tl.load(keys + second, mask=inside, other=0.0).to(tl.float32)
     frequency = tl.load(frequencies + number, mask=number < half, other=0.0).to(tl.float32)
     after = slot.to(tl.float32)
     before = tl.load(rotated + segment * room + slot, mask=held, other=0.0)
@@ -302,8 +302,8 @@ def _turned(
     ratio_imaginary = (new_imaginary * old_real - new_real * old_imaginary) / size
     same = (before == after)[:, None]
     ratio_real, ratio_imaginary = tl.where(same, 1.0, ratio_real), tl.where(same, 0.0, ratio_imaginary)
-    tl.store(shown + left, (real * ratio_real - imaginary * ratio_imaginary).to(stored.dtype), mask=inside)
-    tl.store(shown + right, (real * ratio_imaginary + imaginary * ratio_real).to(stored.dtype), mask=inside)
+    tl.store(shown + first, (real * ratio_real - imaginary * ratio_imaginary).to(stored.dtype), mask=inside)
+    tl.store(shown + second, (real * ratio_imaginary + imaginary * ratio_real).to(stored.dtype), mask=inside)
     if 2 * half < HEAD_DIM:  # the numbers that are not rotated
         rest = 2 * half + number
         beyond = held[:, None] & (rest[None, :] < HEAD_DIM)

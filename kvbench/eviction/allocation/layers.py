@@ -378,8 +378,8 @@ def preference(layer: LayerCache, rows: Window, recent: int, seeing: bool = Fals
     fast = fused_sums(layer, rows, ("dispersion", "attn_variance", *(("attn",) if seeing else ())))
     if fast is not None and count > 1:
         variance = over_seeing(fast["attn"] / count, fast["attn_variance"], count) if seeing else fast["attn_variance"]
-        given, shift = (part[:, :stop].sum(dtype=torch.float64) for part in (fast["dispersion"], variance))
-        return max(0.0, float(given)), float(shift)
+        kernel_dispersion, shift = (part[:, :stop].sum(dtype=torch.float64) for part in (fast["dispersion"], variance))
+        return max(0.0, float(kernel_dispersion)), float(shift)
     dispersion = 0.0
     for block, num_tokens in blocks(layer, rows):
         for chunk in chunks(layer, block, num_tokens):

@@ -79,16 +79,16 @@ def shares(total: int, weights: Sequence[int | float], most: int | Sequence[int]
     """
     limits = [most] * len(weights) if isinstance(most, int) else most
     targets = [0.0] * len(weights)
-    left, open_entries = float(total), list(range(len(weights)))
+    remaining, open_entries = float(total), list(range(len(weights)))
     while open_entries:
         mass = sum(weights[index] for index in open_entries)
         for index in open_entries:
-            targets[index] = left * (weights[index] / mass if mass > 0 else 1 / len(open_entries))
+            targets[index] = remaining * (weights[index] / mass if mass > 0 else 1 / len(open_entries))
         full = [index for index in open_entries if targets[index] > limits[index]]
         if not full:
             break
         for index in full:
             targets[index] = float(limits[index])
-            left -= limits[index]
+            remaining -= limits[index]
         open_entries = [index for index in open_entries if index not in full]
     return largest_remainder(targets, total, limits)

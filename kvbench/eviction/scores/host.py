@@ -113,12 +113,12 @@ class Caote(OverHost):
         host = self.host.refine(shaped, layer).double()
         mass = host.sum(dim=1, keepdim=True)
         share = torch.where(mass > 0, host / mass, 0)
-        left = torch.where(mass > 0, (mass - host) / mass, 1)
+        remaining = torch.where(mass > 0, (mass - host) / mass, 1)
         distances, bound = _distances(layer.dense[1], self.centre(share, layer.dense[1]))
         if self.squared:
             distances, bound = distances.square(), bound.square()
-        moved = (share / left.clamp_min(RESOLVED)) * distances
-        return torch.where(left < RESOLVED, moved.maximum(bound), moved).float()
+        moved = (share / remaining.clamp_min(RESOLVED)) * distances
+        return torch.where(remaining < RESOLVED, moved.maximum(bound), moved).float()
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
         return self.host.raw_segments(heads, sums)

@@ -123,8 +123,8 @@ def _zeroed(chunk: Chunk, bound: Furthest) -> Columns:
     # Numerator and denominator times p = 1 / (1 + E): no exponential can overflow. With q = 1 - p,
     # o' - o = -(a p (v - o) + q o) / (p (1 - a) + q).
     p, q = chunk.lse.sigmoid(), (-chunk.lse).sigmoid()
-    moved, left = p * chunk.weights, p * chunk.rest + q
+    moved, remaining = p * chunk.weights, p * chunk.rest + q
     o2 = chunk.outputs.square().sum(-1, keepdim=True)
     squares = moved.square() * chunk.distances + 2 * moved * q * chunk.leanings + q.square() * o2
-    errors = squares.clamp_min(0) / left.clamp_min(RESOLVED).square()
-    return torch.where(left < RESOLVED, bound(chunk), errors).masked_fill(chunk.hidden, 0).sum(dim=1)
+    errors = squares.clamp_min(0) / remaining.clamp_min(RESOLVED).square()
+    return torch.where(remaining < RESOLVED, bound(chunk), errors).masked_fill(chunk.hidden, 0).sum(dim=1)

@@ -60,8 +60,8 @@ class RKV(WindowScore):
         total = torch.zeros(layer.cache_heads, tokens, device=keys.device)
         for start in range(0, count, ROW_BLOCK):
             block = rows.part(start, min(start + ROW_BLOCK, count))
-            seen = keys[:, : tokens - count + start + block.queries.shape[1]]
-            chunks = logits_by_chunk(block.queries, seen, block.scaling, block.softcap)
+            visible = keys[:, : tokens - count + start + block.queries.shape[1]]
+            chunks = logits_by_chunk(block.queries, visible, block.scaling, block.softcap)
             grouped = (part.view(layer.cache_heads, -1, *part.shape[1:]).amax(dim=1) for _, part in chunks)
             weights = torch.cat(list(grouped), dim=2)[..., :stop].softmax(dim=2)
             total[:, : weights.shape[2]] += weights.sum(dim=1)

@@ -180,7 +180,7 @@ class RaggedLayer:
         """The layer of these rows of `num_active`, without a flat store; other runs are as they were."""
         heads, new_row = self.segments // num_active, {row: place for place, row in enumerate(rows)}
         order = list(range(self.segments)) if self.order is None else self.order.tolist()
-        runs, left = [], list[int]()
+        runs, kept_rows = [], list[int]()
         for run in self.runs:
             members = [place for place in range(run.start, run.stop) if order[place] // heads in new_row]
             if not members:
@@ -188,10 +188,10 @@ class RaggedLayer:
             stores = run.keys, run.values
             if len(members) < run.stop - run.start:
                 stores = (store[[place - run.start for place in members]] for store in stores)
-            runs.append(Run(len(left), len(left) + len(members), run.prefix, *stores))
-            left += [new_row[order[place] // heads] * heads + order[place] % heads for place in members]
-        permutation, inverse = _permutation(left, self.device)
-        return RaggedLayer(permutation, inverse, len(left), self.pair_bytes, tuple(runs), self.sliding_window)
+            runs.append(Run(len(kept_rows), len(kept_rows) + len(members), run.prefix, *stores))
+            kept_rows += [new_row[order[place] // heads] * heads + order[place] % heads for place in members]
+        permutation, inverse = _permutation(kept_rows, self.device)
+        return RaggedLayer(permutation, inverse, len(kept_rows), self.pair_bytes, tuple(runs), self.sliding_window)
 
     def sorted(self, rows: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
         """Rows by cell and cache head, in the order of the layer."""
@@ -230,7 +230,7 @@ class RaggedBatch(DecodeBatch):
         self._on_device = False
         while remaining[0]:
             index = remaining[0][-1].index
-            layers = [left.pop() for left in remaining]
+            layers = [cache_layers.pop() for cache_layers in remaining]
             self._layers[index] = _order(layers, max_new_tokens, self.decode is not None)
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:

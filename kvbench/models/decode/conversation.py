@@ -64,8 +64,8 @@ class _Stream:
         """End the conversation. The turns after this one have no answer either."""
         self.answers[-1].error, self.answers[-1].generation.running = error, False
         later = f"turn {len(self.answers)} of the conversation failed: {error}"
-        left = len(self.questions) - len(self.answers)
-        self.answers += [Answer(Generation(running=False), later) for _ in range(left)]
+        num_unanswered = len(self.questions) - len(self.answers)
+        self.answers += [Answer(Generation(running=False), later) for _ in range(num_unanswered)]
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ class EvictingBatch(DecodeBatch):
 
     def __init__(self, caches: Sequence[EvictingCache], cells: int, max_new_tokens: int) -> None:
         assert len({cache.num_tokens for cache in caches}) == 1
-        assert not any(cache._taken for cache in caches), "settle the batch that read these caches first"
+        assert not any(cache._lent for cache in caches), "settle the batch that read these caches first"
         recurrent = join_states([cache.recurrent for cache in caches])
         super().__init__(cells, len(caches), caches[0].num_tokens, max_new_tokens, recurrent)
         self.caches, self._closed, self._new = caches, set[int](), 0
@@ -84,9 +84,9 @@ class EvictingBatch(DecodeBatch):
         caches = [self.caches[cell] for cell in self._groups[group]]
         if (group, layer) not in self._slots:
             like = [cache.take(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)]
-            left = self.max_new_tokens - self.num_new_tokens
+            most_tokens = self.max_new_tokens - self.num_new_tokens
             re_rotation = next((cache.re_rotation for cache in caches if cache.re_rotation is not None), None)
-            reading = Reading(caches[0].every, caches[0].pending, left, re_rotation)
+            reading = Reading(caches[0].every, caches[0].pending, most_tokens, re_rotation)
             rows = [cache.pending_rows(layer) for cache in caches]
             self._slots[group, layer] = Slots(like, [cache.evictor for cache in caches], reading, rows)
         slots = self._slots[group, layer]
@@ -101,11 +101,11 @@ class EvictingBatch(DecodeBatch):
     def _attend_locally(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         """`_attend` for a layer that the model limits by a sliding window."""
         if layer not in self._local:
-            taken = [
+            borrowed = [
                 cache.take(layer, queries.shape[1], new, rule.sliding_window)
                 for cache, new in zip(self.caches, keys, strict=True)
             ]
-            self._local[layer] = LocalLayer(taken, self.num_tokens + self.num_new_tokens)
+            self._local[layer] = LocalLayer(borrowed, self.num_tokens + self.num_new_tokens)
         outputs = self._local[layer].attend(queries, keys, values, rule)
         for _, cache in self._open(range(self.num_active)):
             cache.read_bytes += self._local[layer].bytes_read
@@ -150,9 +150,9 @@ class EvictingBatch(DecodeBatch):
         broken = torch.cat([flags.to(device, non_blocking=True) for *_, flags in layers]).tolist()
         for (group, layer), slots, _ in layers:
             segments, broken = broken[: len(slots.layout.owners)], broken[len(slots.layout.owners) :]
-            for (place, _), wrong in zip(slots.layout.owners, segments, strict=True):
+            for (place, _), is_broken in zip(slots.layout.owners, segments, strict=True):
                 cell = self._groups[group][place]
-                if wrong:
+                if is_broken:
                     score = self.caches[cell].evictor.score.name
                     self._fail(cell, f"score {score} of layer {layer} is not finite: NaN or inf")
             slots.broken = None

@@ -48,7 +48,7 @@ class EvictingCache:
     _layers: dict[int, LayerCache] = field(default_factory=dict)
     _rows: dict[int, list[Window]] = field(default_factory=dict)
     _rankings: dict[int, Ranking] = field(default_factory=dict)
-    _taken: set[int] = field(default_factory=set)
+    _lent: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         renumbered = self.evictor.eviction.policy.positions == "cache"
@@ -73,16 +73,16 @@ class EvictingCache:
             grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
             shown = self.re_rotation.show(grown)
         reads = self.every is not None and (self.evictor.score.inputs.window or self.divides)
-        seen = replace(over_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
+        window = replace(over_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
         rows = self._rows.setdefault(index, [])
         if reads:
-            rows.append(seen)
+            rows.append(window)
             del rows[: -self.evictor.policy.rows(sys.maxsize)]
         if self.due(new):
             grown = self._evicted(grown, shown, joined(rows) if rows else None)
             rows.clear()
         self._layers[index] = grown
-        return seen.outputs
+        return window.outputs
 
     def due(self, new: int) -> bool:
         """Whether the cache evicts after so many further tokens."""
@@ -95,12 +95,12 @@ class EvictingCache:
             return ranked
         if not self.evictor.changes(grown):
             return grown
-        left = self.evictor.step(shown, rows).layer
+        evicted = self.evictor.step(shown, rows).layer
         if self.re_rotation is None:
-            return left
-        held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, left))
+            return evicted
+        held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, evicted))
         own = torch.stack([torch.isin(*heads) for heads in zip(held, kept, strict=True)])
-        return replace(left, keys=grown.select(own, left.lengths).keys)  # as they were first rotated
+        return replace(evicted, keys=grown.select(own, evicted.lengths).keys)  # as they were first rotated
 
     def finish(self, new: int, elsewhere: int = 0) -> None:
         """Count tokens as read once all layers have seen them, and divide the budget of those that were ranked.
@@ -123,7 +123,7 @@ class EvictingCache:
 
     def take(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
         """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
-        self._taken.add(index)
+        self._lent.add(index)
         return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
 
     def _empty(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
@@ -141,12 +141,12 @@ class EvictingCache:
     def give(self, layer: LayerCache, rows: Window | None = None) -> None:
         """Put a layer back, and what its newest tokens saw."""
         self._layers[layer.index] = layer
-        self._taken.discard(layer.index)
+        self._lent.discard(layer.index)
         if rows is not None:
             self._rows[layer.index] = [rows]
 
     def freeze(self) -> KVCache:
         """The current cache, once a batch that read it is settled."""
-        assert not self._taken, "layers of this cache are held by a batch: settle it first"
+        assert not self._lent, "layers of this cache are held by a batch: settle it first"
         layers = tuple(self._layers[index] for index in sorted(self._layers))
         return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)

@@ -61,8 +61,8 @@ class DecodeGraph:
             graph = torch.cuda.CUDAGraph()
             with self._uncounted(), torch.cuda.graph(graph):
                 self._advance()
-        for done in range(2, steps):
-            if done % READ_EVERY == 0:
+        for step in range(2, steps):
+            if step % READ_EVERY == 0:
                 yield self._chosen.tolist()
             graph.replay()
             self._batch.num_new_tokens += 1

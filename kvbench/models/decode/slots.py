@@ -61,12 +61,12 @@ Order = Int[Tensor, "segments slots"]
 @dataclass(frozen=True)
 class Reading:
     """What the cells of a store have in common: they evict every so many tokens (None: never), of which `pending` were
-    read, and read at most `left` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
+    read, and read at most `most_tokens` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
     """
 
     every: int | None
     pending: int
-    left: int
+    most_tokens: int
     re_rotation: KeyReRotation | None
 
 
@@ -169,7 +169,7 @@ def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction
     """Cells in the order of their scorings."""
     scorings = [_scoring(evictor, reading.every) for evictor in evictors]
     cells = sorted(range(len(layers)), key=lambda cell: scorings.index(scorings[cell]))
-    heads, left, every = layers[0].cache_heads, reading.left, reading.every
+    heads, most_tokens, every = layers[0].cache_heads, reading.most_tokens, reading.every
     owners, limits, rooms, in_place, runs = [], [], [], [], []
     for _, alike in groupby(cells, key=lambda cell: scorings.index(scorings[cell])):
         start = len(owners)
@@ -177,11 +177,12 @@ def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction
             layer, evictor = layers[cell], evictors[cell]
             owners += [(cell, head) for head in range(heads)]
             most = [
-                min(limit, length + left) for limit, length in zip(evictor.limits(layer), layer.lengths, strict=True)
+                min(limit, length + most_tokens)
+                for limit, length in zip(evictor.limits(layer), layer.lengths, strict=True)
             ]
             limits += most
             rooms += [
-                length + (left if every is None else min(left, max(limit - length, 0) + every))
+                length + (most_tokens if every is None else min(most_tokens, max(limit - length, 0) + every))
                 for limit, length in zip(most, layer.lengths, strict=True)
             ]
             full = any(map(gt, layer.lengths, most))

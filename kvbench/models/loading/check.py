@@ -129,8 +129,8 @@ def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Re
 def _compare(
     engine: Engine, logits: list[Tensor], expected: Tensor, tolerances: dict[torch.dtype, float], how: str
 ) -> None:
-    computed, wanted = torch.stack(logits).double().cpu(), expected.double().cpu()
-    difference, tolerance = float((computed - wanted).norm() / wanted.norm()), tolerances[engine.model.dtype]
+    computed, reference = torch.stack(logits).double().cpu(), expected.double().cpu()
+    difference, tolerance = float((computed - reference).norm() / reference.norm()), tolerances[engine.model.dtype]
     if not difference <= tolerance:
         raise UserError(
             f"{type(engine.model).__name__} does not match transformers: the logits of {TOKENS} tokens {how} differ "

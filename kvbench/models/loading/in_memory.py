@@ -93,9 +93,9 @@ def _dtype(model: Any) -> str:
 
 def weights_sha256(model: Any) -> str:
     """SHA-256 over names, types, shapes and bytes of all tensors; a tied one counts once."""
-    digest, seen = hashlib.sha256(), dict[int, str]()
+    digest, first_names = hashlib.sha256(), dict[int, str]()
     for name, tensor in _tensors(model):
-        same = seen.setdefault(id(tensor), name)
+        same = first_names.setdefault(id(tensor), name)
         digest.update(f"{name} {same} {tensor.dtype} {list(tensor.shape)}\n".encode())
         if same == name:
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

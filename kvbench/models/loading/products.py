@@ -42,11 +42,13 @@ DTYPE_SHAPE = (256, 1536, 576)
 Seconds = Mapping[str, float]
 
 
-def chosen_products(model: Any, setting: Products | Literal["auto"], begun: Products | None = None) -> Products | None:
+def chosen_products(
+    model: Any, setting: Products | Literal["auto"], recorded: Products | None = None
+) -> Products | None:
     """The products of a loaded model by `model.products`; None where there is no choice.
 
-    begun: what `auto` takes without timing, as the earlier rows of a folder were made so. Raises UserError for products
-    that the model cannot have.
+    recorded: what `auto` takes without timing, as the earlier rows of a folder were made so. Raises UserError for
+    products that the model cannot have.
     """
     if not has_products(model):
         if setting in ("onednn", "mixed"):
@@ -57,7 +59,7 @@ def chosen_products(model: Any, setting: Products | Literal["auto"], begun: Prod
     if setting != "auto":
         return setting
     head = model.get_output_embeddings()
-    return begun or fastest_products([layer for _, _, layer in plain_layers(model) if layer is not head])
+    return recorded or fastest_products([layer for _, _, layer in plain_layers(model) if layer is not head])
 
 
 def fastest_products(layers: Sequence[nn.Linear]) -> Products:
@@ -85,13 +87,13 @@ def half_is_slower(dtype: torch.dtype) -> bool:
     return seconds["half"] > seconds["float32"]
 
 
-def remembered(name: str, what: Mapping[str, Any], measure: Callable[[], Seconds]) -> Seconds:
+def remembered(name: str, own_conditions: Mapping[str, Any], measure: Callable[[], Seconds]) -> Seconds:
     """What `measure` returned when it was first called on this machine with this torch, libraries and threads.
 
     Without a writable folder it is called every time.
     """
     conditions = {
-        **what,
+        **own_conditions,
         "processor": processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,

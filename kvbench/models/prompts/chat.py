@@ -57,7 +57,7 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
     templated = uses_template(tokenizer, chat)
     if chat == "required" and not templated:
         raise UserError("model.chat=required, but the tokenizer has no chat template: use model.chat=auto or never")
-    if templated and not _says(tokenizer):
+    if templated and not _shows_user_turn(tokenizer):
         raise UserError("the model's chat template leaves out what the user says: use model.chat=never")
     if system is None:
         return
@@ -68,7 +68,7 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
         raise UserError("model.system is set, but the model's chat template leaves it out: use model.system=null")
 
 
-def _says(tokenizer: Any) -> bool:
+def _shows_user_turn(tokenizer: Any) -> bool:
     """Whether a template says what the user does, in whatever case; one that fails names its error with each prompt."""
     try:
         return CONTENT.casefold() in render(tokenizer, None, CONTENT).casefold()

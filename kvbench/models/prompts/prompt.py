@@ -85,7 +85,7 @@ def template_tokens(tokenizer: Any, chat: Chat, system: str | None, of_task: boo
     if not uses_template(tokenizer, chat, of_task):
         return 0
     head, tail = around(tokenizer, system)
-    return len(_begun(tokenizer, _opening(tokenizer), head)) + len(plain(tokenizer, tail))
+    return len(_after_opening(tokenizer, _opening(tokenizer), head)) + len(plain(tokenizer, tail))
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
@@ -200,7 +200,7 @@ def _build(
                 raise UserError(f"schedule.evict_after=context: the sample has no {name}; use evict_after=prompt")
     head, turn = around(tokenizer, system) if templated else (begin, "")
     opening = () if apart or (tokenizer.bos_token and tokenizer.bos_token in head) else _opening(tokenizer)
-    ids = _begun(tokenizer, opening, before)
+    ids = _after_opening(tokenizer, opening, before)
     if apart and sample.opening and before.startswith(head + sample.opening):
         start = head + sample.opening
         ids = plain(tokenizer, start) + plain(tokenizer, before.removeprefix(start))
@@ -209,17 +209,17 @@ def _build(
     untruncated = ids
     if task.truncation == "middle_tokens" and limit is not None and len(ids) > limit:
         ids = ids[: limit // 2] + ids[-(limit // 2) :]
-    asks = question + turn + first.answer_prefix if question and evict_after == "prompt" else ""
+    request_text = question + turn + first.answer_prefix if question and evict_after == "prompt" else ""
     closing = tokenizer.eos_token or "" if task.ends_answers and task.turns == "own" else ""
     texts = [after]
-    for answered, following in pairwise((first, *later)):
-        answer, text = answered.answer or "", closing + following.question
+    for previous, following in pairwise((first, *later)):
+        answer, text = previous.answer or "", closing + following.question
         if templated:  # which parts turns itself
             answer = answer.removeprefix("\n")
             text = after_answer(tokenizer, system, following.question.removeprefix(GAP))
         texts.append(answer + text + following.answer_prefix)
     after, border_tokens, separate = "".join(texts), None, ()
-    undivided = _begun(tokenizer, opening, before + after)
+    undivided = _after_opening(tokenizer, opening, before + after)
     alone = task.tokenises_alone or apart
     if alone or task.turns == "own":
         parts = (_alone(tokenizer, text, closing) if alone else _continued(tokenizer, text) for text in texts)
@@ -232,17 +232,17 @@ def _build(
     if task.turns != "own":
         separate = ()
         if len(ids) == len(untruncated) and (divided := ids + question_ids) != undivided:
-            same = _agree(undivided, divided)
-            same += _agree(undivided[same:][::-1], divided[same:][::-1])
+            same = _common_length(undivided, divided)
+            same += _common_length(undivided[same:][::-1], divided[same:][::-1])
             border_tokens = max(len(undivided), len(divided)) - same
     return Prompt(
         ids,
         question_ids,
         hashlib.sha256((before + after).encode()).hexdigest(),
-        _agree(ids, _begun(tokenizer, opening, head + sample.opening)),
+        _common_length(ids, _after_opening(tokenizer, opening, head + sample.opening)),
         plain(tokenizer, turn),
         border_tokens,
-        len(_continued(tokenizer, asks)),
+        len(_continued(tokenizer, request_text)),
         len(_continued(tokenizer, turn + first.answer_prefix)) if turn and evict_after == "prompt" else 0,
         separate,
     )
@@ -255,21 +255,21 @@ def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
     for a text without a second token: the first has no likelihood.
     """
     opening = _opening(tokenizer)
-    ids = _begun(tokenizer, opening, text)[:tokens]
+    ids = _after_opening(tokenizer, opening, text)[:tokens]
     if len(ids) < 2:
         raise UserError(f"the text has no token to score: it is {text[:20]!r}")
     digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids))
-    return Prompt(ids, (), digest.hexdigest(), _agree(ids, opening))
+    return Prompt(ids, (), digest.hexdigest(), _common_length(ids, opening))
 
 
-def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prompt:
-    """A text that follows another: the first `given` tokens of the context and the answer prefix are read before the
-    eviction, the first `tokens` tokens of the question after it; each is tokenised separately.
+def begin_continuation(tokenizer: Any, sample: Sample, context_tokens: int, tokens: int) -> Prompt:
+    """A text that follows another: the first `context_tokens` tokens of the context and the answer prefix are read
+    before the eviction, the first `tokens` tokens of the question after it; each is tokenised separately.
 
     Tokens that the tokenizer puts before a text count as given. Raises UserError if either part has no token.
     """
     opening = _opening(tokenizer)
-    before = _begun(tokenizer, opening, sample.context)[:given]
+    before = _after_opening(tokenizer, opening, sample.context)[:context_tokens]
     after = plain(tokenizer, sample.question)[:tokens]
     if len(before) == len(opening) or not after:
         raise UserError(
@@ -277,7 +277,7 @@ def begin_given(tokenizer: Any, sample: Sample, given: int, tokens: int) -> Prom
         )
     ids = before + plain(tokenizer, sample.answer_prefix)
     digest = hashlib.sha256(b"".join(token.to_bytes(8, "little") for token in ids + after))
-    return Prompt(ids, after, digest.hexdigest(), _agree(ids, opening))
+    return Prompt(ids, after, digest.hexdigest(), _common_length(ids, opening))
 
 
 def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
@@ -285,13 +285,13 @@ def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     if not text:
         return ()
     ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-    begun = bool(ids) and ids[0] == tokenizer.bos_token_id and not text.startswith(tokenizer.bos_token)
-    return ids[1:] if begun else ids
+    starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_token_id and not text.startswith(tokenizer.bos_token)
+    return ids[1:] if starts_with_bos else ids
 
 
-def _agree(left: Sequence[int], right: Sequence[int]) -> int:
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """The length of the common prefix."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:
@@ -304,7 +304,7 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
     raise UserError(f"the tokenizer reads {text!r} otherwise among special tokens: {ids} holds no {bare}")
 
 
-def _begun(tokenizer: Any, opening: tuple[int, ...], text: str) -> tuple[int, ...]:
+def _after_opening(tokenizer: Any, opening: tuple[int, ...], text: str) -> tuple[int, ...]:
     """Tokens of a text after the special tokens `opening`, which are there only once."""
     ids, bos = plain(tokenizer, text), tokenizer.bos_token_id
     if ids[: len(opening)] != opening:

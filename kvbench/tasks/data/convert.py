@@ -142,23 +142,23 @@ def _model_files(download: Download, fetched: Path, work: Path) -> Iterator[tupl
 
 def _streamed(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     """The members of a tar archive, in its order: read once, nothing else is unpacked."""
-    wanted = {output.member: output for output in download.outputs}
+    outputs = {output.member: output for output in download.outputs}
     most = LARGEST_RATIO * fetched.stat().st_size
     with tarfile.open(fetched, "r|*") as archive:
         for member in archive:
-            if (output := wanted.pop(member.name, None)) is None:
+            if (output := outputs.pop(member.name, None)) is None:
                 continue
             most -= member.size
             if most < 0 or not (content := archive.extractfile(member)):
                 raise UserError(
                     f"its member {member.name} is no file, or {LARGEST_RATIO} times as large as the archive"
                 )
-            converted = work / f"{fetched.stem}.{len(wanted)}.made"
+            converted = work / f"{fetched.stem}.{len(outputs)}.made"
             with content, converted.open("wb") as file:
                 shutil.copyfileobj(content, file)
             yield output, converted
-    if wanted:
-        raise UserError(f"it has no member {next(iter(wanted))}")
+    if outputs:
+        raise UserError(f"it has no member {next(iter(outputs))}")
 
 
 def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:

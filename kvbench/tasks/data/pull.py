@@ -99,19 +99,19 @@ def pull(download: Download, root: Path, watcher: Watcher, replace: bool = False
     key = f"{download.source}-{download.name}".replace("/", "_")
     try:
         is_complete = all((root / output.path).is_file() for output in download.outputs)
-        if is_complete and not _lacking(download, root, replace):  # a read-only folder will do
+        if is_complete and not _missing_paths(download, root, replace):  # a read-only folder will do
             return {}
         busy = f"{download.name}: another process is fetching it; waiting"
         with exclusive(root, key, waiting=lambda: watcher.say(busy)):
-            lacking = _lacking(download, root, replace)
-            return _pull(download, root, key, lacking, watcher) if lacking else {}
+            missing = _missing_paths(download, root, replace)
+            return _pull(download, root, key, missing, watcher) if missing else {}
     except Unobtained:
         raise
     except OSError as error:
         raise unwritable(Path(error.filename or root), error) from None
 
 
-def _lacking(download: Download, root: Path, replace: bool) -> set[str]:
+def _missing_paths(download: Download, root: Path, replace: bool) -> set[str]:
     records = read_records(root)
     states = {output.path: state_of(output, root, records) for output in download.outputs}
     for path, state in states.items():
@@ -122,7 +122,7 @@ def _lacking(download: Download, root: Path, replace: bool) -> set[str]:
     return {path for path, state in states.items() if state in ("missing", "differs")}
 
 
-def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: Watcher) -> dict[str, PullRecord]:
+def _pull(download: Download, root: Path, key: str, missing: set[str], watcher: Watcher) -> dict[str, PullRecord]:
     check_installed(download)
     work = root / WORK
     partial = work / f"{key}.part"
@@ -140,7 +140,7 @@ def _pull(download: Download, root: Path, key: str, lacking: set[str], watcher: 
         verified = [
             (converted, output, _verified(download, output, converted, info, digest, is_known=expected is not None))
             for output, converted in convert(download, partial, work)
-            if output.path in lacking
+            if output.path in missing
         ]
         written = {output.path: record for _, output, record in verified}
         add_records(root, written)  # first: a record without its file means missing, a file without its record nothing

@@ -74,5 +74,5 @@ def altered(root: Path, names: tuple[str, ...], data_sha256: str) -> tuple[str, 
     lock, records = read_lock(), read_records(root)
     families = dict.fromkeys(name.partition("/")[0] for name in names)
     outputs = {output.path: output for family in families if family in lock for output in lock[family].outputs(root)}
-    known = [outputs.get(name, Output(name)) for name in names if name in outputs or name in records]
-    return tuple(output.path for output in known if state_of(output, root, records) == "differs")
+    listed = [outputs.get(name, Output(name)) for name in names if name in outputs or name in records]
+    return tuple(output.path for output in listed if state_of(output, root, records) == "differs")

@@ -46,14 +46,14 @@ def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Downl
         environment = os.environ | {"TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         process = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment)
         try:
-            seen = 0
+            reported = 0
             while process.poll() is None:
                 try:
                     process.wait(SECONDS_BETWEEN_LOOKS)
                 except subprocess.TimeoutExpired:
                     size = _largest(folder)
-                    watcher.advance(max(0, size - seen))
-                    seen = max(seen, size)
+                    watcher.advance(max(0, size - reported))
+                    reported = max(reported, size)
         finally:
             process.kill()
             process.wait()
