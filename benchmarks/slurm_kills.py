@@ -81,7 +81,7 @@ def working(folder: Path, killed: set[str]) -> list[str]:
         names = [
             process.name
             for process in read_processes(folder)
-            if process.rows and not process.gone and process.name not in killed
+            if process.rows and not process.has_ended and process.name not in killed
         ]
         if names or not is_queued():
             return names
@@ -91,7 +91,7 @@ def working(folder: Path, killed: set[str]) -> list[str]:
 def kill(folder: Path, name: str) -> bool:
     """Kill a process by its number, if it still runs."""
     for process in read_processes(folder):
-        if process.name == name and not process.gone:
+        if process.name == name and not process.has_ended:
             os.kill(process.pid, signal.SIGKILL)
             return True
     return False

@@ -49,8 +49,12 @@ def main(flags: argparse.Namespace) -> int:
     words = [word for word in flags.words if word not in sources]
     named = {word.partition("=")[0] for word in words}
     labels = [f"endpoint.{name}={value}" for name, value in adopted.labels.items() if "endpoint.method" not in named]
-    given = ["model=endpoint", "endpoint.url=http://nowhere.invalid/v1", f"endpoint.server=file-{adopted.sha256[:12]}"]
-    sweep = plan_sweep([*given, *labels, *words], tell)
+    source_settings = [
+        "model=endpoint",
+        "endpoint.url=http://nowhere.invalid/v1",
+        f"endpoint.server=file-{adopted.sha256[:12]}",
+    ]
+    sweep = plan_sweep([*source_settings, *labels, *words], tell)
 
     def prompts() -> "Iterator[tuple[Prompt, Sample]]":
         for group in sweep.plan.groups:

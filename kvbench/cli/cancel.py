@@ -42,7 +42,7 @@ def main(flags: argparse.Namespace) -> int:
         cancel(ending)
     messages = [f"cancelled job {job.number}" for job in ending]
     for process in read_processes(folder, warn):
-        if process.gone or process.job is not None:  # SLURM ends those of a job
+        if process.has_ended or process.job is not None:  # SLURM ends those of a job
             continue
         if process.here and process.works_on(folder):
             os.kill(process.pid, signal.SIGTERM)

@@ -115,16 +115,16 @@ def _columns(words: Words, typed: str) -> Iterable[str]:
     """Conditions on rows: a list of KEY=VALUE[,VALUE], of which the last is being typed."""
     condition = typed.rpartition(",")[2]
     key, equals, _ = condition.partition("=")
-    done = typed.removesuffix(condition)
-    columns = [f"{done}{name}=" for name in COLUMNS]
-    before = done.rpartition("=")[0].rpartition(",")[2]
+    prefix = typed.removesuffix(condition)
+    columns = [f"{prefix}{name}=" for name in COLUMNS]
+    before = prefix.rpartition("=")[0].rpartition(",")[2]
     if before in ROW_GROUPS and not equals:  # another value, or the next condition
-        return [*(f"{done}{name}" for name in items(before)), *columns]
+        return [*(f"{prefix}{name}" for name in items(before)), *columns]
     if equals and key in ROW_GROUPS:
-        return [f"{done}{key}={name}" for name in items(key)]
-    if equals and not done:
+        return [f"{prefix}{key}={name}" for name in items(key)]
+    if equals and not prefix:
         return []
-    return [*(() if done else words.settings), *columns]
+    return [*(() if prefix else words.settings), *columns]
 
 
 def _values(key: str, value: str) -> Iterable[str]:

@@ -147,8 +147,8 @@ def _check_servers(endpoints: Sequence[str], words: Sequence[str], dense: str | 
     observed = []
     for endpoint in endpoints:
         url, *settings = re.split(r",(?![^{]*})", endpoint)
-        given = [f"endpoint.url={url}", *(f"endpoint.{setting}" for setting in settings)]
-        for tree in combinations(parse(["model=endpoint", *words, *given])):
+        endpoint_settings = [f"endpoint.url={url}", *(f"endpoint.{setting}" for setting in settings)]
+        for tree in combinations(parse(["model=endpoint", *words, *endpoint_settings])):
             cell = Cells().cell(tree)
             assert isinstance(cell, ServedCell)
             cell.check()

@@ -92,7 +92,7 @@ def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
     if not names:
         raise UserError(f"data pull: name what to pull: {', '.join(lock)}, or all")
     every = [download for source in lock.values() for download in source.downloads]
-    wanted: set[tuple[str, str]] = set()
+    selected: set[tuple[str, str]] = set()
     for name in names:
         family, _, part = name.partition("/")
         if name != "all" and family not in lock:
@@ -102,8 +102,8 @@ def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
         parts = [path for path in paths if not part or f"{path}.".startswith((f"{name}/", f"{name}."))]
         if not parts:
             raise UserError(f"no part {name}: {closest(name, {path.partition('.')[0] for path in paths})}")
-        wanted.update(paths[path] for path in parts)
-    return [download for download in every if (download.source, download.name) in wanted]
+        selected.update(paths[path] for path in parts)
+    return [download for download in every if (download.source, download.name) in selected]
 
 
 def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> int:

@@ -118,17 +118,17 @@ def _files() -> Iterator[Finding]:
         except FileNotFoundError as error:
             yield Finding("missing", name, f"{error}: {AGAIN}")
             continue
-        lacking = [file for file in files if not (folder / file).is_file()]
-        text = f"{folder} is without {', '.join(lacking)}: {AGAIN}" if lacking else str(folder)
-        yield Finding("missing" if lacking else "ok", name, text)
+        missing = [file for file in files if not (folder / file).is_file()]
+        text = f"{folder} is without {', '.join(missing)}: {AGAIN}" if missing else str(folder)
+        yield Finding("missing" if missing else "ok", name, text)
 
 
 def _extras() -> Iterator[Finding]:
     for extra, (modules, needs) in EXTRAS.items():
-        name, lacking = f"extra {extra}", [module for module in modules if find_spec(module) is None]
-        if lacking:
+        name, missing = f"extra {extra}", [module for module in modules if find_spec(module) is None]
+        if missing:
             install = f"pip install 'kvbench[{extra}]'" + " --no-build-isolation" * (extra == "flash")
-            yield Finding("-", name, f"no {needs}: without {', '.join(lacking)}", install)
+            yield Finding("-", name, f"no {needs}: without {', '.join(missing)}", install)
         else:
             yield Finding("ok", name, f"{', '.join(modules)}: {needs}")
 
@@ -207,17 +207,17 @@ def _multiply(torch: Any, device: str, dtype: Any, tolerance: float) -> float:
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64) for _ in range(2))
     fast = [part.to(device, dtype) for part in (left, right)]
-    taken = []
+    durations = []
     for _ in range(3):
         start = time.perf_counter()
         product = fast[0] @ fast[1]
         product[0, 0].item()  # waits for the device
-        taken.append(time.perf_counter() - start)
+        durations.append(time.perf_counter() - start)
     expected = fast[0].double().cpu() @ fast[1].double().cpu()
     error = ((product.double().cpu() - expected).abs().max() / SIZE**0.5).item()
     if not error < tolerance:
         raise UserError(f"a product is wrong by {error:.1e}")
-    return 1000 * min(taken)
+    return 1000 * min(durations)
 
 
 def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
@@ -251,11 +251,11 @@ def places(root: str | None) -> Iterator[Finding]:
     origin = named_by or f"the default; data.root or {VARIABLE} names another"
     yield Finding("ok" if under.is_dir() else "-", "data.root", f"{_free_space(under)} ({origin})")
     for name, source in read_lock().items():
-        lacking = absent(root, source)
+        missing = absent(root, source)
         pins, downloads = source.pins(under)
         unpinned = f"; {downloads - pins} of {downloads} downloads have no pinned SHA-256" if pins < downloads else ""
-        if lacking:
-            text = f"{source.tasks}: no {', '.join(lacking)} under {under}{unpinned}"
+        if missing:
+            text = f"{source.tasks}: no {', '.join(missing)} under {under}{unpinned}"
             yield Finding("-", f"data {name}", text, command(root, name))
         else:
             yield Finding("ok", f"data {name}", f"{source.tasks}{unpinned}")

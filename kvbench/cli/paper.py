@@ -81,9 +81,9 @@ def main(flags: argparse.Namespace) -> int:
     name, *words = flags.words or [""]
     if name == "list":
         named = {name: value for name, value in vars(flags).items() if value and (name, value) != ("stale", "stop")}
-        given = [f"--{flag.replace('_', '-')}" for flag in named if flag != "words"]
-        if words or given:
-            raise UserError(f"paper list takes no settings and no flags: {' '.join([*words, *given])}")
+        flag_names = [f"--{flag.replace('_', '-')}" for flag in named if flag != "words"]
+        if words or flag_names:
+            raise UserError(f"paper list takes no settings and no flags: {' '.join([*words, *flag_names])}")
         from kvbench.cli.list import print_list
 
         print_list("paper")

@@ -148,7 +148,7 @@ def _state(process: Process, task_states: dict[str, str]) -> str:
     if process.ended is not None:
         return "ended"
     if process.here:
-        return "killed" if process.gone else "running"
+        return "killed" if process.has_ended else "running"
     if process.job is not None and task_states.get(process.job) in ALIVE:
         return "running"
     silent = (datetime.now(UTC) - datetime.fromisoformat(process.beat_utc)).total_seconds()

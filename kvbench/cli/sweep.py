@@ -47,7 +47,7 @@ class PartOfSweep:
 def run_sweep(sweep: Sweep, table: bool = True, logger: Logger | None = None) -> int:
     """Run what is missing of a sweep, print its table and mirror its rows. Exit code 4 if some samples have failed."""
     flags = {"--retry-errors": sweep.retry, f"--stale={sweep.stale}": sweep.stale != "stop"}
-    command = ("kvbench", "run", *sweep.arguments, *(flag for flag, given in flags.items() if given))
+    command = ("kvbench", "run", *sweep.arguments, *(flag for flag, is_set in flags.items() if is_set))
     logger = logger or NoLogger()
     part = partial(PartOfSweep, sweep.arguments, sweep.retry, stale=sweep.stale, logger=logger)
     code, ended = make(sweep, command, part, SCREEN)
@@ -71,9 +71,9 @@ def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
     if isinstance(logger, NoLogger):
         return
     rows = sweep.rows(())
-    if left := sum(sweep.samples.values()) - rows.num_rows:
+    if num_missing := sum(sweep.samples.values()) - rows.num_rows:
         if not sweep.quiet:
-            missing = f"{plural(left, 'row')} of other parts are missing"
+            missing = f"{plural(num_missing, 'row')} of other parts are missing"
             tell(f"logger={logger.name}: {missing}; the last part mirrors all")
         return
     logger.mirror(sweep.results, fetched(rows))

@@ -110,7 +110,7 @@ def warn(message: object) -> None:
 
 def warner(partial: bool) -> Callable[[object], None]:
     """`warn`; `partial`: without what it says of rows that are missing."""
-    from kvbench.report.missing import MISSING
+    from kvbench.report.missing_rows import MISSING
 
     return lambda message: None if partial and MISSING in str(message) else warn(message)
 
@@ -147,13 +147,13 @@ def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> 
     console, rows = screen(), [list(map(printable, row)) for row in rows]
     width = width_of(console)
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    left = sum(sizes) + len(GAP) * len(sizes)
+    left_width = sum(sizes) + len(GAP) * len(sizes)
     for *short, sentence in rows:
         head = Text()
         for text, size, style in zip(short, sizes, (*styles, *("" for _ in short)), strict=False):
             head.append(text, style).append(" " * (size - len(text)) + GAP)
-        beside = width is None or width - left >= SENTENCE
-        indent = left if beside else 2 * len(GAP)
+        beside = width is None or width - left_width >= SENTENCE
+        indent = left_width if beside else 2 * len(GAP)
         parts = [sentence] if width is None else wrapped(sentence, width - indent)
         parts = parts if beside else ["", *parts]
         lines = [head + Text("".join(parts[:1])), *(Text(" " * indent + part) for part in parts[1:])]

@@ -74,8 +74,12 @@ class Cells:
         store: Store = self._once(validated, Store, "store", tree["store"])
         evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
         packing = f" store={store}" if packing_of(store) else ""
-        asked: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
-        budget = self._counted(asked, model, policy.layout, store) if isinstance(asked, Bytes) else asked
+        budget_setting: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
+        budget = (
+            self._counted(budget_setting, model, policy.layout, store)
+            if isinstance(budget_setting, Bytes)
+            else budget_setting
+        )
         return Cell(
             model=model,
             task=task,

@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from kvbench.config.given import given, is_given, item_of, node_of_given, usual_of
 from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
+from kvbench.config.objects import item_of, names_object, node_of_object, object_of, usual_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import here
@@ -98,12 +98,12 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
     """
     if is_loose(target):
         return node_of(target)
-    if is_given(target):
+    if names_object(target):
         if name not in items(group):
             return usual_of(target)
-        if class_of(group, file_of(group, name)) is not type(given(target)):
-            whose = f"{group}={type(given(target)).__name__}(...)"
-            raise UserError(f"{whose} is named {name}, as another {group} of kvbench is: rename yours")
+        if class_of(group, file_of(group, name)) is not type(object_of(target)):
+            label = f"{group}={type(object_of(target)).__name__}(...)"
+            raise UserError(f"{label} is named {name}, as another {group} of kvbench is: rename yours")
     item = _item(group, name)
     if item is None:
         raise UserError(f"unknown {group} {name}: {closest(name, items(group))}")
@@ -113,7 +113,7 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
 
 def _item(group: str, name: str) -> Item | None:
     """The file of a name, which for a score may be a Python file; or an object that was given."""
-    if is_given(name):
+    if names_object(name):
         return item_of(group, name)
     return loose_item(name) if group == "score" and is_loose(name) else items(group).get(name)
 
@@ -168,7 +168,7 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
             combined = [
                 new
                 for tree, has in zip(combined, having, strict=True)
-                for new in ([_put(tree, setting.key, value) for value in setting.values] if has else [tree])
+                for new in ([_with_value(tree, setting.key, value) for value in setting.values] if has else [tree])
             ]
         trees += combined
     idle = [setting for setting in settings if setting.key not in used]
@@ -230,8 +230,8 @@ def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
     if is_loose(node["_target_"]):
         return class_in(node["_target_"])
-    if is_given(node["_target_"]):
-        return type(given(node["_target_"]))
+    if names_object(node["_target_"]):
+        return type(object_of(node["_target_"]))
     module, _, attribute = node["_target_"].rpartition(".")
     problem = "is not a dataclass: make it one; its fields are the settings"
     try:
@@ -314,14 +314,14 @@ def _merged(
     the file that each group came to use. at: where the file's settings go; by default to its group, or where its line
     `# @package _global_` says.
     """
-    whose = str(item or path.name)
+    file_label = str(item or path.name)
     node = content(item) if item else _settings_of(_read(path, path.name), "", "")
     if not isinstance(node, dict):
-        raise UserError(f"{whose}: {path} names no class: add _target_: package.module.Class")
+        raise UserError(f"{file_label}: {path} names no class: add _target_: package.module.Class")
     if at is None:
-        package = None if is_given(str(path)) else PACKAGE.search(path.read_text("utf-8"))
+        package = None if names_object(str(path)) else PACKAGE.search(path.read_text("utf-8"))
         if package and package[1] not in ("_global_", "_group_"):
-            raise UserError(f"{whose}: {path}: # @package {package[1]}: allowed: _global_, _group_")
+            raise UserError(f"{file_label}: {path}: # @package {package[1]}: allowed: _global_, _group_")
         at = "" if item is None or (package and package[1] == "_global_") else item.group
     settings = {key: value for key, value in node.items() if key != "defaults"}
     entries = node.get("defaults", [])
@@ -329,21 +329,21 @@ def _merged(
         if entry == "_self_":
             tree = _merge(tree, {at: settings} if at else settings)
             continue
-        group, name, place = _entry(entry, f"{whose}: {path}")
+        group, name, place = _entry(entry, f"{file_label}: {path}")
         if place is None:
             name = chosen.get(group, name)
         file = _item(group, name)
         if file is None:
-            raise UserError(f"{whose}: {path}: no {group} {name}: {closest(name, items(group))}")
+            raise UserError(f"{file_label}: {path}: no {group} {name}: {closest(name, items(group))}")
         if file == item:
-            raise UserError(f"{whose}: {path} is in its own defaults list: remove it there")
+            raise UserError(f"{file_label}: {path} is in its own defaults list: remove it there")
         if place is None:
             used[group] = file
         tree = _merged(tree, file.path, file, chosen, used, at if place else None)
     return tree
 
 
-def _entry(entry: Any, whose: str) -> tuple[str, str, str | None]:
+def _entry(entry: Any, file_label: str) -> tuple[str, str, str | None]:
     """Group, name and place of an entry of a defaults list; the place is None unless it says `@_here_`."""
     if isinstance(entry, dict) and len(entry) == 1:
         ((group, name),) = entry.items()
@@ -353,7 +353,7 @@ def _entry(entry: Any, whose: str) -> tuple[str, str, str | None]:
         group, _, name = match["path"].partition("/")
         if group in groups():
             return group, name, "_here_"
-    raise UserError(f"{whose} has {entry} in its defaults list: allowed: _self_, /GROUP: NAME, /GROUP/NAME@_here_")
+    raise UserError(f"{file_label} has {entry} in its defaults list: allowed: _self_, /GROUP: NAME, /GROUP/NAME@_here_")
 
 
 def _merge(old: Any, new: Any) -> Any:
@@ -367,9 +367,9 @@ def content(item: Item) -> Any:
     """What the file of an item says of it. Raises UserError for one that is no YAML. Never change the result."""
     if is_loose(item.path.name):
         return node_of(str(item.path))
-    if is_given(word := str(item.path)):
+    if names_object(word := str(item.path)):
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
-        return scored | node_of_given(word)
+        return scored | node_of_object(word)
     node = _read(item.path, str(item))
     return _settings_of(node, item.group, item.name)
 
@@ -379,12 +379,12 @@ def _settings_of(node: Any, group: str, name: str) -> Any:
     return entry_of(node, group, name).tree if isinstance(node, dict) else node
 
 
-def _read(path: Path, whose: str) -> Any:
+def _read(path: Path, file_label: str) -> Any:
     """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
     try:
         return _parsed(path.read_text("utf-8"))
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise UserError(f"{whose}: {path} cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError(f"{file_label}: {path} cannot be read: {' '.join(str(error).split())}") from None
 
 
 @lru_cache(maxsize=2**10)
@@ -411,7 +411,7 @@ def _has(tree: Tree, key: str) -> bool:
     return isinstance(node, dict) and (last in node or parent == ARGUMENTS)
 
 
-def _put(tree: Tree, key: str, value: Value) -> Tree:
+def _with_value(tree: Tree, key: str, value: Value) -> Tree:
     """The tree with another value of a setting that it has. A dict changes the fields that it names."""
     names, (parent, _, last) = key.split("."), key.rpartition(".")
     if parent in KINDS_OF_HEADS:  # `uniform` is short for {kind: uniform}; another kind has other fields

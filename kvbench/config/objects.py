@@ -34,43 +34,43 @@ def is_object(group: str, value: Any) -> bool:
     return is_kind(group, type(value))
 
 
-def word_of(group: str, given: Any) -> str:
+def word_of(group: str, value: Any) -> str:
     """The word that names an object, the same for equal ones. Raises UserError for a class whose objects its fields do
     not tell apart, and for one without a name.
     """
-    name, kind = getattr(given, "name", None), type(given)
-    if not is_dataclass(given) or kind.__hash__ is None:
+    name, kind = getattr(value, "name", None), type(value)
+    if not is_dataclass(value) or kind.__hash__ is None:
         raise UserError(f"{group}={kind.__name__}(...): make the class a @dataclass(frozen=True)")
     if not isinstance(name, str) or not name.strip():
         raise UserError(f"{group}={kind.__name__}(...) has name={name!r}: allowed: a text, which rows and tables show")
-    for word, known in _objects.items():
-        if type(known) is kind and known == given:
+    for word, other in _objects.items():
+        if type(other) is kind and other == value:
             return word
     word = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}{MARK}{len(_objects)}"
-    _objects[word] = given
+    _objects[word] = value
     return word
 
 
-def is_given(word: str) -> bool:
+def names_object(word: str) -> bool:
     """Whether a word names an object."""
     return word in _objects
 
 
-def given(word: str) -> Any:
+def object_of(word: str) -> Any:
     """The object that a word names."""
     return _objects[word]
 
 
 def item_of(group: str, word: str) -> Item | None:
     """The object as an item of its group; None in another group."""
-    known = _objects[word]
-    return Item(group, known.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, known) else None
+    named = _objects[word]
+    return Item(group, named.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, named) else None
 
 
-def node_of_given(word: str) -> dict[str, Any]:
+def node_of_object(word: str) -> dict[str, Any]:
     """What the YAML file of the object would say."""
-    known = _objects[word]
-    values = {field.name: getattr(known, field.name) for field in fields(known) if field.init}
+    named = _objects[word]
+    values = {field.name: getattr(named, field.name) for field in fields(named) if field.init}
     return _node(word, values)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from yaml import safe_load
 
-from kvbench.config.given import is_given
+from kvbench.config.objects import names_object
 from kvbench.support import paths
 
 
@@ -20,7 +20,7 @@ class Protocol:
 
     def over(self, policy: Mapping[str, Any]) -> dict[str, Any]:
         """What the file of a policy says, with the shared value of all that the policy has; an object is as it is."""
-        if is_given(policy["_target_"]):
+        if names_object(policy["_target_"]):
             return dict(policy)
         shared = {name: value for name, value in self.policy.items() if policy.get(name) not in self.unless[name]}
         return {**policy, **shared}

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from kvbench.config.compose import Tree, class_of, text_fields
-from kvbench.config.given import given, is_given, node_of_given
+from kvbench.config.objects import names_object, node_of_object, object_of
 from kvbench.config.overrides import written
 from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
@@ -55,8 +55,8 @@ def build(group: str, node: Tree) -> Any:
     does not load or is none of the group, and for the first value that is not allowed.
     """
     target = class_of(group, node)
-    if is_given(node["_target_"]) and node == node_of_given(node["_target_"]):
-        return given(node["_target_"])
+    if names_object(node["_target_"]) and node == node_of_object(node["_target_"]):
+        return object_of(node["_target_"])
     values = {
         key: build(f"{group}.{key}", value) if isinstance(value, dict) and "_target_" in value else value
         for key, value in node.items()

@@ -162,13 +162,13 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
     return results_of(map(built.results, trees), "an item"), cells
 
 
-def results_of(trees: Iterable[Results], whose: str) -> Results:
+def results_of(trees: Iterable[Results], scope: str) -> Results:
     """The results settings that all trees of a command have. Raises UserError where they differ."""
     several = list(dict.fromkeys(trees))
-    for name, what in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
+    for name, noun in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
         values = list(dict.fromkeys(str(getattr(results, name)) for results in several))
         if len(values) != 1:
-            raise UserError(f"results.{name} lists {len(values)} {what}: {', '.join(values)}; {whose} has one")
+            raise UserError(f"results.{name} lists {len(values)} {noun}: {', '.join(values)}; {scope} has one")
     return several[0]
 
 

@@ -21,9 +21,9 @@ from kvbench.eviction.policy import Policy
 from kvbench.models.loading.in_memory import folder_of, spec_of
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.notebook.methods import Method, check_settings, listed, words_of_budgets, words_of_method
-from kvbench.notebook.printed import Printed
 from kvbench.notebook.prompts import Prompts
-from kvbench.notebook.sweep import made
+from kvbench.notebook.report import NotebookReport
+from kvbench.notebook.sweep import sweep_and_rows
 from kvbench.notebook.words import words_of
 from kvbench.records import KeptSets
 from kvbench.report.beside import lines_beside
@@ -91,7 +91,7 @@ class Bench:
         base = words_of({"model": self.model, "results.dir": folder, "results.kept": "positions", **settings})
         base += words_of_budgets(budgets)
         chosen = [words_of_method(f"methods[{i}]", method, policy) for i, method in enumerate(listed(methods))]
-        sweep, frame = made(base, data, chosen)
+        sweep, frame = sweep_and_rows(base, data, chosen)
         common = sweep.arguments[: len(sweep.arguments) - sum(map(len, chosen))]
         return BenchResult(frame, common, policy, self._temporary)
 
@@ -112,13 +112,13 @@ class BenchResult:
     _policy: str | Policy = "snapkv"
     _temporary: Any = None
 
-    def table(self, rows: str | None = None, cols: str | None = None, against: str | None = None) -> Printed:
+    def table(self, rows: str | None = None, cols: str | None = None, against: str | None = None) -> NotebookReport:
         """The table that `kvbench run` prints. rows, cols: keys of its lines and columns, with commas between. against:
         the policy, or the selection, from which cells that differ beyond chance are marked.
         """
         if set(self.frame["metric"]) == {TIMED}:
-            return Printed(efficiency.report_of(self.frame, _ignore))
-        return Printed(table.report_of(self.frame, table.View(rows, cols, against), _ignore))
+            return NotebookReport(efficiency.report_of(self.frame, _ignore))
+        return NotebookReport(table.report_of(self.frame, table.View(rows, cols, against), _ignore))
 
     def tradeoff(self, **settings: str) -> Figure:
         """Accuracy against what the cache costs: `x="bytes"`, `intervals="no"`, or a selection of rows."""
@@ -138,14 +138,14 @@ class BenchResult:
         write_page(self.frame, Path(path), _ignore, samples=samples)
         return Path(path)
 
-    def compare(self, a: Method, b: Method, alpha: float = ALPHA, relevant: float = RELEVANT) -> Printed:
+    def compare(self, a: Method, b: Method, alpha: float = ALPHA, relevant: float = RELEVANT) -> NotebookReport:
         """The paired difference b - a with interval, tests and verdict, as `kvbench compare`.
 
         a, b: methods as they were given, or selections such as "policy=snapkv,budget=0.1". alpha, relevant: as in
         `kvbench.report.compare.compare.compare`.
         """
         both = self._side("a", a), self._side("b", b)
-        return Printed(report_of_comparison(compare(*both, alpha=alpha, relevant=relevant)))
+        return NotebookReport(report_of_comparison(compare(*both, alpha=alpha, relevant=relevant)))
 
     def _side(self, argument: str, method: Method) -> Side:
         if isinstance(method, str) and "=" in method:

@@ -10,7 +10,7 @@ from kvbench.report.output import FORMATS, check_format
 
 
 @dataclass(frozen=True, repr=False)
-class Printed:
+class NotebookReport:
     """A report of `kvbench.report`: printed it is text, in a notebook a table."""
 
     report: Report

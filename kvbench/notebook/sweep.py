@@ -23,10 +23,12 @@ def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
 
     Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.
     """
-    return made([*words, *words_of(settings)], data)[1]
+    return sweep_and_rows([*words, *words_of(settings)], data)[1]
 
 
-def made(arguments: Sequence[str], data: Prompts | None, methods: Sequence[Sequence[str]] = ((),)) -> tuple[Sweep, Any]:
+def sweep_and_rows(
+    arguments: Sequence[str], data: Prompts | None, methods: Sequence[Sequence[str]] = ((),)
+) -> tuple[Sweep, Any]:
     """The sweep of words, with what was missing of it made, and its rows. methods: as in `plan_sweep`."""
     words = [*arguments, *([] if data is None else task_words(data, arguments))]
     logger, sweep = logger_of(words), plan_sweep(words, _ignore, methods=methods)

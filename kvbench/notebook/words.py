@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.config.given import CLASSES, is_kind, is_object, word_of
+from kvbench.config.objects import CLASSES, is_kind, is_object, word_of
 from kvbench.config.overrides import written
 from kvbench.eviction.budget import Bytes, Fraction, Tokens
 from kvbench.eviction.evict import Eviction

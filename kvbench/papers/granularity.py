@@ -74,13 +74,13 @@ def impossible(item: Item, folder: Path) -> list[Impossible]:
     """
     numbers = [number for number in published(item, folder) if _is_mean(item, number)]
     tasks = _tasks(item) if numbers else {}
-    lacking = []
+    unreachable = []
     for number in numbers:
         places = [_prompts(item, part.at) for part in _behind(item, number, numbers)]
         step = step_of([task for place in places for task in tasks.get(place, ())])
         if step is not None and not is_possible(number.value, step * SCALES[number.unit]):
-            lacking.append(Impossible(item.name, number, step * SCALES[number.unit]))
-    return lacking
+            unreachable.append(Impossible(item.name, number, step * SCALES[number.unit]))
+    return unreachable
 
 
 def is_possible(value: str, step: Fraction) -> bool:

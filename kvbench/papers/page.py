@@ -108,14 +108,14 @@ def page(
     unit, differences = numbers.unit, numbers.differences
     caption = words = printed_caption = "tasks on which one of a pair has the higher mean"
     if not item.layout.wins:
-        what = _unit_suffix(unit)
+        suffix = _unit_suffix(unit)
         if item.layout.against == FULL:
-            what = f", as the difference to the {unit} of the full cache; the full cache stands with its {unit}"
-        what += _budget_suffix(item, numbers.order)
+            suffix = f", as the difference to the {unit} of the full cache; the full cache stands with its {unit}"
+        suffix += _budget_suffix(item, numbers.order)
         intervals = any(number.low is not None for number in numbers.ours.values())
         means = "mean [95 % interval]" if intervals else "mean"
-        caption, words = (f"{'from formulas' if item.kind == 'costs' else text}{what}" for text in (means, "mean"))
-        printed_caption = "as printed" + what
+        caption, words = (f"{'from formulas' if item.kind == 'costs' else text}{suffix}" for text in (means, "mean"))
+        printed_caption = "as printed" + suffix
     counts = [number.n for place, number in numbers.ours.items() if not place.average]
     usual = max(set(counts), key=counts.count) if counts else 0
     ours = {place: _figure(number, unit, usual) for place, number in numbers.ours.items()}

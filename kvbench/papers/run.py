@@ -311,8 +311,8 @@ class _ItemSweep(_PrintedNumbers):
         folder = self.cells.results.dir
         results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.able]
         rows = recorded(results, SETTLED, self.warn, {cell.id for cell in cells})
-        done = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
-        return plan(cells, done), results
+        recorded_samples = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
+        return plan(cells, recorded_samples), results
 
     def run(self) -> _Result:
         cells, smoke = self.cells, is_smoke(self.cells.able)

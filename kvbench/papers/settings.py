@@ -147,11 +147,13 @@ class Merged:
         the same.
         """
         before = {override.key: override for override in self.settings}
-        left = {override.key for override in self.overrides}
+        remaining_keys = {override.key for override in self.overrides}
         for override in self.replacing:
             if override.key in (*FREE, *PLACES):
                 continue
-            dropped = [old.canonical for old in self.settings if old.key not in left and old.root == override.key]
+            dropped = [
+                old.canonical for old in self.settings if old.key not in remaining_keys and old.root == override.key
+            ]
             old = before.get(override.key)
             if old is None:
                 yield f"{override.canonical} (not stated for the paper's runs)"

@@ -52,10 +52,10 @@ class BudgetTable:
         np.save(path, self.parts)
 
 
-def budget_table(plan: Plan, done: Callable[[int], None] = lambda prompts: None) -> BudgetTable:
+def budget_table(plan: Plan, on_read: Callable[[int], None] = lambda prompts: None) -> BudgetTable:
     """The mean of the tables of the prompts of a plan, whose cells have one model, score and policy.
 
-    `done` is called with the number of prompts read.
+    `on_read` is called with the number of prompts read.
 
     Raises UserError or MissingFile for a model or a sample that cannot be run, and for an answer of one token.
     """
@@ -67,7 +67,7 @@ def budget_table(plan: Plan, done: Callable[[int], None] = lambda prompts: None)
         stop = ends(model.tokenizer, cell.task, model.stop)
         utility = np.stack(utilities(scene, stop, new_tokens))[..., first : first + ranked[0].shape[1]]
         total = total + evicted_parts(utility, np.stack(ranked), scene.tokens)
-        done(read)
+        on_read(read)
     return BudgetTable(total / read, plan.cells[0].model.label)
 
 

@@ -25,11 +25,11 @@ from kvbench.tasks.task import InvalidSample
 HeadScores = Float[Tensor, "layers kv_heads"]
 
 
-def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) -> HeadFile:
+def calibrate(plan: Plan, on_read: Callable[[int], None] = lambda prompts: None) -> HeadFile:
     """KVzip's context-independent scores of the heads of the one model of a plan, whose cells have one repeating score.
 
     KVzip (Kim et al. 2025, https://arxiv.org/abs/2505.23416), `head` of attention/kvcache.py in its code: the score of
-    a head is the largest score of any pair of any context. Each context is prefilled once; `done` is called with the
+    a head is the largest score of any pair of any context. Each context is prefilled once; `on_read` is called with the
     number of prompts read. Layers with a sliding window are never evicted from and score 0. Raises UserError or
     MissingFile for a model or a sample that cannot be run.
     """
@@ -37,7 +37,7 @@ def calibrate(plan: Plan, done: Callable[[int], None] = lambda prompts: None) ->
     cell, table, prompts = plan.cells[0], torch.zeros(info.heads), 0
     for prompts, (prompt, _, _) in enumerate(prompts_of(plan, model), 1):
         table = table.maximum(head_scores(model, info, prompt, cell.score))
-        done(prompts)
+        on_read(prompts)
     rows = tuple(tuple(row) for row in table.double().tolist())
     reduction = {"contexts": prompts, "reduced": "max over contexts, tokens and the query heads of a KV head"}
     source = {"score": cell.description["score"], **source_of(plan, cell), **reduction}
@@ -88,11 +88,11 @@ def source_of(plan: Plan, cell: Cell) -> dict[str, object]:
     }
 
 
-def query_statistics(plan: Plan, done: Callable[[int], None] = lambda prompts: None) -> QueryStatistics:
+def query_statistics(plan: Plan, on_read: Callable[[int], None] = lambda prompts: None) -> QueryStatistics:
     """What the queries of the one model of a plan are like before their rotation, over all tokens (TriAttention).
 
-    Each prompt is prefilled once; `done` is called with the number of prompts read. Raises UserError or MissingFile for
-    a model or a sample that cannot be run, and for a model that does not rotate complete queries by frequencies.
+    Each prompt is prefilled once; `on_read` is called with the number of prompts read. Raises UserError or MissingFile
+    for a model or a sample that cannot be run, and for a model that does not rotate complete queries by frequencies.
     """
     info, model = loaded(plan)
     cell, rotations = plan.cells[0], _rotations(model)
@@ -106,7 +106,7 @@ def query_statistics(plan: Plan, done: Callable[[int], None] = lambda prompts: N
             mean, size = sums.get(layer.index, (0, 0))
             sums[layer.index] = mean + new[0], size + new[1]
         tokens += len(ids)
-        done(prompts)
+        on_read(prompts)
     first = next(iter(sums.values()))
     zeros, layers = tuple(map(torch.zeros_like, first)), range(info.heads[0])
     mean, size = (torch.stack([sums.get(layer, zeros)[part] for layer in layers]) / tokens for part in (0, 1))

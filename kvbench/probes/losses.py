@@ -62,10 +62,10 @@ class EvictionError(EvictionProbe):
             evicted = ~kept.to(errors.device)
             totals, lost = errors.sum(dim=1).tolist(), (errors * evicted).sum(dim=1).tolist()
             ordered = errors.sort(dim=1).values
-            for head, (total, gone) in enumerate(zip(totals, lost, strict=True)):
+            for head, (total, lost_error) in enumerate(zip(totals, lost, strict=True)):
                 least = float(ordered[head, : int(evicted[head].sum())].sum())
-                shares = (gone / total, least / total) if total else (None, None)
-                values = {"total": total, "lost": gone, "lost_share": shares[0], "best_share": shares[1]}
+                shares = (lost_error / total, least / total) if total else (None, None)
+                values = {"total": total, "lost": lost_error, "lost_share": shares[0], "best_share": shares[1]}
                 for quantity, value in values.items():
                     yield Measured(layer=layer.index, quantity=quantity, value=value, head=head)
             if self.positions:

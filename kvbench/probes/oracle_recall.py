@@ -71,7 +71,7 @@ class OracleRecall(Probe):
             )
         for layer in scene.inputs(cell.score).evictable:
             errors = scene.errors(layer, cache_heads(layer, cell.policy), self.output)
-            wanted = top(errors, errors, pairs)
+            best = top(errors, errors, pairs)
             for window, windowed in zip(self.windows, self.read_for(cell), strict=True):
                 if window != "all" and window > scene.tokens:
                     continue
@@ -83,7 +83,7 @@ class OracleRecall(Probe):
                 length = scene.tokens if window == "all" else window
                 for recent in self.recents:
                     ranking = rank_columns(raw, layer, replace(policy, recent=recent), score)
-                    recalls = recall(chosen(ranking, pairs, recent, scene.tokens), wanted)
+                    recalls = recall(chosen(ranking, pairs, recent, scene.tokens), best)
                     for head, value in enumerate(recalls.tolist()):
                         yield Measured(
                             layer=layer.index, quantity="recall", value=value, head=head, window=length, recent=recent
@@ -105,6 +105,6 @@ def chosen(ranking: Ranking, pairs: int, recent: int, tokens: int) -> Kept:
     return kept
 
 
-def recall(kept: Kept, wanted: Kept) -> Float[Tensor, "cache_heads"]:
+def recall(kept: Kept, best: Kept) -> Float[Tensor, "cache_heads"]:
     """The share of the wanted columns of each head that were kept."""
-    return (kept & wanted).sum(dim=1).double() / wanted.sum(dim=1)
+    return (kept & best).sum(dim=1).double() / best.sum(dim=1)

@@ -67,9 +67,9 @@ class Probing:
 
     def plan(self, results: ResultsFolder, retry_errors: bool = False) -> Plan:
         """The cells and samples that are not measured yet."""
-        done = probed_already(results.path, self.samples, retry_errors)
+        measured = probed_already(results.path, self.samples, retry_errors)
         ids = {self.name(cell): cell.id for cell in self.cells}
-        return plan(self.cells, {(ids[name], sample) for name, sample in done})
+        return plan(self.cells, {(ids[name], sample) for name, sample in measured})
 
 
 def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
@@ -198,7 +198,7 @@ def _measured(
         prompt = prompt_of(model, sample, cells[0])
         columns["prompt_tokens"] = prompt.tokens
         last_query = replace(cells[0], policy=replace(cells[0].policy, window=1, phases=None), score=Attention())
-        recorded = (last_query, *(needed for cell in cells for needed in probe.read_for(cell)))
+        recorded = (last_query, *(variant for cell in cells for variant in probe.read_for(cell)))
         scene = Scene(model, prompt, prefill(model, {sample.id: prompt}, recorded))
     except ValueError as error:
         for cell in cells:

@@ -10,7 +10,7 @@ from kvbench.records.own_lines import read_kept
 from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import COLUMNS, MEASURED, NO_SOURCE, REQUESTED, SCHEMA, WHERE, Row, check_schema
-from kvbench.records.rows_files import done, read_rows
+from kvbench.records.rows_files import read_rows, recorded_samples
 from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing, read_sidecar
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "Timing",
     "check_schema",
     "check_writable",
-    "done",
     "environment",
     "environment_id",
     "lease_owners",
@@ -46,4 +45,5 @@ __all__ = [
     "read_processes",
     "read_rows",
     "read_sidecar",
+    "recorded_samples",
 ]

@@ -90,8 +90,8 @@ def check_file(path: Path) -> None:
     """Raise UserError for a name that leads to no file: a broken link, a folder, or a FIFO, which nobody may write."""
     check_name(path)
     if not path.is_file():
-        what = "a broken link" if path.is_symlink() and not path.exists() else "no file"
-        raise UserError(f"{path} is {what}: remove it, or put the file back")
+        kind = "a broken link" if path.is_symlink() and not path.exists() else "no file"
+        raise UserError(f"{path} is {kind}: remove it, or put the file back")
 
 
 def check_name(path: Path) -> None:

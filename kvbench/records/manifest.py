@@ -80,20 +80,20 @@ def unchanged_manifest(folder: ResultsFolder) -> Manifest | None:
     return manifest
 
 
-def write_manifest(folder: ResultsFolder, known: Manifest | None) -> Manifest:
-    """List what the folder holds now. Files that `known` has at the same size are not read again.
+def write_manifest(folder: ResultsFolder, previous: Manifest | None) -> Manifest:
+    """List what the folder holds now. Files that `previous` has at the same size are not read again.
 
     Another process may end meanwhile: what it added is listed too.
     """
     while True:
         ended = _ended(folder)
-        files = {path: _listed(folder, path, size, known) for path, size in _sizes(folder).items()}
+        files = {path: _listed(folder, path, size, previous) for path, size in _sizes(folder).items()}
         manifest = Manifest.of(files)
         with replacing(folder.path / NAME) as temporary:
             temporary.write_text(json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n", "ascii")
         if _ended(folder) == ended:
             return manifest
-        known = manifest
+        previous = manifest
 
 
 def differing(manifest: Manifest, folder: ResultsFolder) -> tuple[list[str], list[str]]:
@@ -118,8 +118,10 @@ def citation(folder: ResultsFolder, warn: Warn) -> str | None:
         return None
     if not changed and not new:
         return f"{folder.path}: {manifest}"
-    what = f"{plural(len(changed), 'file')} changed or gone" if changed else f"{plural(len(new), 'file')} not listed"
-    warn(f"{folder.path / NAME} does not describe the folder: {what}: {shortened(changed or new, 3)}; not cited")
+    difference = (
+        f"{plural(len(changed), 'file')} changed or gone" if changed else f"{plural(len(new), 'file')} not listed"
+    )
+    warn(f"{folder.path / NAME} does not describe the folder: {difference}: {shortened(changed or new, 3)}; not cited")
     return None
 
 
@@ -133,8 +135,8 @@ def _sizes(folder: ResultsFolder) -> dict[str, int]:
     return {path.relative_to(folder.path).as_posix(): path.stat().st_size for path in paths if path.is_file()}
 
 
-def _listed(folder: ResultsFolder, path: str, size: int, known: Manifest | None) -> Listed:
-    if known is not None and (file := known.files.get(path)) is not None and file.bytes == size:
+def _listed(folder: ResultsFolder, path: str, size: int, previous: Manifest | None) -> Listed:
+    if previous is not None and (file := previous.files.get(path)) is not None and file.bytes == size:
         return file
     return _hashed(folder.path / path, size)
 
@@ -142,10 +144,10 @@ def _listed(folder: ResultsFolder, path: str, size: int, known: Manifest | None)
 def _hashed(path: Path, size: int) -> Listed:
     """The first `size` bytes of a file: what is appended meanwhile is not read."""
     check_file(path)
-    digest, lines, left = hashlib.sha256(), 0, size
+    digest, lines, remaining = hashlib.sha256(), 0, size
     with path.open("rb", buffering=0) as file:
-        while left and (chunk := file.read(min(2**20, left))):
+        while remaining and (chunk := file.read(min(2**20, remaining))):
             digest.update(chunk)
             lines += chunk.count(b"\n")
-            left -= len(chunk)
-    return Listed(size - left, lines, digest.hexdigest())
+            remaining -= len(chunk)
+    return Listed(size - remaining, lines, digest.hexdigest())

@@ -40,14 +40,14 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         if any(folder.path.samefile(other.path) for other in folders[:number]):
             raise UserError(f"{folder.path} is named twice: name each folder once")
     files = _rows_files(folders)
-    taken = _taken(folders, set(files.values()), warn)
-    if not taken:
+    line_numbers = _counting_lines(folders, set(files.values()), warn)
+    if not line_numbers:
         raise MissingFile(f"no rows in {', '.join(str(folder.path) for folder in folders)}: run `kvbench run` first")
     with _appearing(final) as path:
         merged = ResultsFolder(path)
         for file in files.values():
-            if file in taken:
-                _copy_rows(file, taken[file], merged)
+            if file in line_numbers:
+                _copy_rows(file, line_numbers[file], merged)
             for name in SIDECARS:
                 if (sidecar := file.parent.parent / name / file.name).exists():
                     _copy(sidecar, merged)
@@ -60,15 +60,15 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
 
 def _check_free(target: Path) -> None:
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        what = "is a file" if target.is_file() else "is not empty"
-        raise UserError(f"{target} {what}, and nothing is overwritten: name a folder that does not exist")
+        state = "is a file" if target.is_file() else "is not empty"
+        raise UserError(f"{target} {state}, and nothing is overwritten: name a folder that does not exist")
 
 
 def _check_source(folder: ResultsFolder) -> None:
     """Raise UserError for a folder with damaged or changed files, and for links that lead out of it."""
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "probes")):
-        what = "is no results folder" if folder.path.exists() else "does not exist"
-        raise MissingFile(f"{folder.path} {what}: name the folders of runs (their results.dir)")
+        state = "is no results folder" if folder.path.exists() else "does not exist"
+        raise MissingFile(f"{folder.path} {state}: name the folders of runs (their results.dir)")
     for name in ("rows", *SIDECARS, *_NAMED_BY_CONTENT, *_BESIDE):
         for file in _files(folder, name):
             check_file(file)
@@ -100,7 +100,7 @@ def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
     return files
 
 
-def _taken(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:
+def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:
     """The numbers of the lines to take of every rows file in which there are some."""
     counted: dict[tuple[str, int], list[PlacedRow]] = {}
     for folder in folders:
@@ -108,14 +108,14 @@ def _taken(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> di
             counted.setdefault(key, []).extend(
                 placed for placed in rows if placed.row.code == rows[-1].row.code and placed.file in files
             )
-    taken: dict[Path, set[int]] = {}
+    line_numbers: dict[Path, set[int]] = {}
     for rows in filter(None, counted.values()):
         good = [placed for placed in rows if placed.row.error is None]
         _check_identical(good)
         ordered = sorted(good or rows, key=lambda placed: (placed.file.name, placed.line))
         first = ordered[which_counts([(not good, placed.row.code) for placed in ordered])]
-        taken.setdefault(first.file, set()).add(first.line)
-    return taken
+        line_numbers.setdefault(first.file, set()).add(first.line)
+    return line_numbers
 
 
 def _check_identical(rows: Sequence[PlacedRow]) -> None:

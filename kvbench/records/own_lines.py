@@ -65,9 +65,9 @@ def are_of(kept_sha256: str | None, line: KeptSets, folder: str | os.PathLike[st
     return False
 
 
-def refuse(folder: str | os.PathLike[str], where: str, line: Line, what: str) -> NoReturn:
+def refuse(folder: str | os.PathLike[str], where: str, line: Line, fault: str) -> NoReturn:
     """Raise UserError about a line."""
     raise UserError(
-        f"{os.fspath(folder)}/{where}: cell {line.cell}, sample {line.sample} {what}; remove the wrong line, or move "
+        f"{os.fspath(folder)}/{where}: cell {line.cell}, sample {line.sample} {fault}; remove the wrong line, or move "
         "its file away"
     )

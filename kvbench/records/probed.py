@@ -95,11 +95,11 @@ def _read(path: Path, warn: Warn) -> pa.Table:
         raise UserError(f"{path}: not the numbers of a probe: {reason}; move the file away") from error
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not checked")
-    if {f"{probe}-{cell}-{sample:05d}.parquet" for probe, cell, sample in _whose(table)} != {path.name}:
+    if {f"{probe}-{cell}-{sample:05d}.parquet" for probe, cell, sample in _keys(table)} != {path.name}:
         raise UserError(f"{path}: the numbers of another probe, cell or sample than its name says; move the file away")
     return table
 
 
-def _whose(table: pa.Table) -> Iterable[tuple[str, str, int]]:
+def _keys(table: pa.Table) -> Iterable[tuple[str, str, int]]:
     columns = (table[name].to_pylist() for name in ("probe", "cell", "sample"))
     return (names for names in set(zip(*columns, strict=True)) if None not in names)

@@ -82,7 +82,7 @@ class Process:
         return is_here(self.machine)
 
     @property
-    def gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is known to have ended: its file says so, or it ran here and the system does not list it."""
         return self.ended is not None or is_gone(self.machine, self.pid, self.born)
 
@@ -180,7 +180,7 @@ class Watch:
     def stopped(self, name: str) -> bool:
         """Whether a process has ended or stopped. A file that cannot be read counts as an unchanged heartbeat."""
         process, now = Process.read(self._folder / f"{name}.json"), self._clock()
-        if process is not None and process.gone:
+        if process is not None and process.has_ended:
             return True
         beat = None if process is None else process.beat
         before, since = self._beats.get(name, (object(), now))
@@ -286,9 +286,9 @@ class Heartbeat:
         temporary = self._path.with_suffix(".tmp")  # no other process has this name
         temporary.write_text(with_checksum(json.dumps(asdict(process))) + "\n", "ascii")
         os.replace(temporary, self._path)
-        self.heard(awake())
+        self.note_heartbeat(awake())
 
-    def heard(self, now: float) -> None:
+    def note_heartbeat(self, now: float) -> None:
         """A heartbeat was written. A late one is a break: meanwhile others may have judged us stopped."""
         self.breaks += now - self.last >= self.lease_seconds / 2
         self.last = now

@@ -182,8 +182,8 @@ def _checked(name: str, item: Any) -> Any:
     if isinstance(item, int) and not isinstance(item, bool) and isinstance(0.0, kind):
         item = float(item) if abs(item) < 2**1000 else math.inf
     if isinstance(item, bool) or not isinstance(item, kind):
-        wanted = kind.__name__ if isinstance(kind, type) else str(kind)
-        raise UserError(f"row column {name!r} is {item!r} ({type(item).__name__}); it must be {wanted}")
+        expected = kind.__name__ if isinstance(kind, type) else str(kind)
+        raise UserError(f"row column {name!r} is {item!r} ({type(item).__name__}); it must be {expected}")
     if isinstance(item, int) and not -(2**63) <= item < 2**63:
         raise UserError(f"row column {name!r} is {item!r}; an integer has 64 bits")
     if isinstance(item, float) and not math.isfinite(item):

@@ -237,6 +237,6 @@ def which_counts(records: Sequence[tuple[bool, str | None]]) -> int:
     return records.index(good) if good in records else len(records) - 1
 
 
-def done(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:
+def recorded_samples(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:
     """(cell, sample) of the rows that need no second run; a failed row needs one only with ``retry_errors``."""
     return {(row.cell, row.sample) for row in rows if not (retry_errors and row.error is not None)}

@@ -12,7 +12,7 @@ from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
 from kvbench.records.lines import Warn
 from kvbench.records.own_lines import Line, are_of, lines_by_file, own_line, refuse
 from kvbench.report.frames import RESULTS, Source, named, place_of
-from kvbench.report.missing import MISSING
+from kvbench.report.missing_rows import MISSING
 from kvbench.report.rows import recorded
 from kvbench.support.errors import MissingFile
 

@@ -34,14 +34,14 @@ def tell_codes(source: str, rows: pa.Table, read_code: ReadCode, warn: Warn) -> 
     if unknown:
         which = f"{unknown} of {plural(rows.num_rows, 'row')} do" if unknown < rows.num_rows else "its rows do"
         warn(f"{source}: {which} not say which code made them: an earlier kvbench wrote them, or had no sources")
-    differ = {name: made for name, made in versions(rows, read_code).items() if len(made) > 1}
+    differ = {name: by_code for name, by_code in versions(rows, read_code).items() if len(by_code) > 1}
     if not differ:
         return
     cells = Counter(cell for cell, code, _ in counted if code is not None)
     mixed = sorted(cell for cell, codes in cells.items() if codes > 1)
     texts = []
-    for name, made in sorted(differ.items()):
-        counts = [f"{version}: {plural(count, 'row')}" for version, count in made.most_common()]
+    for name, by_code in sorted(differ.items()):
+        counts = [f"{version}: {plural(count, 'row')}" for version, count in by_code.most_common()]
         texts.append(f"{name} ({', '.join(counts)})")
     means = ""
     if mixed:

@@ -107,18 +107,18 @@ class Wandb:
         from kvbench.report.tables.summary import summaries
 
         by_cell = grouped(sorted(rows, key=lambda row: row.sample), lambda row: row.cell)
-        done = _read(results)
+        mirrored = _read(results)
         group = hashlib.sha256("".join(sorted(by_cell)).encode()).hexdigest()[:16]
         lines = {line.cell: line for line in summaries(rows)}
         for cell, members in by_cell.items():
-            if done.get(cell) != (state := _state(members)):
+            if mirrored.get(cell) != (state := _state(members)):
                 self._cell(results, group, lines[cell], members)
-                done[cell] = state
-                _write(results, done)
-        if done.get(group) != (state := _state(rows)):
+                mirrored[cell] = state
+                _write(results, mirrored)
+        if mirrored.get(group) != (state := _state(rows)):
             self._sweep(results, group, list(lines.values()))
-            done[group] = state
-            _write(results, done)
+            mirrored[group] = state
+            _write(results, mirrored)
 
     def _cell(self, results: ResultsFolder, group: str, line: "Summary", rows: Sequence[Row]) -> None:
         import wandb
@@ -217,8 +217,8 @@ def _read(results: ResultsFolder) -> dict[str, str]:
     return read_json(dict[str, str], path, "a JSON object of hashes by run (without it every cell is uploaded again)")
 
 
-def _write(results: ResultsFolder, done: Mapping[str, str]) -> None:
+def _write(results: ResultsFolder, mirrored: Mapping[str, str]) -> None:
     path = results.path / MIRRORED
     path.parent.mkdir(parents=True, exist_ok=True)
     with text_to(path) as file:
-        json.dump(done, file, indent=1, sort_keys=True)
+        json.dump(mirrored, file, indent=1, sort_keys=True)

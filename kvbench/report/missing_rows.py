@@ -29,10 +29,10 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
         requested = {cell: requested[cell] for cell in cells if cell in requested}
     limits = np.array([requested.get(cell, 0) for cell in cells], np.int64)
     counted = rows["sample"].to_numpy() < limits[codes.indices.to_numpy()]
-    lacking = sum(requested.values()) - int(counted.sum())
+    num_missing = sum(requested.values()) - int(counted.sum())
     finished = sorted((folder.path / "finished").glob("*.json"))
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
-    if lacking or lost:
+    if num_missing or lost:
         files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""
-        total = f"{lacking} of {sum(requested.values())} rows {MISSING}" if lacking else f"rows {MISSING}"
+        total = f"{num_missing} of {sum(requested.values())} rows {MISSING}" if num_missing else f"rows {MISSING}"
         warn(f"{folder.path}: {total}{files}; kvbench status counts them, --partial reports without this line")

@@ -28,7 +28,7 @@ from kvbench.records.lines import Warn, check_name
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import LARGEST_NUMBER
 from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
-from kvbench.report.altered import tell_altered
+from kvbench.report.altered_files import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
 from kvbench.report.columns import (
     JUDGED,
@@ -42,7 +42,7 @@ from kvbench.report.columns import (
     with_places,
 )
 from kvbench.report.frames import Source, is_frame, named, place_of, table_of
-from kvbench.report.missing import tell_missing
+from kvbench.report.missing_rows import tell_missing
 from kvbench.report.selection import Describe, NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -256,12 +256,12 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
     """The rows at (file, line), lines counted from 1, in the order of ``places``."""
     rows: dict[tuple[str, int], Row] = {}
     for file, places_in_file in grouped(places, lambda place: place[0]).items():
-        wanted = [line for _, line in places_in_file]
+        line_numbers = [line for _, line in places_in_file]
         if file.endswith(".parquet"):
-            table = read_parquet(Path(file), COLUMNS, lambda text: None).take([line - 1 for line in wanted])
+            table = read_parquet(Path(file), COLUMNS, lambda text: None).take([line - 1 for line in line_numbers])
             rows |= zip(places_in_file, rows_of(table), strict=True)
             continue
-        numbers = set(wanted)
+        numbers = set(line_numbers)
         with open(file, "rb") as stream:
             texts = zip(range(1, max(numbers) + 1), stream, strict=False)
             rows |= {(file, line): row_of(text.removesuffix(b"\n")) for line, text in texts if line in numbers}

@@ -33,17 +33,17 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     Raises NothingSelected naming the key at which no row was left. A value that no row has, beside others that some
     have, goes to ``warn``.
     """
-    for key, wanted in where.items():
+    for key, patterns in where.items():
         coded = rows["cell" if "." in key else key].combine_chunks().dictionary_encode(null_encoding="encode")
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         texts = [as_typed(flat(describe(value)).get(key) if "." in key else value) for value in values]
-        absent = [pattern for pattern in wanted if not any(_matches(pattern, value) for value in texts)]
+        absent = [pattern for pattern in patterns if not any(_matches(pattern, value) for value in texts)]
         present = f"the rows have {shortened(sorted(set(texts)), _LISTED)}"
-        if len(absent) == len(wanted):
-            raise NothingSelected(f"no row has {key}={','.join(wanted)}; {present}")
+        if len(absent) == len(patterns):
+            raise NothingSelected(f"no row has {key}={','.join(patterns)}; {present}")
         for pattern in absent:
             warn(f"no row has {key}={pattern}; {present}")
-        chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in wanted)]
+        chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in patterns)]
         rows = rows.filter(pa.array(np.isin(codes, chosen)))
     return rows
 

@@ -56,9 +56,9 @@ class Claims:
         if lease is None:
             return None
         self._claimed = job, lease
-        left = self._left(job)
-        if left.missing:
-            return left
+        remaining = self._remaining(job)
+        if remaining.missing:
+            return remaining
         self._release()
         return None
 
@@ -72,7 +72,7 @@ class Claims:
                 self._claimed = None
                 return None
             self._claimed = job, renewed
-            result = result.only(self._left(job).places)
+            result = result.only(self._remaining(job).places)
         self._recorder.append(result.rows, result.sidecars)
         self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
         self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))
@@ -85,7 +85,9 @@ class Claims:
         recorded = self._arrivals.recorded
         if not recorded:
             return plan
-        return plan.with_jobs(lambda group: [left for job in group.jobs if (left := job.without(recorded)).missing])
+        return plan.with_jobs(
+            lambda group: [remaining for job in group.jobs if (remaining := job.without(recorded)).missing]
+        )
 
     def wait(self, plan: Plan) -> Plan:
         """Wait until others have recorded what is left, or given up some of it: that is returned. Raises as `check`."""
@@ -115,7 +117,7 @@ class Claims:
         if reason is not None:
             raise Stopped(reason)
 
-    def _left(self, job: PrefillJob) -> PrefillJob:
+    def _remaining(self, job: PrefillJob) -> PrefillJob:
         """What is missing of a job now that it is ours: its last owner has recorded before giving it up."""
         self._arrivals.look(self._recorder.path)
         return job.without(self._arrivals.recorded)

@@ -417,8 +417,8 @@ MOST_ROWS = 10_000_000
 """Rows of a plan: each is held in memory while it is made."""
 
 
-def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
-    """Group cells that share a prefill and leave out what is `done`: (cell id, sample) pairs.
+def plan(cells: Iterable[Cell], recorded: set[tuple[str, int]]) -> Plan:
+    """Group cells that share a prefill and leave out what is `recorded`: (cell id, sample) pairs.
 
     Of a cell that is listed twice the larger number of samples counts. Raises ValueError for a cell that cannot work
     on any sample, and for more than `MOST_ROWS` rows.
@@ -435,17 +435,19 @@ def plan(cells: Iterable[Cell], done: set[tuple[str, int]]) -> Plan:
         group = groups[cell.shared]
         if cell.id not in group or group[cell.id].task.samples < cell.task.samples:
             group[cell.id] = cell
-    return Plan(tuple(_group(tuple(members.values()), done) for members in groups.values()))
+    return Plan(tuple(_group(tuple(members.values()), recorded) for members in groups.values()))
 
 
-def _group(cells: tuple[Cell, ...], done: set[tuple[str, int]]) -> PrefillGroup:
+def _group(cells: tuple[Cell, ...], recorded: set[tuple[str, int]]) -> PrefillGroup:
     jobs = defaultdict[int, dict[int, tuple[Cell, ...]]](dict)
-    most, begun = max(cell.task.num_answers for cell in cells), {cell for cell, _ in done}
-    complete = all(cell.task.num_answers == most and cell.id not in begun for cell in cells)
+    most, started = max(cell.task.num_answers for cell in cells), {cell for cell, _ in recorded}
+    complete = all(cell.task.num_answers == most and cell.id not in started for cell in cells)
     for sample in range(most):
         missing = cells
         if not complete:
-            missing = tuple(cell for cell in cells if sample < cell.task.num_answers and (cell.id, sample) not in done)
+            missing = tuple(
+                cell for cell in cells if sample < cell.task.num_answers and (cell.id, sample) not in recorded
+            )
         if missing:
             jobs[cells[0].job_of(sample)][sample] = missing
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
@@ -469,9 +471,9 @@ class Shard:
     def part_of(self, plan: Plan) -> Plan:
         """The plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""
         models = list(dict.fromkeys(group.model for group in plan.groups))
-        wanted = models if self.model is None else [models[self.model]]
+        selected = models if self.model is None else [models[self.model]]
         return plan.with_jobs(
-            lambda group: [job for job in group.jobs if group.model in wanted and job.key % self.of == self.index]
+            lambda group: [job for job in group.jobs if group.model in selected and job.key % self.of == self.index]
         )
 
 

@@ -161,17 +161,17 @@ class _Decoding:
         if units[0][0].task.turns == "own":  # a conversation answers all of them
             questions = [list(self.samples)]
         for samples in questions:
-            caches, lacking = list[CompressedCache](), list[list[Sample]]()
+            caches, missing_samples = list[CompressedCache](), list[list[Sample]]()
             for cell, draw in units:
                 drawn = [sample for sample in samples if sample.id % self.draws == draw]
                 missing = [sample for sample in drawn if (cell.id, sample.id) in part.job.places]
                 if missing and cell.id in compressed:
                     caches.append(compressed[cell.id])
-                    lacking.append(missing)
+                    missing_samples.append(missing)
             if samples is questions[-1]:
                 compressed.clear()  # the decode batch frees each cache once it has its copy
             if caches:
-                self._answer(caches, lacking, part)
+                self._answer(caches, missing_samples, part)
         self.result.add(part)
 
     def _answer(self, caches: list[CompressedCache], samples: Sequence[Sequence[Sample]], part: JobResult) -> None:
@@ -186,9 +186,9 @@ class _Decoding:
         stop = ends(model.tokenizer, task, model.stop)
         answers = decode(batch, task, lasts, stop)
         del batch  # a second request may need its memory
-        for eviction, missing, answered in zip(evictions, samples, answers, strict=True):
+        for eviction, missing, cell_answers in zip(evictions, samples, answers, strict=True):
             for sample in missing:
-                self._record(part, sample, eviction, answered[sample.id], stop, layout_seconds / len(answered))
+                self._record(part, sample, eviction, cell_answers[sample.id], stop, layout_seconds / len(cell_answers))
 
     def _generate(
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]

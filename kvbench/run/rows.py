@@ -96,16 +96,16 @@ class JobResult:
         prompt: Prompt | None = None,
     ) -> None:
         """Add a row with an error for each of the cells, by default all, that lack the sample."""
-        lacking = self.job.missing.get(sample.id, ())
+        missing = self.job.missing.get(sample.id, ())
         if cells is not None:
             failed = {cell.id for cell in cells}
-            lacking = tuple(cell for cell in lacking if cell.id in failed)
-        self.rows += [error_row(cell, sample, error, self.environment, prompt) for cell in lacking]
+            missing = tuple(cell for cell in missing if cell.id in failed)
+        self.rows += [error_row(cell, sample, error, self.environment, prompt) for cell in missing]
 
-    def only(self, wanted: Collection[tuple[str, int]]) -> "JobResult":
+    def only(self, keys: Collection[tuple[str, int]]) -> "JobResult":
         """The part about these (cell id, sample) pairs."""
         lists = {name: getattr(self, name) for name in ("rows", "kept", "curves", "timings")}
-        chosen = {name: [x for x in lines if (x.cell, x.sample) in wanted] for name, lines in lists.items()}
+        chosen = {name: [x for x in lines if (x.cell, x.sample) in keys] for name, lines in lists.items()}
         return replace(self, **chosen)
 
     def sort(self) -> None:

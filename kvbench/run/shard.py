@@ -32,7 +32,7 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
     """
     index, _, of = text.partition("/")
     if text == "auto" or (index == "auto" and of.isdecimal() and int(of)):
-        return _given(text, of, environment)
+        return _shard_of_scheduler(text, of, environment)
     if not (index.isdecimal() and of.isdecimal()):
         raise UserError(
             f"--shard {text}: allowed: I/N, such as 2/8 for the second of eight; or auto or auto/N, by the scheduler"
@@ -40,12 +40,12 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
     return Shard(int(index) - 1, int(of))
 
 
-def _given(text: str, of: str, environment: Mapping[str, str]) -> Shard:
+def _shard_of_scheduler(text: str, of: str, environment: Mapping[str, str]) -> Shard:
     """The shard of the only scheduler whose variables are set; `of`, if not empty, is the number of all."""
-    known = ", ".join(scheduler.index for scheduler in SCHEDULERS)
+    variables = ", ".join(scheduler.index for scheduler in SCHEDULERS)
     set_here = [scheduler for scheduler in SCHEDULERS if scheduler.index in environment]
     if len(set_here) != 1:
-        names = " and ".join(scheduler.index for scheduler in set_here) or f"none of {known}"
+        names = " and ".join(scheduler.index for scheduler in set_here) or f"none of {variables}"
         verb = "are" if len(set_here) > 1 else "is"
         raise UserError(f"--shard {text}: {names} {verb} set: name the shard as I/N, such as 2/8")
     (scheduler,) = set_here

@@ -20,7 +20,7 @@ SETTLED = ("cell", "sample", "error", "code", "environment")
 """Columns of rows that say whether one needs a second run."""
 
 
-class Made(NamedTuple):
+class RowsOfCode(NamedTuple):
     """How many rows of a cell some code made in an environment."""
 
     cell: str
@@ -47,13 +47,13 @@ def settled(
     rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
     if retry_errors:
         rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
-    mine = [made for made in _makers(rows) if made.code != by_id[made.cell].code.id]
-    other = [made for made in mine if is_known(made.code) and by_id[made.cell].code.parts is not None]
+    mine = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
+    other = [group for group in mine if is_known(group.code) and by_id[group.cell].code.parts is not None]
     if stale == "rerun":
-        again = {(made.cell, made.code) for made in mine}
+        again = {(group.cell, group.code) for group in mine}
         made_by = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
         return _keys(rows.filter(pa.array([pair not in again for pair in made_by], pa.bool_())))
-    counted = f"{plural(sum(made.rows for made in other), 'row')} of {results.path}"
+    counted = f"{plural(sum(group.rows for group in other), 'row')} of {results.path}"
     if other and stale == "stop":
         raise UserError(
             f"{counted} {_made_by(other, by_id, results)}: --stale=rerun makes them again, --stale=keep takes them as "
@@ -61,7 +61,7 @@ def settled(
         )
     if other:
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
-    if unknown := sum(made.rows for made in mine) - sum(made.rows for made in other):
+    if unknown := sum(group.rows for group in mine) - sum(group.rows for group in other):
         tell(
             f"{plural(unknown, 'row')} of {results.path} do not say which code made them and are kept; --stale=rerun "
             "makes them again"
@@ -79,11 +79,13 @@ def _keys(rows: pa.Table) -> set[tuple[str, int]]:
     }
 
 
-def _makers(rows: pa.Table) -> list[Made]:
+def _rows_by_code(rows: pa.Table) -> list[RowsOfCode]:
     """Who made rows: the distinct cells, codes and environments, in the order of their first rows."""
     keys = ["cell", "code", "environment"]
     groups = rows.select(keys).group_by(keys, use_threads=False).aggregate([([], "count_all")])
-    return [Made(*line) for line in zip(*(groups[name].to_pylist() for name in (*keys, "count_all")), strict=True)]
+    return [
+        RowsOfCode(*line) for line in zip(*(groups[name].to_pylist() for name in (*keys, "count_all")), strict=True)
+    ]
 
 
 def is_known(code: str | None) -> bool:
@@ -91,7 +93,7 @@ def is_known(code: str | None) -> bool:
     return code not in (None, NO_SOURCE)
 
 
-def _made_by(rows: Sequence[Made], cells: dict[str, Cell], results: ResultsFolder) -> str:
+def _made_by(rows: Sequence[RowsOfCode], cells: dict[str, Cell], results: ResultsFolder) -> str:
     """Which code made rows and which runs now, by hash, commit and the parts that differ."""
     codes = list(dict.fromkeys(row.code or "" for row in rows))
     first = rows[0]

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import yaml
 
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.servers.asking import Answer
+from kvbench.servers.completions import Answer
 from kvbench.servers.endpoint import ServedCell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import sha256_of
@@ -57,8 +57,8 @@ class Adopted:
 
     @property
     def device(self) -> dict[str, Any]:
-        what = {"name": f"answers of {self.name}", "api": f"a file of {self.format}", "sha256": self.sha256}
-        return what | {"config": dict(self.config)}
+        description = {"name": f"answers of {self.name}", "api": f"a file of {self.format}", "sha256": self.sha256}
+        return description | {"config": dict(self.config)}
 
     def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
         """The answer to a prompt. Raises UserError where there is none, or more than one."""

@@ -61,7 +61,7 @@ class Client:
 
         Raises Refused for a request that it does not do, Unreachable where nobody answers, KeyRefused for a key.
         """
-        return self._done(f"{self._url}{path}", {**self._endpoint.body, **body})
+        return self._with_retries(f"{self._url}{path}", {**self._endpoint.body, **body})
 
     def get(self, path: str, at_root: bool = False) -> tuple[Any, Mapping[str, str]] | None:
         """What a page says, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
@@ -72,7 +72,7 @@ class Client:
         except (self._errors, ValueError):
             return None
 
-    def _done(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_retries(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return self._retry.copy()(self._once, url, body)
         except _Passing as fault:
@@ -139,6 +139,6 @@ def _after(header: str | None) -> float | None:
 def _pause(state: Any) -> float:
     """Seconds before the next try: what the server asks for, else twice as many each time."""
     error = state.outcome.exception()
-    wanted = error.after if isinstance(error, _Passing) else None
+    requested = error.after if isinstance(error, _Passing) else None
     doubled = FIRST_PAUSE * 2.0 ** (state.attempt_number - 1)
-    return min(LONGEST_PAUSE, doubled if wanted is None else wanted)
+    return min(LONGEST_PAUSE, doubled if requested is None else requested)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, template_tokens
-from kvbench.servers.asking import Server
 from kvbench.servers.client import Client, KeyRefused
+from kvbench.servers.completions import Server
 from kvbench.servers.endpoint import FULL, ServedCell
 from kvbench.servers.run import prompt_for, read_tokenizer
 from kvbench.support.errors import UserError
@@ -47,7 +47,7 @@ class Needle:
     error: str | None = None
 
     @property
-    def found(self) -> bool:
+    def is_found(self) -> bool:
         return self.answer is not None and self.value in self.answer
 
     @property
@@ -166,7 +166,7 @@ def _unread(server: Observed) -> str | None:
         return f"{len(failed)} of {plural(len(server.needles), 'prompt')}: {failed[0].error}"
     if server.method != FULL:
         return ""
-    lost, kept = ([n.age for n in server.needles if n.found is kind] for kind in (False, True))
+    lost, kept = ([n.age for n in server.needles if n.is_found is kind] for kind in (False, True))
     if lost and kept and min(lost) > max(kept):
         return (
             f"{plural(len(lost), 'needle')} {min(lost)} tokens before the end or more are lost, all newer ones are "
@@ -192,7 +192,7 @@ def _unlike(server: Observed, dense: Mapping[str, str]) -> str | None:
 
 def _out_of_age(server: Observed) -> str | None:
     """Of methods that keep the newest tokens: what is found though it cannot be kept."""
-    held = [n for n in server.needles if n.found and n.before > SINK]
+    held = [n for n in server.needles if n.is_found and n.before > SINK]
     beyond = [n for n in held if (pairs := server.pairs(n.tokens)) is not None and n.age > pairs + MARGIN]
     if server.pairs(1) is None:
         return None
@@ -220,9 +220,11 @@ def _out_of_order(smaller: Observed, larger: Observed) -> str | None:
     pairs = _common(smaller, larger)
     if not pairs:
         return None
-    wrong = sum(a.found and not b.found for a, b in pairs)
-    if wrong > MOST_OUT_OF_ORDER * len(pairs):
-        return f"{wrong} of {plural(len(pairs), 'needle')} are found with the smaller budget and lost with the larger"
+    inversions = sum(a.is_found and not b.is_found for a, b in pairs)
+    if inversions > MOST_OUT_OF_ORDER * len(pairs):
+        return (
+            f"{inversions} of {plural(len(pairs), 'needle')} are found with the smaller budget and lost with the larger"
+        )
     return ""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kvbench.servers.asking import Server
+from kvbench.servers.completions import Server
 from kvbench.servers.endpoint import Endpoint
 
 PAGES = ("/version", "/info", "/get_server_info", "/props")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvbench.models.prompts.prompt import TokensOf, template_tokens
-from kvbench.servers.asking import text_of
+from kvbench.servers.completions import text_of
 from kvbench.servers.endpoint import ServedCell
 from kvbench.servers.run import prompt_for, read_tokenizer
 from kvbench.support.errors import UserError

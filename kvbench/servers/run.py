@@ -15,8 +15,8 @@ from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult, served_row
 from kvbench.run.samples import jobs_with_samples, samples_of
-from kvbench.servers.asking import Answer, Server
 from kvbench.servers.client import Client, KeyRefused
+from kvbench.servers.completions import Answer, Server
 from kvbench.servers.endpoint import ServedCell
 from kvbench.servers.identity import identity
 from kvbench.servers.tokenizer import Tokenizer
@@ -148,8 +148,8 @@ def _run_group(
                 continue
             if opened is None:
                 opened = _open(results, progress, tokenizer, cell, source, stack)
-            wanted = [sample for sample in samples if sample.id in job.missing]
-            result = claims.record(_run_job(tokenizer, cell, job, wanted, pool, *opened))
+            missing = [sample for sample in samples if sample.id in job.missing]
+            result = claims.record(_run_job(tokenizer, cell, job, missing, pool, *opened))
             if result is not None:
                 outcome.rows += len(result.rows)
                 outcome.errors += sum(row.error is not None for row in result.rows)
@@ -197,7 +197,7 @@ def _run_job(
         except ValueError as error:
             result.fail(sample, str(error))
     whole = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
-    make = _scored if isinstance(cell.task, Likelihood) else _answered
+    make = _add_likelihood if isinstance(cell.task, Likelihood) else _add_answer
 
     def attempt(sample: Sample) -> JobResult:
         part, prompt = result.part(), prompts[sample.id]
@@ -215,7 +215,7 @@ def _run_job(
     return result
 
 
-def _answered(
+def _add_answer(
     part: JobResult, tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, source: Source
 ) -> None:
     """Add the row of an answer; of two requests, the second one's answer is scored."""
@@ -232,7 +232,7 @@ def _answered(
     part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
 
 
-def _scored(
+def _add_likelihood(
     part: JobResult, tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, source: Source
 ) -> None:
     """Add the row of a text, and its curve."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.report.altered import tell_altered
+from kvbench.report.altered_files import tell_altered
 from kvbench.report.rows import load_table
 from kvbench.tasks.data import record
 from kvbench.tasks.data.record import PullRecord, altered

@@ -40,7 +40,7 @@ class Worker:
     def beats(self) -> None:
         assert self.heart.process is not None
         self.says(beat=self.heart.process.beat + 1)
-        self.heart.heard(self.clock())
+        self.heart.note_heartbeat(self.clock())
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (process.pid, process.job, process.devices, process.command) == (os.getpid(), "7", 2, ("a=b",))
     assert (
         (process.units, process.rows, process.errors, process.ended) == (1, 3, 1, "finished")
-        and process.gone
+        and process.has_ended
         and process.seconds >= 0
     )
 
@@ -200,7 +200,7 @@ def test_a_large_generation_ends_like_others(three: tuple[Worker, Worker, Worker
     os.mkfifo(first.path.parents[1] / "leases" / "u-1.123456789")
     assert first.leases.claim("u-1") is None and str(first.leases.holder("u-1")).endswith("leases/u-1.123456789")
     first.clock.now += SECONDS
-    first.heart.heard(first.clock())
+    first.heart.note_heartbeat(first.clock())
     lease = first.leases.claim("u-1")
     assert lease == Lease("u-1", 123456790) and second.leases.claim("u-1") is None
     first.leases.release(lease)

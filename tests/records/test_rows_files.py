@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.records import COLUMNS, Recorder, ResultsFolder, done, read_rows
+from kvbench.records import COLUMNS, Recorder, ResultsFolder, read_rows, recorded_samples
 from kvbench.records.environment import content_hash
 from kvbench.report.rows import load, load_table
 from kvbench.support.errors import MissingFile
@@ -78,8 +78,8 @@ def test_cells_do_not_hide_each_other(tmp_path: Path, make) -> None:
 
 def test_done_counts_errors_unless_they_are_retried(make) -> None:
     rows = [make("ab", 0, value=1.0), make("ab", 1, error="too long"), make("cd", 0, value=0.0)]
-    assert done(rows) == {("ab", 0), ("ab", 1), ("cd", 0)}
-    assert done(rows, retry_errors=True) == {("ab", 0), ("cd", 0)}
+    assert recorded_samples(rows) == {("ab", 0), ("ab", 1), ("cd", 0)}
+    assert recorded_samples(rows, retry_errors=True) == {("ab", 0), ("cd", 0)}
 
 
 def test_an_integer_of_more_than_64_bits_is_missing_and_blocks_no_report(tmp_path: Path, make) -> None:
@@ -110,7 +110,7 @@ def test_damaged_rows_are_missing_and_named_by_file_and_line(tmp_path: Path, mak
             f"{recorder.path}:2: damaged row, not counted, nor line 5: its bytes do not match its checksum; "
             "the same `kvbench run` computes it again"
         ]
-    assert done(read_rows(tmp_path, print)) == {("ab", sample) for sample in (0, 2, 3, 5)}
+    assert recorded_samples(read_rows(tmp_path, print)) == {("ab", sample) for sample in (0, 2, 3, 5)}
 
 
 @pytest.mark.parametrize("damage", ["cut", "exchanged", "doubled", "spliced", "none", "killed"])

@@ -94,7 +94,7 @@ def test_cells_that_read_the_same_prompts_are_one_group(base_cell: Cell) -> None
         replace(base_cell, policy=Policy("snapkv", window=32)),
         base_cell,
     ]
-    planned = plan(cells, done=set())
+    planned = plan(cells, recorded=set())
     assert [len(group.cells) for group in planned.groups] == [3, 1]
     assert (planned.rows, planned.rows_to_do, planned.prefills_to_do) == (16, 16, 8)
 
@@ -156,7 +156,7 @@ def test_a_whole_prompt_is_kept_where_an_answer_is_evicted_from(
 
 def test_a_cell_that_can_never_work_is_refused(base_cell: Cell) -> None:
     with pytest.raises(ValueError, match="budget=7 cannot hold the 8 protected tokens of mine"):
-        plan([replace(base_cell, policy=Policy("mine", recent=8), budget=Tokens(7))], done=set())
+        plan([replace(base_cell, policy=Policy("mine", recent=8), budget=Tokens(7))], recorded=set())
 
 
 @dataclass(frozen=True)

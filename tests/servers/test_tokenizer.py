@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.models.prompts.chat import render
-from kvbench.servers.asking import text_of
+from kvbench.servers.completions import text_of
 from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import MissingFile, UserError
 from tests.servers.stub import FOLDER

@@ -84,7 +84,9 @@ def submit(arguments: tuple[str, ...], folder: Path) -> str:
 
 def working(folder: Path, job: str) -> list[Process]:
     """Processes of a job that have made rows and are neither stopped nor about to be."""
-    return [process for process in read_processes(folder) if process.rows and process.job == job and not process.gone]
+    return [
+        process for process in read_processes(folder) if process.rows and process.job == job and not process.has_ended
+    ]
 
 
 def restarts(job: str) -> int:

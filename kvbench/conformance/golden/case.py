@@ -234,9 +234,9 @@ def schedule_of(case: Case) -> dict[str, Any]:
         return {}
     if "schedule" not in case.spec:
         raise UserError(f"field schedule is missing in a case of kind {case.spec['kind']}")
-    given = case.spec["schedule"]
-    ordered = isinstance(given, dict) and "slot_order" in given
-    schedule = _parts("schedule", given, number, "state", *(("slot_order",) if ordered else ()))
+    spec = case.spec["schedule"]
+    ordered = isinstance(spec, dict) and "slot_order" in spec
+    schedule = _parts("schedule", spec, number, "state", *(("slot_order",) if ordered else ()))
     _check_whole(f"schedule.{number}", schedule[number], 1)
     return schedule
 

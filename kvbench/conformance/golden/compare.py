@@ -112,13 +112,13 @@ def _compare_kept(case: Case, decision: Decision) -> str | None:
         if kept.sum(dim=1).tolist() != lengths[layer].tolist():
             return f"{kept.sum(dim=1).tolist()} pairs kept in layer {layer}, but lengths {lengths[layer].tolist()}"
         for head, row in enumerate(kept.numpy()):
-            wrong = row != expected[layer, head]
-            if not wrong.any():
+            differs = row != expected[layer, head]
+            if not differs.any():
                 continue
-            scores = case.arrays["scores"][layer, head][wrong]
+            scores = case.arrays["scores"][layer, head][differs]
             are_tied = np.ptp(scores) <= case.spec["tie_tolerance"] * np.abs(scores).max()  # never for NaN
             if not are_tied or row.sum() != expected[layer, head].sum():
-                return f"kept positions differ in layer {layer}, head {head}: {np.flatnonzero(wrong).tolist()}"
+                return f"kept positions differ in layer {layer}, head {head}: {np.flatnonzero(differs).tolist()}"
     return None
 
 

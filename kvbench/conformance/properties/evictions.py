@@ -61,10 +61,10 @@ def masks(decision: Decision) -> Tensor:
 
 def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> None:
     """The budget of all heads is spent; of whole heads or layers, less is left than another of them needs."""
-    policy, left = eviction.policy, budget - pairs
+    policy, unused = eviction.policy, budget - pairs
     whole = max(1, tokens - policy.protected) * (HEADS if policy.layers.kind == "lazy" else 1)
     limit = whole if policy.keeps_whole else 1
-    require(0 <= left < limit, f"{left} KV pairs of the budget are not used")
+    require(0 <= unused < limit, f"{unused} KV pairs of the budget are not used")
 
 
 def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> None:

@@ -306,7 +306,7 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
 
 def report_of(comparison: Comparison) -> Report:
     """A comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
-    texts, lacking = notes(comparison)
+    texts, not_compared = notes(comparison)
     names = _varying(comparison)
     table = Table.of(
         names,
@@ -315,7 +315,7 @@ def report_of(comparison: Comparison) -> Report:
         title=title(comparison),
         caption=(comparison.windows,),
         notes=tuple(texts),
-        errors=tuple(lacking),
+        errors=tuple(not_compared),
         align="r" * (len(_FIGURES) - 1) + "l",
     )
     return Report(tables=(table,), records=_records(comparison), tree=as_tree(comparison))
@@ -387,10 +387,10 @@ def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
             continue
         for (side, reason), samples in counted(line.unpaired).items():
             missing.setdefault(f"{side}: {len(samples)} {_REASONS[reason]} ({numbered(samples)})", []).append(where)
-    lacking = [
+    not_compared = [
         f"{reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
     ]
-    return [*texts, *comparison.notes], ["Not compared:", *lacking] if lacking else []
+    return [*texts, *comparison.notes], ["Not compared:", *not_compared] if not_compared else []
 
 
 def _only_on(line: Difference) -> str:

@@ -157,11 +157,11 @@ def check(
             undecided.append(Finding("regression", test.where, (), _blind(test)))
     if groups:
         large = large_losses(list(zip(names, pairing.matches, strict=True)), alpha, alarm)
-        known = {finding.where for finding in findings}
+        failing = {finding.where for finding in findings}
         findings += [
             Finding("regression", test.where, test.lost, _loss(test))
             for test in large
-            if not {test.where, groups[test.where]} & known
+            if not {test.where, groups[test.where]} & failing
         ]
     rows = [row for match in pairing.matches for row, _ in match.both if row.error is None]
     for name in _COLUMNS.values():
@@ -217,10 +217,10 @@ def _groups(matches: Sequence[Match], names: Sequence[str], by: Sequence[str]) -
 def _without_baseline(match: Match, where: str) -> list[Finding]:
     """Rows of the run that the baseline lacks, and values where it has none: nothing says whether they are worse."""
     groups = counted(match.unpaired)
-    lacking = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
+    unusable_in_run = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
     findings = []
     for (side, reason), samples in groups.items():
-        new = tuple(sample for sample in samples if reason == "absent" or sample not in lacking)
+        new = tuple(sample for sample in samples if reason == "absent" or sample not in unusable_in_run)
         if side == "A" and new:
             count = plural(len(new), "row")
             if reason == "absent":
@@ -234,11 +234,11 @@ def _without_baseline(match: Match, where: str) -> list[Finding]:
 def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
     groups = counted(match.unpaired)
     bad = {sample for (side, _), samples in groups.items() if side == "A" for sample in samples}
-    lacking = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
+    unusable_in_run = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
     findings = []
     for (side, reason), samples in groups.items():
         if side == "A":
-            both = [sample for sample in samples if sample in lacking]
+            both = [sample for sample in samples if sample in unusable_in_run]
             notes += [f"{_GONE[reason]}, as now: {where}{_named(both)}"] if both and reason in _GONE else []
             continue
         lost = tuple(sample for sample in samples if sample not in bad)
@@ -294,9 +294,9 @@ def _fails(name: str, a: Row, b: Row) -> bool:
         return b.error is None and before is not None and before != after
     allowed = float(before)
     if None not in (a.full_cache_bytes, a.kept_fraction, b.full_cache_bytes, b.kept_fraction):
-        needed = [float(row.full_cache_bytes or 0) * float(row.kept_fraction or 0) for row in (a, b)]
-        if 0 < needed[1] < needed[0]:
-            allowed *= needed[1] / needed[0]
+        pair_bytes = [float(row.full_cache_bytes or 0) * float(row.kept_fraction or 0) for row in (a, b)]
+        if 0 < pair_bytes[1] < pair_bytes[0]:
+            allowed *= pair_bytes[1] / pair_bytes[0]
     return b.error is None and after > allowed * (1 + 1e-6)
 
 

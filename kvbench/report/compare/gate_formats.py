@@ -70,8 +70,8 @@ def _shows(test: LossTest) -> str:
 
 
 def _more(gate: Gate, indent: str) -> list[str]:
-    left = len(gate.all_tests) - _LISTED
-    return [f"{indent}and {left} more, none with a worse verdict or a smaller p"] if left > 0 else []
+    unlisted = len(gate.all_tests) - _LISTED
+    return [f"{indent}and {unlisted} more, none with a worse verdict or a smaller p"] if unlisted > 0 else []
 
 
 def _legend(gate: Gate) -> list[str]:
@@ -169,8 +169,8 @@ def headline(gate: Gate) -> str:
         return f"gate passed: {sides}{f'; seconds of {gate.timed} of them not tested' if gate.timed else ''}"
     findings = gate.findings or gate.undecided
     checks = ", ".join(name for name in CHECKS if any(finding.check == name for finding in findings))
-    lacking = gate.without_baseline
-    counted = [f"{plural(lacking, 'row')} without a baseline"] if lacking else []
+    num_new = gate.without_baseline
+    counted = [f"{plural(num_new, 'row')} without a baseline"] if num_new else []
     count = sum(gate.verdict_of(test.where) == CANNOT_TELL for test in gate.tests)
     counted += [f"{count} of {plural(len(gate.tests), 'test')} cannot tell"] if count else []
     allowed = ["which is allowed"] if gate.verdict == CANNOT_TELL and gate.allows else []

@@ -51,8 +51,10 @@ def pass_at(rows: Sequence[Row], k: int, describe: Describe) -> list[Row]:
 
 def _passed(answers: Sequence[Row], prompt: int, k: int) -> Row:
     values = [row.value for row in answers if row.value is not None]
-    if wrong := [value for value in values if value not in (0.0, 1.0)]:
-        raise UserError(f"pass@{k} is of answers that are right or wrong: {answers[0].metric} has the value {wrong[0]}")
+    if invalid := [value for value in values if value not in (0.0, 1.0)]:
+        raise UserError(
+            f"pass@{k} is of answers that are right or wrong: {answers[0].metric} has the value {invalid[0]}"
+        )
     common = replace(answers[0], sample=prompt, metric=f"pass@{k}", value=None, error=None)
     if len(values) < k:
         reason = next((row.error for row in answers if row.error), "no value")

@@ -35,8 +35,8 @@ def power(prompts: int, level: float, noise: float, loss: float) -> float:
     """
     from scipy.stats import binom  # late: it takes a second, which tables do without
 
-    won, needed = _critical(prompts, level, noise)
-    return float(np.sum(binom.pmf(won, prompts, noise) * binom.sf(needed - 1, prompts, min(1.0, noise + loss))))
+    won, least_lost = _critical(prompts, level, noise)
+    return float(np.sum(binom.pmf(won, prompts, noise) * binom.sf(least_lost - 1, prompts, min(1.0, noise + loss))))
 
 
 @lru_cache(maxsize=4096)
@@ -57,9 +57,9 @@ def _critical(prompts: int, level: float, noise: float) -> tuple[np.ndarray, np.
     from scipy.stats import binom  # late, as above
 
     won = np.arange(int(binom.isf(_FAR, prompts, noise)) + 1)
-    needed, lost = [], 0
+    least_lost, lost = [], 0
     for count in won:
         while bdtr(float(count), lost + int(count), 0.5) > level:
             lost += 1
-        needed.append(lost)
-    return won, np.array(needed)
+        least_lost.append(lost)
+    return won, np.array(least_lost)

@@ -90,12 +90,12 @@ class Timed:
         """
         seconds, flops, moved = ROOFS[phase]
         names = (seconds, flops or moved, moved, "device_flops_per_second", "device_copy_bytes_per_second")
-        taken, operations, traffic, flops_per_second, bytes_per_second = map(self.median, names)
-        if not taken or operations is None or traffic is None or not flops_per_second or not bytes_per_second:
+        measured, operations, traffic, flops_per_second, bytes_per_second = map(self.median, names)
+        if not measured or operations is None or traffic is None or not flops_per_second or not bytes_per_second:
             return None
         compute = 0.0 if flops is None else operations / flops_per_second
         transfer = traffic / bytes_per_second
-        return max(compute, transfer) / taken, "flops" if compute > transfer else "bytes"
+        return max(compute, transfer) / measured, "flops" if compute > transfer else "bytes"
 
 
 def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[Timed]:

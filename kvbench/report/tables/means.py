@@ -198,10 +198,10 @@ def _extremes(block: Block) -> list[str]:
         columns = []
         for column in block.columns:
             lines = [line for line in block.lines if not line.reference and column in line.cells]
-            there = [line for line in lines if line.cells[column].rate and line.cells[column].mean == end]
-            names = [" ".join(str(label) for label in line.labels if label is not None) for line in there]
-            if there:
-                whole = 1 < len(lines) == len(there)
+            at_end = [line for line in lines if line.cells[column].rate and line.cells[column].mean == end]
+            names = [" ".join(str(label) for label in line.labels if label is not None) for line in at_end]
+            if at_end:
+                whole = 1 < len(lines) == len(at_end)
                 columns.append(f"{_head(block, column)[0]} ({'all' if whole else ', '.join(_some(names))})")
         if columns:
             notes.append(f"At the {name} ({100 * end} %): {'; '.join(columns)}.")

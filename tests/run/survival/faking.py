@@ -21,7 +21,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.records import Curve, KeptSets, ResultsFolder, Row, done, places, read_rows
+from kvbench.records import Curve, KeptSets, ResultsFolder, Row, places, read_rows, recorded_samples
 from kvbench.run import runner
 from kvbench.run.claims import Sharing
 from kvbench.run.plan import Cell, PrefillJob, Shard, plan
@@ -115,7 +115,7 @@ def go(
 ) -> runner.Outcome:
     """What `kvbench run` does between reading the command and printing the table."""
     since = places(folder)
-    todo = plan(cells, done(read_rows(folder, lambda _: None), retry))
+    todo = plan(cells, recorded_samples(read_rows(folder, lambda _: None), retry))
     todo = todo if part is None else part.part_of(todo)
     return runner.run(
         todo, ResultsFolder(folder), Silent(), "lengths", Sharing(**{"seconds": SECONDS, "since": since, **sharing})
