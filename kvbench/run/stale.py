@@ -47,10 +47,10 @@ def settled(
     rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
     if retry_errors:
         rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
-    mine = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
-    other = [group for group in mine if is_known(group.code) and by_id[group.cell].code.parts is not None]
+    differing = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
+    other = [group for group in differing if is_known(group.code) and by_id[group.cell].code.parts is not None]
     if stale == "rerun":
-        again = {(group.cell, group.code) for group in mine}
+        again = {(group.cell, group.code) for group in differing}
         made_by = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
         return _keys(rows.filter(pa.array([pair not in again for pair in made_by], pa.bool_())))
     counted = f"{plural(sum(group.rows for group in other), 'row')} of {results.path}"
@@ -61,7 +61,7 @@ def settled(
         )
     if other:
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
-    if unknown := sum(group.rows for group in mine) - sum(group.rows for group in other):
+    if unknown := sum(group.rows for group in differing) - sum(group.rows for group in other):
         tell(
             f"{plural(unknown, 'row')} of {results.path} do not say which code made them and are kept; --stale=rerun "
             "makes them again"
