@@ -102,7 +102,7 @@ class Program:
 
 def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
     """The first rows of every task, at 8192 tokens."""
-    from datasets import ClassLabel, Dataset
+    from datasets import ClassLabel, Dataset  # type: ignore[import-not-found]
 
     with TemporaryDirectory() as folder:
         program = Program(checkout, Path(folder))

@@ -71,7 +71,7 @@ def transcripts(checkout: Path, root: Path, limits: tuple[int, ...] = LIMITS) ->
                 seed=42,
                 root=str(root),
             )
-            for number, row in enumerate(task.generate(Tokens(tokenizer(family)), range(SAMPLES))):
+            for number, row in enumerate(task.generate(Tokens(tokenizer(family)), range(SAMPLES))):  # type: ignore[arg-type]
                 name = case(f"infinitebench_synthetic/{member}", family, "raw", number)
                 yield name, _asked(utils, script, member, row, family, limits[0], root)
 
