@@ -11,6 +11,7 @@ SHELL := bash
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 EXTRAS := dev,docs
 LONG_SCRIPTS := benchmarks/many_rows.py benchmarks/hostile_files.py
 SCRIPTS ?= $(filter-out $(LONG_SCRIPTS),$(sort $(wildcard benchmarks/*.py)))
@@ -25,7 +26,11 @@ TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) test
 DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
 	task=ruler/fwe,ruler/niah_single_1 task.max_new_tokens=24 task.samples=30 task.context_length=512 results.dir=results/demo
 
-.PHONY: help demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+# What the board ranks: all committed rows but those whose labels do not tell their settings apart.
+BOARD := $(addprefix results/reference/,main.parquet methods.parquet variants.parquet) \
+	$(addprefix results/smollm2/,main.parquet context.parquet settings.parquet)
+
+.PHONY: help board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +71,9 @@ reference: $(VENV)/.installed  ## make results/reference again, its tables and f
 	@$(BIN)/python scripts/reference.py pack
 	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/python scripts/reference.py pictures
+
+board: $(INSTALLED)  ## rank the methods of the committed rows at equal bytes: build/board/index.html (half a minute)
+	@$(BIN)/kvbench board $(BOARD) --out build/board
 
 pictures: $(VENV)/.installed  ## draw the figures of README and docs again: from the committed rows, and of single prompts (a minute)
 	@$(BIN)/python scripts/reference.py pictures

@@ -99,6 +99,7 @@ GRAMMARS: Mapping[str, Grammar] = {
         "alpha=0.1 | relevant=0.2 | --format json |",
         "alpha=2 | alpha=nan | alpha=true | relevant=-1 | polcy=h2o | --format docx | three | --out .",
     ),
+    "board": Grammar("one two --out board", "at=0.1 | alpha=0.1", "at=20 | at=x | alpha=2 | nowhere | --nothing | a=b"),
     "gate": Grammar(
         "--baseline one --current two",
         "alpha=0.1 | kept=note | policy=snapkv | --github | --format json | --junit gate.xml",

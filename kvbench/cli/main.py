@@ -20,6 +20,7 @@ COMMANDS = {
     "view": "serve the page of results folders while they are written, with all samples: view DIR ...",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
     "heads": "write one score per KV head, by KVzip on contexts of your choice: heads --output FILE",
+    "board": "rank methods of several folders at equal measured bytes, as a page: board A B --out DIR",
     "gate": "fail if a run is worse than its baseline or not comparable with it: gate --baseline DIR --current DIR",
     "data": "download and verify benchmark data: data pull NAME ... | data verify | data list",
     "paper": "render a table or figure of a paper, our numbers beside the published: paper list | paper NAME",

@@ -18,7 +18,7 @@ from tests.cli.test_comparing import folder, rows
 DUO = "plan policy=duo_attention budget=0.5"
 TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     # names
-    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: adopt, cancel, ")),
+    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: adopt, board, cancel, ")),
     "command of others": ("evaluate", 2, ("unknown command evaluate: write kvbench run",)),
     "list of others": ("list presses", 2, ("cannot list presses: kvbench list policies",)),
     "list": ("list polices", 2, ("cannot list polices", "did you mean policies?")),
@@ -89,6 +89,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "flag of data": ("data verify --replace", 2, ("unknown flag --replace", "allowed: --help")),
     "paper item": ("paper obcache/table11", 2, ("obcache/table11", "did you mean obcache/table1?", " more")),
     "pack": ("pack --results nowhere", 3, ("results folder 'nowhere' does not exist", "run `kvbench run`")),
+    "board": ("board nowhere", 3, ("nowhere: neither a results folder (rows/)", "Parquet files")),
+    "board of nothing": ("board --out c", 2, ("board takes folders", "got nothing")),
+    "board of unpacked rows": ("board one", 2, ("one has no manifest.json", "kvbench pack --results one")),
+    "board twice": ("board one ./one", 2, ("one is named twice", "name each source once")),
+    "sizes of a board": ("board one at=20", 2, ("at=20", "shares of the full cache's bytes", "at=0.1,0.2")),
     "merge": ("merge one nowhere --out c", 3, ("nowhere does not exist", "name the folders of runs")),
     "merge of one": ("merge one --out c", 2, ("two results folders or more, not 1", "kvbench merge A B --out C")),
     "merge twice": ("merge one ./one --out c", 2, ("one is named twice",)),

@@ -1,0 +1,1 @@
+"""The board: methods of several results folders ranked at equal measured bytes."""
