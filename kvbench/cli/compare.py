@@ -30,7 +30,7 @@ difference of rates that matters (0.1: 10 points).
     parser.bare_exit = Exit.USAGE
     usage = "[DIR_A DIR_B] [SELECTION [SELECTION]] [alpha=0.05] [relevant=0.1]"
     parser.words = Words(usage, settings=("alpha=", "relevant="), selects_rows=True)
-    parser.add_argument("--results", metavar="DIR", help="the folder of both selections")
+    parser.add_results("the folder of both selections", default=None)
     parser.add_partial()
     parser.add_argument("--format", metavar="|".join(FORMATS), default="text")
     parser.add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)

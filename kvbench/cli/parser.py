@@ -62,9 +62,9 @@ class Parser(argparse.ArgumentParser):
         self.verbs[name] = Parser(f"{self.prog} {name}", description, words=words)
         return self.verbs[name]
 
-    def add_results(self, purpose: str = "a results folder") -> None:
-        help_text = f"{purpose} (default {RESULTS})"
-        self.add_argument("--results", metavar="DIR", default=RESULTS, help=help_text, action=_OneFolder)
+    def add_results(self, purpose: str = "a results folder", default: str | None = RESULTS) -> None:
+        help_text = purpose if default is None else f"{purpose} (default {default})"
+        self.add_argument("--results", metavar="DIR", default=default, help=help_text, action=_OneFolder)
 
     def add_partial(self) -> None:
         self.add_argument("--partial", action="store_true", help="do not warn of rows that are missing")

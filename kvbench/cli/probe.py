@@ -45,7 +45,7 @@ Exit code 4: some samples have failed.
         groups=("model", "task", "policy", "score", "data"),
         settings=("budget=", "seed=", "store="),
     )
-    parser.add_argument("--results", metavar="DIR", type=Path, help=f"a results folder (default {DEFAULT})")
+    parser.add_results(f"a results folder (default {DEFAULT})", default=None)
     parser.add_argument("--retry-errors", action="store_true", help="measure failed samples again")
     parser.add_argument("--format", choices=FORMATS, default="text")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
@@ -69,7 +69,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.tables.probe import GROUPS, print_probed
     from kvbench.report.tables.windows import differing
 
-    probing, results = probing_of(name, words, tell, flags.results)
+    probing, results = probing_of(name, words, tell, flags.results and Path(flags.results))
     probe = probing.probe
     by = tuple(flags.by.split(",")) if flags.by else probe.by
     for column in by:

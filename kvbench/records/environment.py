@@ -22,6 +22,8 @@ PACKAGES = (
     "accelerate",
     "triton",
     "flash-attn",
+    "flash-attn-3",
+    "kernels",
 )
 # Only variables that can change numbers or timings, and that hold no secrets.
 VARIABLES = (

@@ -20,7 +20,7 @@ def rows_of_item(name: str, request: Request, sweep: Sweep, task: Callable[[Shar
     flags = {"--smoke": request.small, "--retry-errors": request.retry_errors}
     flags[f"--stale={request.stale}"] = request.stale != "stop"
     command = ("kvbench", "paper", name, *request.own_words, *(flag for flag, given in flags.items() if given))
-    submits = sweep.launcher.name == "slurm" and sweep.plan.rows_to_do
+    submits = sweep.launcher.submits and sweep.plan.rows_to_do
     if submits and (jobs := active(sweep.results, command)):
         raise RowsElsewhere(
             f"{name}: job {', '.join(jobs)} runs its rows; run this command again when the job has ended", Exit.OK

@@ -59,7 +59,7 @@ def make(
     _announce(sweep, screen.tell)
     if not sweep.plan.rows_to_do:
         return Exit.OK, True
-    submits = sweep.launcher.name == "slurm"
+    submits = sweep.launcher.submits
     if submits:
         sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
     work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])

@@ -131,6 +131,12 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("one folder is read", "kvbench merge one two --out DIR"),
     ),
+    "folders of compare": (
+        "compare --results one --results two policy=h2o policy=snapkv",
+        2,
+        ("one folder is read", "kvbench merge one two --out DIR"),
+    ),
+    "folders of probe": ("probe oracle_recall --results one --results two", 2, ("kvbench merge one two --out DIR",)),
     "folders of status": ("status --results one --results two", 2, ("kvbench merge one two --out DIR",)),
     # crossings and sizes
     "entropy of negatives": (

@@ -1,13 +1,18 @@
-"""flash-attn, which needs a GPU and a compiler, by a stand-in that does what its documentation says."""
+"""flash-attn, which needs a GPU and a compiler, by stand-ins that do what its documentation says."""
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from kvbench.cache.attention import Rule, explicit
-from kvbench.models.loading.load import check_attention, flash, prompt_attention
+from kvbench.models.loading import flash
+from kvbench.models.loading.load import check_attention, prompt_attention
+from kvbench.models.loading.spec import Backend
+from kvbench.support.errors import MissingFile
 
 
 def flash_attn_func(
@@ -36,39 +41,97 @@ def flash_attn_func(
     return output.transpose(0, 1)[None]
 
 
+def flash_attn_3_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> tuple[torch.Tensor, ...]:
+    """As releases of flash-attn 3 that return the log-sum-exp too; without a dropout."""
+    return flash_attn_func(q, k, v, **given), torch.zeros(q.shape[:3])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+    """Every package is a stand-in; what the Hub is asked for."""
+    asked: list[tuple[str, int]] = []
+
+    def get_kernel(repository: str, revision: str | None = None, version: int | None = None) -> SimpleNamespace:
+        asked.append((repository, version or 0))
+        return SimpleNamespace(flash_attn_func=flash_attn_3_func if "3" in repository else flash_attn_func)
+
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_func=flash_attn_func))
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", SimpleNamespace(flash_attn_func=flash_attn_3_func))
+    monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
+    monkeypatch.setattr(flash, "find_spec", lambda name: name)
+    flash._function.cache_clear()
+    yield asked
+    flash._function.cache_clear()
+
+
 @pytest.mark.parametrize(
     "rule",
     [Rule(0.3), Rule(0.3, softcap=2.0), Rule(0.3, sliding_window=1), Rule(0.3, softcap=2.0, sliding_window=9)],
     ids=["plain", "cap", "narrow window", "cap and window"],
 )
 @pytest.mark.parametrize("rows", [1, 7, 40])
-def test_flash_is_asked_for_the_rule(rule: Rule, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_func=flash_attn_func))
+@pytest.mark.parametrize("backend", flash.SOURCES)
+def test_flash_is_asked_for_the_rule(backend: Backend, rule: Rule, rows: int, asked: list[tuple[str, int]]) -> None:
     generator = torch.Generator().manual_seed(rows)
     queries = torch.randn(6, rows, 12, generator=generator)
     keys, values = torch.randn(2, 2, 40, 12, generator=generator)
-    outputs = flash(queries, keys, values, rule)
+    outputs = prompt_attention(backend)(queries, keys, values, rule)
     assert (outputs - explicit(queries, keys, values, rule)).abs().max() < 1e-5
 
 
-def test_flash_knows_no_sinks() -> None:
+def test_the_hub_is_asked_once_for_a_fixed_version(asked: list[tuple[str, int]]) -> None:
+    for backend in ("flash_hub", "flash3_hub", "flash3_hub", "flash"):
+        prompt_attention(backend)(*torch.zeros(3, 2, 4, 8), Rule(0.3))
+    assert asked == [("kernels-community/flash-attn2", 4), ("kernels-community/flash-attn3", 1)]
+
+
+def test_a_kernel_that_the_hub_does_not_have_is_one_line(
+    asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_kernel(repository: str, version: int) -> None:
+        raise FileNotFoundError("no build variant for\ntorch 2.13 on cpu")
+
+    monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
+    with pytest.raises(MissingFile, match=r"attention=flash_hub: .*flash-attn2 was loaded: no build variant for torch"):
+        prompt_attention("flash_hub")(*torch.zeros(3, 2, 4, 8), Rule(0.3))
+
+
+def test_flash_knows_no_sinks(asked: list[tuple[str, int]]) -> None:
     parts = torch.zeros(3, 2, 4, 8)
     with pytest.raises(
-        ValueError, match=r"model\.attention=flash does not support attention sinks: use model\.attention=sdpa"
+        ValueError, match=r"model\.attention=flash3 does not support attention sinks: use model\.attention=sdpa"
     ):
-        flash(*parts, Rule(0.3, sinks=torch.zeros(2)))
+        prompt_attention("flash3")(*parts, Rule(0.3, sinks=torch.zeros(2)))
 
 
-def test_flash_runs_on_gpus_in_half_precision_only() -> None:
+@pytest.mark.parametrize("backend", flash.SOURCES)
+def test_flash_runs_on_gpus_in_half_precision_only(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with pytest.raises(ValueError, match=rf"not on {device} in (bfloat16|float32): use model\.attention=sdpa"):
-            check_attention("flash", torch.device(device), dtype)
-    check_attention("flash", torch.device("cuda"), torch.float16)
+            check_attention(backend, torch.device(device), dtype)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    check_attention(backend, torch.device("cuda"), torch.float16)
     check_attention("sdpa", torch.device("cpu"), torch.float64)
 
 
-def test_flash_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvbench.models.loading.load.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'kvbench\[flash\]'"):
-        prompt_attention("flash")
+def test_version_3_needs_a_gpu_of_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    check_attention("flash_hub", torch.device("cuda"), torch.bfloat16)
+    for backend, other in (("flash3", "flash"), ("flash3_hub", "flash_hub")):
+        with pytest.raises(ValueError, match=rf"capability 9\.0 or more .*, not 8\.6: use model\.attention={other}$"):
+            check_attention(backend, torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("backend", "install"),
+    [
+        ("flash", r"pip install 'kvbench\[flash\]'"),
+        ("flash3", r"flash3 needs flash-attn: .* folder hopper"),
+        ("flash_hub", r"needs the package kernels: pip install kernels, or use model\.attention=sdpa"),
+    ],
+)
+def test_flash_without_its_package_is_refused(backend: Backend, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=install):
+        prompt_attention(backend)
     assert prompt_attention("eager") is explicit

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kvbench.cache.attention import Rule, explicit, fused
-from kvbench.cache.kernels.choice import INSTALL, check_installed, chosen_kernels
+from kvbench.cache.attention import explicit, fused
+from kvbench.cache.kernels.choice import check_installed, chosen_kernels
 from kvbench.cache.kernels.ragged_decode import check_softcap
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, invariance_of
@@ -32,6 +31,7 @@ from kvbench.models.loading.architecture import (
     text_config,
 )
 from kvbench.models.loading.check import check_model, eager_logits
+from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.in_memory import ModelInMemory
 from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
@@ -387,31 +387,15 @@ def prompt_attention(backend: Backend) -> Attend:
     """The function that `model.attention` names for reading prompts.
 
     sdpa: torch's fused attention, or `explicit` for layers that it does not support. eager: `explicit` for every layer,
-    the reference. flash: flash-attn on a GPU in half precision. Raises UserError if its package is missing.
+    the reference. Others: `flash_attention`. Raises UserError if their package is missing.
     """
-    if backend == "flash" and find_spec("flash_attn") is None:
-        raise UserError(f"model.attention=flash needs flash-attn: {INSTALL['flash_attn']}, or use model.attention=sdpa")
-    return {"sdpa": fused, "eager": explicit, "flash": flash}[backend]
+    return {"sdpa": fused, "eager": explicit}.get(backend) or flash_attention(backend)
 
 
 def check_attention(backend: Backend, device: torch.device, dtype: torch.dtype) -> None:
     """Raise UserError if a backend cannot run in this dtype on this device."""
-    if backend == "flash" and (device.type != "cuda" or dtype.itemsize > 2):
-        raise UserError(
-            f"model.attention=flash runs on a GPU in bfloat16 or float16, not on {device.type} in "
-            f"{str(dtype).removeprefix('torch.')}: use model.attention=sdpa"
-        )
-
-
-def flash(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
-    """Outputs of the newest rows by flash-attn, whose causal mask ends bottom right. Raises UserError for sinks."""
-    if rule.sinks is not None:
-        raise UserError("model.attention=flash does not support attention sinks: use model.attention=sdpa")
-    attend = import_module("flash_attn").flash_attn_func
-    window = (-1, -1) if rule.sliding_window is None else (rule.sliding_window - 1, 0)
-    rows = (part.transpose(0, 1)[None] for part in (queries, keys, values))
-    output = attend(*rows, softmax_scale=rule.scaling, causal=True, window_size=window, softcap=rule.softcap or 0.0)
-    return output[0].transpose(0, 1)
+    if backend in SOURCES:
+        check_flash(backend, device, dtype)
 
 
 def make_deterministic() -> dict[str, Any]:

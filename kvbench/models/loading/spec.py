@@ -23,7 +23,7 @@ from kvbench.tasks.data.lock import read_lock
 Dtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 """Type of weights and cache; `auto` is the one that the weights are stored in, but for half precision on a CPU where a
 product in float32 is faster."""
-Backend = Literal["sdpa", "eager", "flash"]
+Backend = Literal["sdpa", "eager", "flash", "flash3", "flash_hub", "flash3_hub"]
 """Attention of the prefill, see `load.prompt_attention`."""
 CpuProducts = Literal["auto", "onednn", "torch", "mixed"]
 """Products of a float32 model on a CPU, see `kvbench.models.linear_layers`; `auto`: the fastest, by timing."""
@@ -92,7 +92,11 @@ class ModelSpec:
     revision: Annotated[str | None, Means("of a model of the hub: a commit or a tag")] = None
     dtype: Annotated[Dtype, Means("auto: as stored in the weights; float32, bfloat16, float16")] = "auto"
     attention: Annotated[
-        Backend, Means("attention during prefill: sdpa, eager (written out) or flash (flash-attn on a GPU)")
+        Backend,
+        Means(
+            "attention during prefill: sdpa, eager (written out), on a GPU flash-attn 2 or 3: flash, flash3, or from "
+            "the Hub by kernels: flash_hub, flash3_hub"
+        ),
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,

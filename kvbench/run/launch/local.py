@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Annotated, Literal
+from typing import IO, Annotated, ClassVar, Literal
 
 from kvbench.records import ResultsFolder
 from kvbench.support.setting import Means, Range, check_ranges
@@ -38,9 +38,11 @@ class Work:
 class Launcher:
     """What launchers derive from; by itself it leaves the work to the calling process.
 
-    name: of its settings file.
+    name: of its settings file. submits: whether `launch` returns before the work has ended, as for jobs of a scheduler:
+    a command then writes down what was asked for, and says where its rows will be instead of reading them.
     """
 
+    submits: ClassVar[bool] = False
     name: str = "none"
     signals: Annotated[tuple[Signal, ...], Means("each ends a process after its current sample, with exit code 75")] = (
         SIGNALS

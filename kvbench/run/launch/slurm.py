@@ -36,6 +36,7 @@ GONE = (
 class Slurm(Launcher):
     """The settings of sbatch, under its own names if it has them. None leaves a setting to the cluster."""
 
+    submits = True
     name: str = "slurm"
     partition: Annotated[str | None, Means("null: the cluster's default, as for all of these settings")] = None
     account: Annotated[str | None, Means("the account that is charged")] = None
