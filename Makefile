@@ -127,7 +127,7 @@ hashed:  ## make .venv from files whose SHA-256 .ci/hashes.txt has, but for torc
 constraints:  ## pin the newest versions that pyproject.toml admits (torch stays): rewrite constraints.txt and .ci/hashes.txt
 	@rm -rf build/pins && $(call venv,build/pins)
 	@grep '^torch==' constraints.txt > build/torch.txt
-	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,docs,energy,kernels,kvpress,slurm,wandb]' -c build/torch.txt
+	@build/pins/bin/python -m pip install -q -e '.[accelerate,benchmarks,dev,docs,energy,hub,kernels,kvpress,slurm,wandb]' -c build/torch.txt
 	@build/pins/bin/python -m pip install -q uv
 	@build/pins/bin/python .ci/pins.py --write
 

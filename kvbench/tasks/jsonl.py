@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,7 +68,12 @@ def rows(root: str | None, name: str, indices: Collection[int] | None = None) ->
 
 def values(root: str | None, name: str, read: Callable[[Row], Value]) -> Iterator[Value | None]:
     """`read` of each row of a file, None for rows that it refuses with a ValueError. Raises as `rows` does."""
-    for line in rows(root, name):
+    yield from values_of(rows(root, name), read)
+
+
+def values_of(lines: Iterable[Line], read: Callable[[Row], Value]) -> Iterator[Value | None]:
+    """`read` of each line, None for those that it refuses with a ValueError."""
+    for line in lines:
         try:
             yield read(line.read())
         except ValueError:
@@ -155,6 +160,10 @@ class RowTask(FromFiles, Task):
         """The file and number of each row that becomes a sample, file by file in ascending order."""
         return [(self.files[0], number) for number in self.row_numbers]
 
+    def read_lines(self, file: str, numbers: Collection[int] | None = None) -> Iterator[Line]:
+        """Those rows of a file, or all of them, in ascending order. Raises as `rows`."""
+        return rows(self.root, file, numbers)
+
     @abstractmethod
     def row_reader(self, tokens: Tokens) -> Callable[[int, Row], Sample]:
         """The function that makes a sample of its index and row, and raises ValueError for an invalid row.
@@ -167,7 +176,7 @@ class RowTask(FromFiles, Task):
         require_samples(self, indices, len(places))
         for file in dict.fromkeys(file for file, _ in places):
             index_of = {places[index][1]: index for index in indices if places[index][0] == file}
-            for line in rows(self.root, file, index_of):
+            for line in self.read_lines(file, index_of):
                 index = index_of[line.number]
                 try:
                     sample = read(index, line.read())

@@ -80,7 +80,7 @@ class OwnFile(jsonl.RowTask):
     def _first_lines(self) -> list[int]:
         """For each line the first one with the same context."""
         first: dict[object, int] = {}
-        contexts = jsonl.values(None, self.files[0], lambda row: _parts(row)[0])
+        contexts = jsonl.values_of(self.read_lines(self.files[0]), lambda row: _parts(row)[0])
         return [first.setdefault(index if text is None else text, index) for index, text in enumerate(contexts)]
 
     def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:

@@ -3,6 +3,8 @@
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from kvbench.run.launch.local import devices, worst
 from kvbench.run.launch.slurm import Requeued
 from kvbench.run.plan import Cell, Shard, plan, shards_of
 from kvbench.support.errors import UserError
+from kvbench.work import sweep as work_sweep
 from tests.run.survival.faking import SAMPLES, sweep
 
 
@@ -132,6 +135,23 @@ def test_sbatch_is_asked_for_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
     assert Job(**{**job.__dict__}) == job
     monkeypatch.setenv("PATH", "/nowhere")
     assert launcher.script(ResultsFolder(tmp_path / "out"), 2) == script, "a dry run prints what sbatch gets"
+
+
+@pytest.mark.parametrize("submits", [True, False])
+def test_a_launcher_declares_that_it_submits(submits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin's launcher under any name: a command that submitted has not ended, and wrote down what was asked for."""
+
+    class Queue(Launcher):
+        def launch(self, work: Work) -> int:
+            return 0
+
+    monkeypatch.setattr(Queue, "submits", submits)
+    monkeypatch.setattr(work_sweep, "_announce", lambda sweep, tell: None)
+    folder = ResultsFolder(tmp_path / "out")
+    asked = {"quiet": True, "plan": SimpleNamespace(rows_to_do=3), "arguments": ("budget=0.2",), "samples": {"a": 3}}
+    sweep: Any = SimpleNamespace(launcher=Queue(name="queue"), results=folder, **asked)
+    assert work_sweep.make(sweep, ("kvbench", "run"), lambda part: lambda: 0) == (0, not submits)
+    assert len([*folder.path.glob("sweeps/*.json")]) == submits
 
 
 def test_a_task_travels_and_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ class ModelSpec:
     attention: Annotated[
         Backend,
         Means(
-            "attention during prefill: sdpa, eager (written out), on a GPU flash-attn 2 or 3: flash, flash3, or from "
+            "attention during prefill: sdpa, eager (written out), on a GPU flash-attn 2 or 3: flash, flash3, or of "
             "the Hub by kernels: flash_hub, flash3_hub"
         ),
     ] = "sdpa"

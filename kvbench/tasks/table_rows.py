@@ -1,0 +1,137 @@
+"""Rows of a table, from a file (Parquet, Arrow, CSV) or a data set of the Hub, as the rows of a file of JSON lines.
+
+Columns are named by what they hold: {"context": "article", "question": "q", "answers": "labels.text"}; a dot enters a
+column of structures. A text or a whole number is a list of one answer.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kvbench.support.errors import MissingFile, UserError
+
+ROLES = ("context", "question", "messages", "answers")
+"""What a column can hold, by the names of a file of JSON lines."""
+SUFFIXES = (".parquet", ".arrow", ".feather", ".csv")
+REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+Columns = tuple[tuple[str, str], ...] | None
+
+
+def table_rows(path: str, revision: str | None, subset: str | None, split: str, columns: Columns) -> Sequence[str]:
+    """The rows as canonical JSON with the keys of ``columns``, pairs of a role and a column (None: by role).
+
+    Raises UserError for columns that are not there, a name of the Hub without a revision, settings of the Hub for a
+    file, and where `datasets` is missing; MissingFile where there is no file or the Hub does not give it.
+    """
+    if unknown := [role for role, _ in columns or () if role not in ROLES]:
+        raise UserError(f"task.columns has {unknown[0]}: allowed: {', '.join(ROLES)}")
+    file = Path(path).expanduser().absolute()
+    if file.suffix in SUFFIXES or file.is_file():
+        if file.suffix not in SUFFIXES:
+            raise UserError(f"task.path={path}: allowed: {', '.join(SUFFIXES)}; task=jsonl reads JSON lines")
+        if not file.is_file():
+            raise MissingFile(f"task.path={path}: no such file")
+        if given := [name for name, value in (("revision", revision), ("subset", subset)) if value is not None]:
+            raise UserError(f"task.{given[0]} is of data sets of the Hub; task.path={path} is a file: leave it out")
+        state = file.stat()
+        return _of_file(file, columns, state.st_size, state.st_mtime_ns)
+    if not REPOSITORY.fullmatch(path):
+        raise MissingFile(f"task.path={path}: no such file, and no data set of the Hub: org/name")
+    if revision is None:
+        raise UserError(
+            f"task.path={path} is a data set of the Hub and needs task.revision=COMMIT: what a branch holds changes"
+        )
+    return _of_hub(path, revision, subset, split, columns)
+
+
+def sha256_of_rows(rows: Sequence[str]) -> str:
+    """The hash of what was read, whatever it was read from."""
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _of_file(file: Path, columns: Columns, size: int, changed: int) -> tuple[str, ...]:
+    import pyarrow
+    from pyarrow import csv, feather, parquet
+
+    read: Any = {".parquet": parquet.read_table, ".csv": csv.read_csv}.get(file.suffix, feather.read_table)
+    try:
+        table = _stream(file) if file.suffix == ".arrow" else read(file)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"task.path={file}: not a table: {' '.join(str(error).split())}") from error
+    chosen = _chosen(str(file), table.column_names, columns)
+    return _mapped(str(file), table.select(_tops(table.column_names, chosen)), chosen)
+
+
+def _stream(file: Path) -> Any:
+    """A table of an Arrow file, which is a stream where `datasets` wrote it."""
+    import pyarrow
+
+    with pyarrow.memory_map(str(file)) as source:
+        try:
+            return pyarrow.ipc.open_file(source).read_all()
+        except pyarrow.ArrowInvalid:
+            source.seek(0)
+            return pyarrow.ipc.open_stream(source).read_all()
+
+
+@lru_cache(maxsize=8)
+def _of_hub(path: str, revision: str, subset: str | None, split: str, columns: Columns) -> tuple[str, ...]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise UserError(f"task.path={path} is read by datasets: pip install 'kvbench[hub]'") from None
+    try:
+        data: Any = load_dataset(path, subset, split=split, revision=revision)
+    except Exception as error:  # it raises many kinds: offline, no such repository, revision, subset or split
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise MissingFile(f"task.path={path} revision {revision}: the Hub did not give it: {reason}") from error
+    chosen = _chosen(path, data.column_names, columns)
+    return _mapped(path, data.select_columns(_tops(data.column_names, chosen)), chosen)
+
+
+def _chosen(path: str, present: Sequence[str], columns: Columns) -> list[tuple[str, str]]:
+    """The role and column of all that is read. Raises UserError for a column that is not there."""
+    named = [(role, role) for role in ROLES if role in present] if columns is None else list(columns)
+    if columns is None and "answers" not in present:
+        named.append(("answers", "answers"))
+    for role, column in named:
+        if column not in present and column.split(".")[0] not in present:
+            raise UserError(
+                f"task.columns: {path} has no column {column} for {role}, only {', '.join(present)}; name them with "
+                "task.columns={context:COLUMN,question:COLUMN,answers:COLUMN}"
+            )
+    return named
+
+
+def _tops(present: Sequence[str], chosen: Sequence[tuple[str, str]]) -> list[str]:
+    return list(dict.fromkeys(column if column in present else column.split(".")[0] for _, column in chosen))
+
+
+def _mapped(path: str, table: Any, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    records = table.to_pylist() if hasattr(table, "to_pylist") else table.to_list()
+    rows = ({role: _value(record, column, role) for role, column in chosen} for record in records)
+    try:
+        lines = tuple(json.dumps(row, sort_keys=True, ensure_ascii=True) for row in rows)
+    except TypeError as error:
+        raise UserError(f"task.path={path}: a column holds no text: {error}") from None
+    if not lines:
+        raise UserError(f"task.path={path} has no rows")
+    return lines
+
+
+def _value(record: Mapping[str, Any], column: str, role: str) -> Any:
+    value: Any = record.get(column)
+    if column not in record:
+        value = record
+        for part in column.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if role == "answers" and (isinstance(value, str) or type(value) is int):
+        return [str(value)]
+    if role == "answers" and isinstance(value, list):
+        return [str(answer) if type(answer) is int else answer for answer in value]
+    return "" if role == "question" and value is None else value
