@@ -22,7 +22,7 @@ import numpy as np
 from kvbench.report.board.submissions import LABELS
 from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.intervals import interval
-from kvbench.report.stats.paired import NO_CONTEXT, Paired, is_rate
+from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of
 from kvbench.support.errors import NothingSelected, UserError
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def rankings(
 ) -> list[Ranking]:
     """Every league at every size at which at least two methods can be compared, by model.
 
-    ``rows``: those of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes or whose metric
-    is no rate go to ``warn``. Raises NothingSelected if nothing can be ranked, UserError if two cells of a submission
-    have the same labels and budget on one prompt.
+    ``rows``: those of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or whose metric
+    is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked, UserError if
+    two cells of a submission have the same labels and budget on one prompt.
     """
     measured: Any = _measured(rows, warn)  # Any: the stubs of pandas know few of its overloads
     is_full = measured.policy == FULL
@@ -118,11 +118,17 @@ def rankings(
 
 def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
     """The rows that can be ranked, with ``prompt``, ``context``, ``moment`` and ``place``, the name of the task."""
+    import pandas  # late: it takes half a second
+
     rows = rows[rows.value.notna()]
-    rates = {metric: is_rate(metric, values) for metric, values in rows.groupby("metric", dropna=False).value}
-    is_ranked = rows.metric.map(rates).astype(bool) & rows.cache_bytes.notna() & rows.full_cache_bytes.gt(0)
+    is_rate = pandas.Series(False, index=rows.index)
+    for metric, members in rows.groupby("metric", dropna=False):
+        said = (set(members[name].dropna()) for name in ("unit", "better"))
+        scale = scale_of(metric if isinstance(metric, str) else None, *said, members.value.to_numpy(float))
+        is_rate[members.index] = scale.rate and scale.higher
+    is_ranked = is_rate & rows.cache_bytes.notna() & rows.full_cache_bytes.gt(0)
     if left := int((~is_ranked).sum()):
-        warn(f"{left} of {len(rows)} rows are not ranked: no measured bytes, or no rate as metric")
+        warn(f"{left} of {len(rows)} rows are not ranked: no measured bytes, or a metric that is no share to be raised")
     rows = rows[is_ranked].copy()
     question = [rows[name].astype(str) for name in (*TASK, "sample")]
     prompt = rows.prompt_sha256.fillna(question[0].str.cat(question[1:], sep=" "))

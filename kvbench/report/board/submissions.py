@@ -31,7 +31,7 @@ LABELS = ("policy", "score", "variant", "layout", "schedule")
 """Columns that tell methods of one submission apart."""
 QUESTION = ("model", "task", "task_version", "context_length", "seed")
 COLUMNS = (
-    *(*QUESTION, *LABELS, "budget", "cell", "sample", "metric", "value"),
+    *(*QUESTION, *LABELS, "budget", "cell", "sample", "metric", "unit", "better", "value"),
     *("cache_bytes", "full_cache_bytes", "prompt_sha256", "context_sha256"),
 )
 
