@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def _stream(file: Path) -> Any:
 @lru_cache(maxsize=8)
 def _of_hub(path: str, revision: str, subset: str | None, split: str, columns: Columns) -> tuple[str, ...]:
     try:
-        from datasets import load_dataset
+        load_dataset = import_module("datasets").load_dataset
     except ImportError:
         raise UserError(f"task.path={path} is read by datasets: pip install 'kvbench[hub]'") from None
     try:

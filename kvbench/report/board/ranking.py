@@ -123,8 +123,9 @@ def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
     rows = rows[rows.value.notna()]
     is_rate = pandas.Series(False, index=rows.index)
     for metric, members in rows.groupby("metric", dropna=False):
-        said = (set(members[name].dropna()) for name in ("unit", "better"))
-        scale = scale_of(metric if isinstance(metric, str) else None, *said, members.value.to_numpy(float))
+        units, better = (set(members[name].dropna()) for name in ("unit", "better"))
+        name = metric if isinstance(metric, str) else None
+        scale = scale_of(name, units, better, members.value.to_numpy(float))
         is_rate[members.index] = scale.rate and scale.higher
     is_ranked = is_rate & rows.cache_bytes.notna() & rows.full_cache_bytes.gt(0)
     if left := int((~is_ranked).sum()):
