@@ -14,6 +14,7 @@ from kvbench.support.text import closest
 COMMANDS = {
     "run": "run one cell, or every combination of comma-separated lists",
     "plan": "show what a run would do: cells, what is done, what is shared (same arguments)",
+    "recommend": "say which methods are worth it for prompts and a memory: recommend data=FILE memory=2GiB",
     "status": "show the progress of the sweeps of a folder: done, failed, running, time left, device hours",
     "cancel": "end the jobs and processes that work on a folder, each after its current sample",
     "report": "turn rows into reports: report table | rows | plot | efficiency | cost | footprint | html | history",

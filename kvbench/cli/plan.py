@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
 EPILOG = """
 Runs and writes nothing, unless --measure is given: it prints the tokens to prefill, the rows that are done, the \
-memory that the cells need, and, if there are similar rows, the time that the rest takes. With launcher=slurm it also \
+memory that the cells need together and that a request needs alone, and the time that the rest takes: from similar \
+rows or, where there are none, from the speed of this machine, which takes it a second to measure. With \
+launcher=slurm it also \
 prints the tasks of the array, their time, memory and GPU hours, and the batch script, also on a machine without \
 SLURM.
 
@@ -100,6 +102,8 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
     from kvbench.report.formats.text import print_table
     from kvbench.run.memory import memory_text, unshared_text
     from kvbench.run.plan_text import total_text, written
+    from kvbench.run.request_memory import request_text
+    from kvbench.run.speed import speed_text
 
     console, plan = screen(), sweep.plan
     for group in plan.groups:
@@ -111,6 +115,7 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
         print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
         if not group.cells[0].is_served and (memory := memory_text(group)):
             say(console, memory)
+            say(console, request_text(group))
         say(console, _cost(group))
         if (left := seconds.get(group.key)) is not None:
             say(console, f"time: about {written(left)}, from similar rows\n")
@@ -118,11 +123,14 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
         say(console, alone)
     if any(group.jobs and not group.cells[0].is_served for group in plan.groups):
         say(console, total_text(seconds))
+    unknown = [group for group in plan.groups if group.key in seconds and seconds[group.key] is None]
+    if sweep.launcher.name != "slurm" and (text := speed_text(unknown)):
+        say(console, text)
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")
 
 
 def _tree(sweep: "Sweep", seconds: Mapping[str, float | None]) -> dict[str, Any]:
-    """The plan for programs; seconds are null if there are no similar rows."""
+    """The plan for programs; seconds are null if there are no similar rows, bytes where nothing is known of them."""
     groups = [
         {
             "model": group.model.label,
@@ -132,12 +140,37 @@ def _tree(sweep: "Sweep", seconds: Mapping[str, float | None]) -> dict[str, Any]
             "prefills_to_do": len(group.jobs),
             "rows_to_do": group.rows_to_do,
             "seconds": seconds.get(group.key),
-            "cells": [dict(zip(COLUMNS, line, strict=True)) for line in _fields(group)],
+            "cells": [
+                dict(zip(COLUMNS, line, strict=True)) | of_request
+                for line, of_request in zip(_fields(group), _requests(group), strict=True)
+            ],
         }
         for group in sweep.plan.groups
     ]
     totals = {"rows": sweep.plan.rows, "rows_to_do": sweep.plan.rows_to_do, "results": str(sweep.results.path)}
     return {**totals, "groups": groups}
+
+
+def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
+    """The memory of a request with each cell alone."""
+    from kvbench.run.lengths import lengths_of
+    from kvbench.run.request_memory import request_memory
+
+    lengths = None if group.cells[0].is_served else lengths_of(group)
+    if lengths is None:
+        return [dict.fromkeys(("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes"))] * len(
+            group.cells
+        )
+    each = [request_memory(cell, lengths) for cell in group.cells]
+    return [
+        {
+            "weight_bytes": one.weights,
+            "prefill_bytes": one.prefill,
+            "decode_bytes": one.decode,
+            "peak_request_bytes": one.peak(),
+        }
+        for one in each
+    ]
 
 
 def _when(group: "PrefillGroup") -> str:

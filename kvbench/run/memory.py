@@ -23,8 +23,8 @@ from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import cache_heads, plain_config, sliding_windows, text_config
 from kvbench.models.loading.load import read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec
+from kvbench.run.lengths import lengths_of
 from kvbench.run.plan import Cell, PrefillGroup
-from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 
 SHARE = 0.9
@@ -175,15 +175,15 @@ class Memory:
 
 
 def memory_of(group: PrefillGroup) -> Memory | None:
-    """What the caches of a prompt take.
+    """What the caches of a prompt take: of the longest one, where texts have their own lengths.
 
-    None if the task does not say how long its prompts are, for texts, whose caches never hold everything, and for timed
-    batches.
+    None for texts, whose caches never hold everything, and for timed batches.
     """
-    tokens, max_new_tokens = group.task.context_length, group.task.max_new_tokens
-    if tokens is None or isinstance(group.task, (Likelihood, Efficiency)):
+    lengths = lengths_of(group)
+    if lengths is None:
         return None
-    full, heads, members = _full_bytes(group.model, tokens)
+    tokens, max_new_tokens = lengths.read, lengths.later
+    full, heads, members = full_bytes(group.model, tokens)
     sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, members) for cell in group.cells)
     block, reading = group.cells[0].schedule.prefill_block, None
     if block is not None:
@@ -192,12 +192,19 @@ def memory_of(group: PrefillGroup) -> Memory | None:
         copies = members if cell.policy.layout == "query_heads" else 1
         reading, scoring = copies * held * full // tokens, copies * held * heads * RANKED
     else:
-        rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in group.cells)))
-        number, each = rankings_of(group.cells, tokens, heads, members)
-        scoring = rows * members * (full // tokens + 4 * heads) + number * each  # queries, outputs, log-sum-exp
+        scoring = scoring_bytes(group.cells, tokens, full, heads, members)
     largest = tuple(sorted(sizes, reverse=True)[: group.model.tile])
-    states = (1 + len(largest) + group.model.tile) * _state_bytes(group.model)
+    states = (1 + len(largest) + group.model.tile) * state_bytes_of(group.model)
     return Memory(full, largest, scoring, states, reading)
+
+
+def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, members: int) -> int:
+    """Bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, and of the
+    rankings. full, heads, members: as `full_bytes` returns them.
+    """
+    rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in cells)))
+    number, each = rankings_of(cells, tokens, heads, members)
+    return rows * members * (full // tokens + 4 * heads) + number * each
 
 
 def memory_text(group: PrefillGroup) -> str | None:
@@ -226,10 +233,11 @@ def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     scores make of those of the prompt. None if no score asks for them. A score that reads the module gets a copy.
     """
     reading = (cell.score for cell in group.cells if cell.score.inputs.hidden_states)
-    scores, tokens = {part for score in reading for part in score.recorded}, group.task.context_length
-    if not scores or tokens is None:
+    scores = {part for score in reading for part in score.recorded}
+    if not scores or (lengths := lengths_of(group)) is None:
         return None
-    text, dtype = _text_and_dtype(group.model)
+    tokens = lengths.read
+    text, dtype = text_and_dtype(group.model)
     at_once = any(score.inputs.hidden_states == "prompt" for score in scores)
     held = (tokens if at_once else min(tokens, Engine.block)) * text.hidden_size * dtype.itemsize
     held *= 1 + any(score.inputs.module for score in scores)
@@ -255,11 +263,11 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
 
 
 @lru_cache
-def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
+def full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
     """Bytes of a cache of all tokens, without those outside a layer's sliding window; KV heads of all layers; query
     heads per KV head.
     """
-    text, dtype = _text_and_dtype(spec)
+    text, dtype = text_and_dtype(spec)
     heads, (kv_heads, head_dim) = text.num_attention_heads, cache_heads(text)
     windows = sliding_windows(text).values()
     held = sum(tokens if window is None else min(window, tokens) for window in windows)
@@ -268,7 +276,7 @@ def _full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
 
 def token_bytes(spec: ModelSpec, layout: Layout) -> int:
     """Bytes of the KV pairs of a token, as `bytes_of_token`."""
-    return bytes_of_token(*_text_and_dtype(spec), layout)
+    return bytes_of_token(*text_and_dtype(spec), layout)
 
 
 def bytes_of_token(config: Any, dtype: torch.dtype, layout: Layout) -> int:
@@ -286,13 +294,13 @@ def bytes_of_token(config: Any, dtype: torch.dtype, layout: Layout) -> int:
 
 
 @lru_cache
-def _state_bytes(spec: ModelSpec) -> int:
+def state_bytes_of(spec: ModelSpec) -> int:
     """Bytes of the states of a sequence in layers without keys."""
-    return state_bytes(*_text_and_dtype(spec))
+    return state_bytes(*text_and_dtype(spec))
 
 
 @lru_cache
-def _text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
+def text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
     """The configuration of a model's text part, and the dtype of its cache."""
     config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
     if config is None:

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from kvbench.models.engine import Counters
 from kvbench.models.linear_layers import Products
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
+from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import stop_tokens
 from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, environment, places
@@ -37,8 +38,11 @@ def run(
     progress: Progress | None,
     kept: KeptDetail = "none",
     sharing: Sharing | None = None,
+    loaded: "Loaded | None" = None,
 ) -> Outcome:
     """Run what is still to do and what nobody else does. If nothing is, nothing is loaded or written.
+
+    loaded: the model of an earlier run, which goes on if it is the same, and is replaced by the last of this one.
 
     All rows of a job are recorded before the next one starts: an interrupt at any moment leaves complete jobs, and the
     same plan continues from there. Ends when all rows are there, whoever made them. A sample with invalid data gets
@@ -56,7 +60,7 @@ def run(
     if sharing.cells is not None:
         results.write_sweep(sharing.command, sharing.cells)
     with Claims(results, sharing, since) as claims:
-        running, plan = _Run(results, claims, progress, kept), claims.left(plan)
+        running, plan = _Run(results, claims, progress, kept, loaded or Loaded()), claims.left(plan)
         while plan.rows_to_do:
             for model, groups in plan.by_model().items():
                 for group in groups:
@@ -70,13 +74,23 @@ def run(
     return outcome
 
 
+@dataclass
+class Loaded:
+    """The model that was loaded last, for several runs of one process."""
+
+    spec: ModelSpec | None = None
+    model: LoadedModel | None = None
+
+
 class _Run:
     """One run: the model loaded last, the rows so far, and the counters of every model."""
 
-    def __init__(self, results: ResultsFolder, claims: Claims, progress: Progress | None, kept: KeptDetail) -> None:
+    def __init__(
+        self, results: ResultsFolder, claims: Claims, progress: Progress | None, kept: KeptDetail, loaded: Loaded
+    ) -> None:
         self._results, self._claims, self._progress = results, claims, progress
         self._kept: KeptDetail = kept
-        self._loaded: tuple[ModelInfo, LoadedModel] | None = None
+        self._loaded = loaded
         self.counters: list[Counters] = []
         self.outcome = Outcome()
 
@@ -106,8 +120,8 @@ class _Run:
 
     def _load(self, info: ModelInfo) -> LoadedModel:
         """The model, kept until another one is needed. Raises Stopped if the run was asked to stop meanwhile."""
-        if self._loaded is None or self._loaded[0] is not info:
-            self._loaded = None  # first, so that there is room for the next
+        if self._loaded.model is None or self._loaded.spec != info.spec:
+            self._loaded.model = None  # first, so that there is room for the next
             if self._progress is not None:
                 self._progress.loading(info.spec.label)
             earlier = cpu_devices(self._results)
@@ -115,10 +129,12 @@ class _Run:
             if self._progress is not None:
                 for note in (*model.notes, *differences(model.device, earlier)):
                     self._progress.noted(note)
-            self._loaded = info, model
-            self.counters.append(model.engine.counters)
+            self._loaded.spec, self._loaded.model = info.spec, model
             self._claims.check()
-        return self._loaded[1]
+        counters = self._loaded.model.engine.counters
+        if not any(counters is known for known in self.counters):
+            self.counters.append(counters)
+        return self._loaded.model
 
     def _run_job(
         self,

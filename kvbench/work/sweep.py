@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,6 +25,9 @@ from kvbench.servers.run import run_served
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
 from kvbench.work.failures import Exit, tracebacks_in
+
+if TYPE_CHECKING:
+    from kvbench.run.runner import Loaded
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,15 @@ def logger_of(words: Sequence[str]) -> Logger:
 
 
 def make(
-    sweep: Sweep, command: Sequence[str], task: Callable[[Shard], Task], screen: Screen = SILENT
+    sweep: Sweep,
+    command: Sequence[str],
+    task: Callable[[Shard], Task],
+    screen: Screen = SILENT,
+    loaded: "Loaded | None" = None,
 ) -> tuple[int, bool]:
     """Make what is missing of a sweep: here, or by its launcher, which runs `command` or, in parts, `task`.
 
+    loaded: as in `kvbench.run.runner.run`.
     Returns the exit code, and whether that has ended: not if jobs were submitted, or if something stopped it.
     """
     screen = SILENT if sweep.quiet else screen
@@ -65,7 +74,7 @@ def make(
     work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
     code = sweep.launcher.launch(work)
     if code is None:  # the launcher leaves it to this process
-        return Exit.INCOMPLETE if _run(sweep, screen) else Exit.OK, True
+        return Exit.INCOMPLETE if _run(sweep, screen, loaded) else Exit.OK, True
     return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
 
 
@@ -85,7 +94,7 @@ def rows_of(sweep: Sweep) -> list[Row]:
     return fetched(recorded_rows(sweep))
 
 
-def _run(sweep: Sweep, screen: Screen) -> int:
+def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
     """Make what is missing in this process; returns how many rows have failed."""
     with (
         tracebacks_in(sweep.results),
@@ -105,7 +114,7 @@ def _run(sweep: Sweep, screen: Screen) -> int:
             for is_served in (True, False)
         )
         outcomes = [run_served(served, sweep.results, shown, sharing)] if served.groups else []
-        outcomes += [_run_here(here, sweep, shown, sharing)] if here.groups else []
+        outcomes += [_run_here(here, sweep, shown, sharing, loaded)] if here.groups else []
         outcome = Outcome.of_all(outcomes)
     _describe(sweep.results, screen.tell)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
@@ -117,7 +126,7 @@ def _run(sweep: Sweep, screen: Screen) -> int:
     return outcome.errors
 
 
-def _run_here(plan: Plan, sweep: Sweep, shown: Progress | None, sharing: Sharing) -> Outcome:
+def _run_here(plan: Plan, sweep: Sweep, shown: Progress | None, sharing: Sharing, loaded: "Loaded | None") -> Outcome:
     """Run the cells that evict here. torch is loaded for them alone."""
     import torch
 
@@ -130,7 +139,7 @@ def _run_here(plan: Plan, sweep: Sweep, shown: Progress | None, sharing: Sharing
         held |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
     meter = energy_meter(held) if plan.rows_to_do else None
     sharing = replace(sharing, devices=len(held) or 1, joules=meter)
-    return run(plan, sweep.results, shown, sweep.where.kept, sharing)
+    return run(plan, sweep.results, shown, sweep.where.kept, sharing, loaded)
 
 
 def _describe(results: ResultsFolder, tell: Tell) -> None:

@@ -290,8 +290,8 @@ def test_the_embedded_model_is_planned_without_transformers() -> None:
     code = f"""
 import sys
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.memory import _full_bytes
-assert _full_bytes(ModelSpec("reference"), 512) == {expected}
+from kvbench.run.memory import full_bytes
+assert full_bytes(ModelSpec("reference"), 512) == {expected}
 assert "transformers" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

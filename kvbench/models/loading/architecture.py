@@ -4,7 +4,7 @@ Everything here runs before weights are loaded; `check.py` checks the loaded mod
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class PlainConfig:
     num_attention_heads: int
     num_key_value_heads: int
     hidden_size: int
+    intermediate_size: int
+    vocab_size: int
     head_dim: int
     dtype: torch.dtype
 
@@ -59,8 +61,8 @@ def plain_config(folder: Path) -> PlainConfig | None:
     config = read_json(folder / "config.json")
     try:
         window = config.get(WINDOW_SETTING[config["model_type"]])
-        sizes = [config[name] for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")]
-        sizes += [config["hidden_size"], config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])]
+        sizes = [config[field.name] for field in fields(PlainConfig)[:-2]]
+        sizes.append(config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]))
         dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
     except (TypeError, AttributeError, LookupError, ArithmeticError):
         return None

@@ -1,0 +1,49 @@
+"""Which of several methods lose too much, decided while prompts come in.
+
+Each method has two tests, which may be looked at at any time (`kvbench.report.stats.betting`): that it loses more than
+is tolerated, and that it loses less. Holm's procedure over all methods, once for each of the two questions, keeps the
+chance of any wrong answer to it at alpha, over all methods and looks: a p of `betting` stays valid however often it was
+looked at, and the procedure needs no independence. Methods that were decided get no further prompts; they stay in the
+number that is corrected for. Successive elimination: Even-Dar, Mannor and Mansour, Journal of Machine Learning Research
+7 (2006) 1079-1105.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kvbench.report.stats.betting import p_above, p_below
+from kvbench.report.stats.paired_tests import holm
+
+Decision = Literal["worse", "within", "open"]
+"""Shown to lose more than is tolerated; shown to lose no more; neither."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The smallest p so far that a method loses no more than is tolerated, and that it loses as much or more."""
+
+    worse: float = 1.0
+    within: float = 1.0
+
+    def looked(self, losses: np.ndarray, tolerated: float) -> "Evidence":
+        """With the losses of all prompts so far, each in -1..1."""
+        return Evidence(min(self.worse, p_above(losses, tolerated)), min(self.within, p_below(losses, tolerated)))
+
+
+def decisions(methods: Sequence[Evidence], alpha: float) -> list[Decision]:
+    """What is decided of each method. A decision stays as evidence grows."""
+    worse, within = (holm([getattr(each, name) for each in methods]) for name in ("worse", "within"))
+    return [
+        "worse" if above <= alpha else "within" if below <= alpha else "open"
+        for above, below in zip(worse, within, strict=True)
+    ]
+
+
+def next_levels(methods: Sequence[Evidence], alpha: float) -> tuple[float, float]:
+    """The p that would show one more method to be worse, and the one that would show one more to be within."""
+    decided = decisions(methods, alpha)
+    worse, within = (alpha / max(1, len(decided) - decided.count(name)) for name in ("worse", "within"))
+    return worse, within

@@ -1,0 +1,216 @@
+"""The report of `kvbench recommend`: what each method loses and takes, what is decided, and what was assumed."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.support.quantity import duration, plural, size
+
+Verdict = Literal["within", "open", "not needed", "worse", "failed", "too large"]
+"""Shown to lose no more than is tolerated; not decided; not decided, and a method that is within takes no more memory;
+shown to lose more; without an answer; with a peak above the limit, so that it was not run."""
+ORDER: tuple[Verdict, ...] = ("within", "open", "not needed", "worse", "failed", "too large")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A method. Rates in 0..1, bytes, and seconds per prompt; None: not measured.
+
+    n: independent prompts; those that share a context count once. loss: of the mean, against the full cache on the same
+    prompts; low, high: its limits. prefill_bytes, decode_bytes, peak_bytes: as
+    `kvbench.run.request_memory.RequestMemory` says, the peak with all requests that are wanted at a time. requests: how
+    many fit into the memory. seconds: of prefill, eviction and answer. more: prompts until it is decided, at the
+    present rate; None where that is not to be expected.
+    """
+
+    policy: str
+    score: str | None
+    budget: str
+    schedule: str
+    cell: str
+    verdict: Verdict
+    n: int = 0
+    failed: int = 0
+    mean: float | None = None
+    loss: float | None = None
+    low: float | None = None
+    high: float | None = None
+    kept: float | None = None
+    prefill_bytes: int
+    decode_bytes: int
+    peak_bytes: int
+    requests: int | None
+    evict_seconds: float | None = None
+    seconds: float | None = None
+    more: int | None = None
+
+    @property
+    def name(self) -> str:
+        """How a sentence calls it."""
+        return " ".join(filter(None, (self.policy, self.score, "at", self.budget)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """What was found. tolerated: the loss, as a share. memory: the limit in bytes, if there is one. requests: wanted at
+    a time. prompts: that were run, of `available`. full: the full cache. assumed: sentences.
+    """
+
+    model: str
+    task: str
+    metric: str
+    tolerated: float
+    alpha: float
+    memory: int | None
+    requests: int
+    weight_bytes: int
+    prompt_tokens: int
+    prompts: int
+    available: int
+    full: Measured
+    methods: tuple[Measured, ...]
+    assumed: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the full cache does."""
+        return self.memory is None or self.full.peak_bytes <= self.memory
+
+    @property
+    def best(self) -> Measured | None:
+        """The method that takes least while it answers, of those that are within; None if none is."""
+        return min((line for line in self.methods if line.verdict == "within"), key=_cheapest, default=None)
+
+    @property
+    def likely(self) -> Measured | None:
+        """The same of those that are not decided and have lost no more than is tolerated so far."""
+        able = [each for each in self.methods if each.verdict == "open" and (each.loss or 0.0) <= self.tolerated]
+        return min((each for each in able if each.loss is not None), key=_cheapest, default=None)
+
+
+def _cheapest(line: Measured) -> tuple[float, ...]:
+    return line.decode_bytes, line.loss or 0.0, line.seconds or 0.0
+
+
+_COMMON = (
+    *("model", "task", "metric", "tolerated", "alpha", "memory"),
+    *("requests", "weight_bytes", "prompt_tokens", "prompts", "available"),
+)
+
+
+def report_of(found: Recommendation) -> Report:
+    """The report: one table for readers, every method for programs."""
+    lines = sorted(found.methods, key=lambda line: (ORDER.index(line.verdict), *_cheapest(line)))
+    records = [asdict(line) for line in (found.full, *lines)]
+    best, likely = found.best, found.likely
+    tree = {
+        **{name: getattr(found, name) for name in _COMMON},
+        "recommended": None if best is None else asdict(best),
+        "likely": None if best is not None or likely is None else asdict(likely),
+        "full_fits": found.fits,
+        "full": records[0],
+        "methods": records[1:],
+        "assumed": list(found.assumed),
+    }
+    limit = "no limit of memory" if found.memory is None else f"{size([found.memory])} of memory"
+    wanted = f", {found.requests} requests at a time" if found.requests > 1 else ""
+    prompts = f"{plural(found.prompts, 'prompt')} of at most {found.prompt_tokens} tokens"
+    return Report(
+        title=f"model {found.model}, task {found.task}, {prompts}",
+        head=(
+            f"{found.metric} in %; tolerated loss {_points(found.tolerated)}, {limit}{wanted}, of which weights take "
+            f"{size([found.weight_bytes])}",
+            *_advice(found),
+        ),
+        tables=(_table(found, lines),),
+        notes=(*_meanings(found), *found.assumed),
+        records=records,
+        tree=tree,
+    )
+
+
+def _advice(found: Recommendation) -> list[str]:
+    best, likely, texts = found.best, found.likely, list[str]()
+    if best is not None:
+        texts.append(f"Recommended: {best.name}. {_described(found, best)}")
+    elif likely is not None:
+        more = f" About {plural(likely.more, 'more prompt')} would decide it." if likely.more else ""
+        texts.append(f"Not decided. Most likely: {likely.name}. {_described(found, likely)}{more}")
+    else:
+        texts.append(f"No method is known to lose at most {_points(found.tolerated)}: the full cache stays.")
+    if found.memory is not None:
+        fits = "fits too" if found.fits else "does not fit"
+        texts.append(f"The full cache {fits}: {size([found.full.peak_bytes])} at its peak.")
+    return texts
+
+
+def _described(found: Recommendation, line: Measured) -> str:
+    assert line.loss is not None and line.low is not None and line.high is not None
+    interval = f"[{100 * line.low:.1f}, {100 * line.high:.1f}]"
+    return (
+        f"Loss {100 * line.loss:.1f} {interval} points; an answer holds {size([line.decode_bytes])} instead of "
+        f"{size([found.full.decode_bytes])}, the peak is {size([line.peak_bytes])} instead of "
+        f"{size([found.full.peak_bytes])}."
+    )
+
+
+def _table(found: Recommendation, lines: Sequence[Measured]) -> Table:
+    heads = ["n", "mean", "loss [95 %]", "to read", "to answer", "peak", "at once", "evict", "in all", "verdict"]
+    if found.memory is None:
+        heads.remove("at once")
+    shown = [_line(found, found.full, reference=True), *(_line(found, line) for line in lines)]
+    align = "r" * (len(heads) - 1) + "l"
+    return Table.of(("policy", "score", "budget"), heads, shown, align=align, rules=(0, 1))
+
+
+def _line(found: Recommendation, line: Measured, reference: bool = False) -> Line:
+    limits = () if reference or line.low is None or line.high is None else (line.low, line.high)
+    figures = [
+        Figure(str(line.n)),
+        Figure("" if line.mean is None else f"{100 * line.mean:.1f}"),
+        Figure(
+            "" if reference or line.loss is None else f"{100 * line.loss:.1f}",
+            *(f"{100 * limit:.1f}" for limit in limits),
+        ),
+        *(Figure(size([count])) for count in (line.prefill_bytes, line.decode_bytes, line.peak_bytes)),
+        *([Figure(str(line.requests))] if found.memory is not None else []),
+        *(Figure("" if value is None else duration([value])) for value in (line.evict_seconds, line.seconds)),
+        Figure(_verdict(line, reference, found.fits), tone=_tone(line, reference)),
+    ]
+    labels = (line.policy, line.score or "", "" if reference else line.budget)
+    return Line(labels, tuple(figures), reference=reference)
+
+
+def _verdict(line: Measured, reference: bool, fits: bool) -> str:
+    if reference:
+        return "" if fits else "too large"
+    failed = f", {line.failed} failed" if line.failed else ""
+    if line.verdict == "open":
+        return f"open: {f'{line.more} more' if line.more else 'no end in sight'}{failed}"
+    return f"{line.verdict}{failed}"
+
+
+def _tone(line: Measured, reference: bool) -> str:
+    return "" if reference else {"within": "good", "worse": "bad"}.get(line.verdict, "")
+
+
+def _meanings(found: Recommendation) -> list[str]:
+    share = f"{100 * found.alpha:g} %"
+    return [
+        f"within, worse: shown to lose at most, or more than, {_points(found.tolerated)} against the full cache on "
+        "the same prompts. The chance that any of the methods is wrongly called worse is at most "
+        f"{share}, over all rounds; the same for within. open: about so many more prompts would decide it, if they go "
+        "on like those so far. not needed: not decided, and a method that is within takes no more memory.",
+        "loss: its limits hold for one method, at every round together. n: prompts; those that share a context count "
+        "once.",
+        "to read: beside the weights, while the longest prompt is read, scored and evicted from, activations of a pass "
+        "included. to answer: at the end of the longest answer. peak: weights, and the larger of the two; not counted: "
+        "workspaces of libraries and what an allocator wastes. All four are computed, not measured.",
+        *(["at once: requests that fit, one being read while the others are answered."] if found.memory else []),
+        "evict, in all: seconds of a prompt, measured here, where the methods that are left decode together.",
+    ]
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:g} point{'s' * (share != 0.01)}"

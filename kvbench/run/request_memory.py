@@ -1,0 +1,125 @@
+"""Memory of a request that a cell serves alone, as in production: weights, the prompt, the answer.
+
+A sweep holds more (`kvbench.run.memory`): the cells of a decode batch, beside the full cache that they share.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from kvbench.cache.quantized import FORMATS, packing_of
+from kvbench.models.engine import Engine
+from kvbench.models.loading.load import random, read_config, shape_config
+from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
+from kvbench.run import memory
+from kvbench.run.lengths import Lengths, lengths_of
+from kvbench.run.plan import Cell, PrefillGroup
+from kvbench.support.quantity import size
+
+HIDDEN, INNER = 5, 3
+"""Numbers that a pass holds for each token, in hidden and intermediate sizes: of Llama and Qwen2 4.1 to 4.5 and 3."""
+
+
+@dataclass(frozen=True)
+class RequestMemory:
+    """Bytes, at most. prefill: beside the weights while the prompt is read, scored and evicted from, activations of a
+    pass included; of that `scoring` is what a method records and ranks, or computes. decode: of a request that is being
+    answered, at its end. Workspaces of libraries are not counted, nor what an allocator wastes.
+    """
+
+    weights: int
+    prefill: int
+    scoring: int
+    decode: int
+
+    def peak(self, requests: int = 1) -> int:
+        """With so many requests at a time, of which one is being read while the others are answered."""
+        return self.weights + max(self.prefill + (requests - 1) * self.decode, requests * self.decode)
+
+    def requests(self, limit: int) -> int:
+        """How many requests fit at a time."""
+        room = limit - self.weights
+        return 0 if self.peak() > limit else min(1 + (room - self.prefill) // self.decode, room // self.decode)
+
+
+def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
+    """What a prompt of these lengths takes with a cell. Raises MissingFile where the model's files are missing."""
+    single, tokens = PrefillGroup((cell,), ()), lengths.read
+    text, dtype = memory.text_and_dtype(cell.model)
+    full, heads, members = memory.full_bytes(cell.model, tokens)
+    pair_bytes, state = full // tokens, memory.state_bytes_of(cell.model)
+    policy = cell.policy.of_prompt(0, tokens, cell.budget)
+    pairs = min(policy.pairs(cell.budget, tokens), tokens)
+    copies = members if cell.policy.layout == "query_heads" else 1
+    kept = copies * pairs * pair_bytes
+    scoring = memory.scoring_bytes((cell,), tokens, full, heads, members)
+    scoring += sum(memory.hidden_bytes(single) or ())
+    later = min(lengths.later, cell.schedule.decode_every or lengths.later)
+    held = kept
+    if packing := packing_of(cell.store):
+        form = FORMATS[packing]
+        held = int(kept * (form.bits / 8 / dtype.itemsize + 2 / form.group))  # the minimum and scale of each group
+    elif cell.store == "shared":
+        held, later = full, lengths.later
+    block = cell.schedule.prefill_block
+    activations = _activations(text, dtype, min(tokens, block or Engine.block))
+    if block is None:
+        repeat = cell.score.inputs.repeat  # a part of the prompt at a time is read again
+        again = _activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0
+        prefill = full + (max(activations, scoring + max(held, again)) if pairs < tokens else activations)
+    else:
+        most = min(tokens, pairs + block)
+        scoring = copies * most * heads * memory.RANKED
+        prefill = copies * most * pair_bytes + activations + scoring
+    return RequestMemory(weights_of(cell.model), prefill + state, scoring, held + copies * later * pair_bytes + state)
+
+
+def _activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
+    """Bytes of what one pass over so many tokens holds at a time. In a mixture of experts a token has several."""
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    experts = getattr(text, "num_experts_per_tok", None)
+    if experts:
+        inner = max(inner, experts * (getattr(text, "moe_intermediate_size", None) or inner))
+    return tokens * (HIDDEN * text.hidden_size + INNER * inner) * dtype.itemsize
+
+
+@lru_cache
+def weights_of(spec: ModelSpec) -> int:
+    """Bytes of a model's weights in memory: of quantised ones those of their files."""
+    folder = spec.folder()
+    if folder.is_dir() and quantization_settings(read_json(folder / "config.json")):
+        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return sum(map(math.prod, tensor_shapes(spec))) * memory.text_and_dtype(spec)[1].itemsize
+
+
+@lru_cache
+def tensor_shapes(spec: ModelSpec) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a model's tensors, of its files or of the model that transformers makes without data."""
+    folder = spec.folder()
+    if spec.shape is None and folder.is_dir() and (files := sorted(folder.glob("*.safetensors"))):
+        shapes: list[tuple[int, ...]] = []
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                shapes += [tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()]  # noqa: SIM118
+        return tuple(shapes)
+    config = shape_config(spec.shape) if spec.shape else read_config(folder)
+    model = random(config, 0, torch.float32, torch.device("meta"))
+    return tuple(tuple(weight.shape) for weight in model.parameters())
+
+
+def request_text(group: PrefillGroup) -> str:
+    """What a plan says of a request alone, with any of the cells of a group."""
+    lengths = lengths_of(group)
+    if lengths is None:
+        return f"weights: {size([weights_of(group.model)])}"
+    each = [request_memory(cell, lengths) for cell in group.cells]
+    counted = "the longest prompt has" if lengths.is_counted else "a prompt has at most"
+    return (
+        f"a request alone: {counted} {lengths.read} tokens, and at most {lengths.later} follow; weights "
+        f"{size([each[0].weights])}, and beside them to read, score and evict {size(one.prefill for one in each)}, to "
+        f"answer {size(one.decode for one in each)}; at its peak {size(one.peak() for one in each)} in all"
+    )

@@ -1,0 +1,115 @@
+"""How long a plan takes by the measured speed of this machine, where no similar rows say it.
+
+The roofline of `kvbench.run.roofline`: matrix products and attention at the speed of a matrix product, weights and
+caches at that of a copy. What a score computes, element-wise work and the time to load a model are not in it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from kvbench.models.loading.architecture import cache_heads, sliding_windows
+from kvbench.models.loading.load import choose_device
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.run import roofline
+from kvbench.run.lengths import lengths_of
+from kvbench.run.memory import attempt, text_and_dtype
+from kvbench.run.plan import PrefillGroup
+from kvbench.run.plan_text import written
+from kvbench.run.request_memory import tensor_shapes
+from kvbench.support.quantity import plural
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Operations per second of a matrix product, and bytes per second of a copy."""
+
+    flops: float
+    bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.flops / 1e9:.3g} GFLOP/s and {self.bytes / 1e9:.3g} GB/s"
+
+    def seconds(self, flops: float, bytes: float) -> float:
+        """The longer of computing and moving."""
+        return max(flops / self.flops, bytes / self.bytes)
+
+
+SCALE = {"cuda": 1.0, "cpu": 0.5}
+"""Of the sizes of `kvbench.run.roofline.ceiling`: a tenth of a second, so that a plan stays quick."""
+
+
+@lru_cache
+def speed_of(device: torch.device, dtype: torch.dtype) -> Speed | None:
+    """The speed of a device, measured once; None where its memory is taken."""
+
+    def sync() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    measured = attempt(lambda: roofline.ceiling(device, dtype, sync, SCALE[device.type]))
+    if isinstance(measured, str):
+        return None
+    return Speed(measured["device_flops_per_second"], measured["device_copy_bytes_per_second"])
+
+
+def model_shape(spec: ModelSpec) -> roofline.Shape:
+    """The dimensions of a model, of its files: matrices of vocabulary times hidden size are embeddings or the head."""
+    text, dtype = text_and_dtype(spec)
+    table, matrices = (text.vocab_size, text.hidden_size), [shape for shape in tensor_shapes(spec) if len(shape) > 1]
+    kv_heads, head_dim = cache_heads(text)
+    return roofline.Shape(
+        inner=sum(math.prod(shape) for shape in matrices if shape != table),
+        head=math.prod(table),
+        bytes_each=dtype.itemsize,
+        heads=text.num_attention_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        windows=tuple(sliding_windows(text).values()),
+    )
+
+
+def speed_text(groups: Sequence[PrefillGroup]) -> str | None:
+    """What a plan says of the time of groups without similar rows; None where no speed tells it."""
+    groups = [group for group in groups if not group.cells[0].is_served and lengths_of(group)]
+    speeds = {group.key: speed for group in groups if (speed := _speed_of_group(group))}
+    if not speeds or len(speeds) < len(groups):
+        return None
+    seconds = sum(seconds_by_speed(group, speeds[group.key]) for group in groups)
+    each = " or ".join(dict.fromkeys(map(str, speeds.values())))
+    longest = plural(max(lengths.later for group in groups if (lengths := lengths_of(group))), "token")
+    return (
+        f"time by the speed of this machine, measured just now ({each}): {written(seconds)} if every answer is as long "
+        f"as it may be, up to {longest}; scoring and element-wise work come on top"
+    )
+
+
+def _speed_of_group(group: PrefillGroup) -> Speed | None:
+    device = choose_device(group.model)
+    half = device.type == "cuda"  # a CPU computes in float32 where half precision is slower
+    return speed_of(device, text_and_dtype(group.model)[1] if half else torch.float32)
+
+
+def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
+    """Seconds of what is left of a group, if prompts and answers have the most tokens."""
+    lengths, shape = lengths_of(group), model_shape(group.model)
+    assert lengths is not None
+    tokens, new = lengths.read, lengths.later
+    seconds = len(group.jobs) * speed.seconds(
+        roofline.prefill_flops(shape, tokens), roofline.prefill_bytes(shape, tokens)
+    )
+    pairs = len(shape.windows) * shape.kv_heads
+    kept = {
+        cell.id: min(cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens), tokens)
+        for cell in group.cells
+    }
+    for cells in (cells for job in group.jobs for cells in job.missing.values()):
+        for start in range(0, len(cells), group.model.tile):
+            batch = [kept[cell.id] * pairs for cell in cells[start : start + group.model.tile]]
+            flops = roofline.step_flops(shape, [(held, shape.heads // shape.kv_heads) for held in batch], new / 2)
+            tails = len(batch) * pairs * new / 2 * shape.pair_bytes
+            seconds += new * speed.seconds(flops, roofline.step_bytes(shape, sum(batch) * shape.pair_bytes, tails))
+    return seconds

@@ -1,0 +1,384 @@
+"""Which methods are worth it for a model, prompts and a memory: run in rounds, until it is decided what each loses.
+
+Before anything is run, methods whose memory does not fit are left out. Then all others answer the first 8 prompts, 16,
+32 and so on, beside the full cache and from the same prefill. After each round those leave that are decided
+(`kvbench.report.stats.elimination`), and those that need as much memory as one that is good enough. A round is a sweep:
+its rows are those of `kvbench run`, so that an interrupted command continues, and a larger one begins where it ended.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from typing import NoReturn
+
+import numpy as np
+
+from kvbench.config.overrides import parse, written
+from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
+from kvbench.records import Row, places
+from kvbench.report.stats.betting import confidence, more_prompts
+from kvbench.report.stats.elimination import Evidence, decisions, next_levels
+from kvbench.report.stats.paired import Paired, is_rate
+from kvbench.report.tables.recommendation import Measured, Recommendation, Verdict
+from kvbench.run.lengths import Lengths, lengths_of
+from kvbench.run.plan import Cell, PrefillGroup, plan
+from kvbench.run.request_memory import RequestMemory, request_memory
+from kvbench.run.runner import Loaded
+from kvbench.run.stale import SETTLED, Stale, settled
+from kvbench.support.errors import UserError
+from kvbench.support.quantity import parse_size, plural, size
+from kvbench.work.sweep import Screen, make, rows_of
+
+POLICIES = ("streaming_llm", "snapkv", "pyramidkv", "ada_snapkv", "cake", "lava", "kvzip")
+IN_BLOCKS = ("streaming_llm", "snapkv", "tova")
+"""Policies that are tried if the command names none: evicting after the prompt, and while it is read."""
+BUDGETS = ("0.1", "0.2", "0.4")
+BLOCK = 512
+"""Tokens between two evictions where the prompt does not fit at once."""
+FIRST = 8
+"""Prompts of the first round; each further round has twice as many."""
+SETTINGS = {"memory": None, "loss": "2", "requests": "1", "alpha": "0.05"}
+"""The settings of a recommendation beside those of a run, with their values where the command does not name them."""
+
+
+TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What is wanted. memory: bytes for weights, prompt and answers of all requests; None: no limit. loss: what is
+    tolerated of the mean, in 0..1. requests: at a time, of which one is being read. alpha: as in `decisions`.
+    """
+
+    memory: int | None = None
+    loss: float = 0.02
+    requests: int = 1
+    alpha: float = 0.05
+
+
+def need_of(settings: Mapping[str, str]) -> Need:
+    """The need of `SETTINGS` as a command line writes them. Raises UserError for values that are not allowed."""
+    memory = settings.get("memory")
+    number = None if memory is None else parse_size(memory)
+    if memory is not None and not number:
+        raise UserError(f"memory={memory}: allowed: bytes with a unit, such as memory=2GiB or memory=600MiB")
+    loss = _number("loss", settings, "points of the mean from 0 to below 100, such as loss=2", 0, 100)
+    alpha = _number("alpha", settings, "a number between 0 and 1, such as alpha=0.05", 0, 1)
+    if alpha == 0:
+        raise UserError("alpha=0: allowed: a number between 0 and 1, such as alpha=0.05")
+    requests = settings.get("requests", SETTINGS["requests"]) or ""
+    if not requests.isdecimal() or not 0 < int(requests) <= 10**6:
+        raise UserError(f"requests={requests}: allowed: a number of requests at a time, from 1 to 1000000")
+    return Need(number, loss / 100, int(requests), alpha)
+
+
+def _number(name: str, settings: Mapping[str, str], allowed: str, low: float, high: float) -> float:
+    text = settings.get(name, SETTINGS[name]) or ""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not low <= value < high:
+        raise UserError(f"{name}={text}: allowed: {allowed}")
+    return value
+
+
+@dataclass
+class Candidate:
+    """A method, what it takes, and what is known of it so far. reference: the full cache that it is held against."""
+
+    cell: Cell
+    reference: Cell
+    memory: RequestMemory
+    evidence: Evidence = field(default_factory=Evidence)
+    verdict: Verdict = "open"
+    rows: Sequence[Row] = ()
+    losses: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+def recommend(
+    words: Sequence[str], data: str | None, need: Need, screen: Screen, stale: Stale = "stop"
+) -> Recommendation:
+    """What is recommended for the settings of a run, `words`, and a file of prompts, `data`, unless they name a task.
+
+    stale: as in `plan_sweep`.
+
+    Raises UserError for settings that do not go with a recommendation, and where no method fits into the memory; else
+    as `plan_sweep` and `kvbench.run.runner.run` do.
+    """
+    words, assumed = _with_defaults(words, data)
+    refuse_around(parse(words), "kvbench recommend")
+
+    def candidates_of(words: Sequence[str]) -> tuple[Sweep, list[Candidate], Lengths]:
+        sweep = plan_sweep(words, screen.tell, quiet=True, stale=stale)
+        _check(sweep)
+        return sweep, *_candidates(sweep, need)
+
+    sweep, candidates, lengths = candidates_of(words)
+    named = {override.key for override in parse(words)}
+    if not _running(candidates) and "policy" in assumed and not named & {"score", "schedule.prefill_block"}:
+        in_blocks = [f"policy={','.join(IN_BLOCKS)}", f"schedule.prefill_block={BLOCK}"]
+        words = [*(word for word in words if not word.startswith("policy=")), *in_blocks]
+        sweep, more, lengths = candidates_of(words)
+        candidates += more
+        assumed["policy"] = (
+            f"No method that evicts after the prompt fits, so {', '.join(IN_BLOCKS)} evict while it is read, after "
+            f"every {BLOCK} tokens (schedule.prefill_block), and share no prefill."
+        )
+    running = _running(candidates)
+    if not running:
+        least = min(candidates, key=lambda each: each.memory.peak(need.requests))
+        peak = size([least.memory.peak(need.requests)])
+        raise UserError(
+            f"memory={size([need.memory or 0])} is too small: weights take {size([least.memory.weights])}, and the "
+            f"least peak is {peak} ({least.cell.policy_label} at budget={least.cell.budget}): give more, a smaller "
+            f"budget, shorter prompts or schedule.prefill_block={BLOCK}"
+        )
+    fit = f"{len(running)} of {plural(len(candidates), 'method')} fit"
+    screen.tell(f"{fit}, at most {plural(_total(sweep), 'prompt')}; results in {sweep.results.path}")
+    full, prompts = _rounds(sweep, running, need, screen)
+    return _found(sweep, candidates, full, prompts, lengths, need, (*assumed.values(), *_always(sweep)))
+
+
+def _with_defaults(words: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
+    """The words of the sweep, and a sentence for each setting that was assumed. Raises UserError without prompts."""
+    words, named, assumed = list(words), {override.key for override in parse(words)}, dict[str, str]()
+    if data is not None:
+        if beside := [word for word in words if word.startswith(("task=", "task.path="))]:
+            raise UserError(f"data={data} and {beside[0]} both say what is read: leave one of them out")
+        words += ["task=jsonl", f"task.path={written(data)}"]
+        if "task.samples" not in named:
+            words.append(f"task.samples={10**6}")  # as many as the file has
+    elif "task" not in named:
+        raise UserError("what is read? data=FILE.jsonl, with lines as of task=jsonl, or task=NAME: kvbench list tasks")
+    if "policy" not in named:
+        words.append(f"policy={','.join(POLICIES)}")
+        own = "" if "score" in named else ", each with the score that it was published with"
+        assumed["policy"] = f"Tried: {', '.join(POLICIES)}{own}; policy= and score= name others."
+    if "budget" not in named:
+        words.append(f"budget={','.join(BUDGETS)}")
+        assumed["budget"] = f"Budgets {', '.join(BUDGETS)} of the prompt; budget= names others."
+    if "schedule.evict_after" not in named:
+        words.append("schedule.evict_after=prompt")
+        assumed["schedule"] = (
+            "Evicted after the whole prompt, its question included; where one context serves many questions, use "
+            "schedule.evict_after=context."
+        )
+    return words, assumed
+
+
+def _always(sweep: Sweep) -> Iterator[str]:
+    task = sweep.plan.cells[0].task
+    yield (
+        "Prompts are taken in their order, as if drawn at random from those that will come: shuffle a file that is "
+        f"sorted. Answers have at most {task.max_new_tokens} tokens (task.max_new_tokens) and are scored by "
+        f"{task.metric}."
+    )
+
+
+def _check(sweep: Sweep) -> None:
+    """Raise UserError for a sweep that is more than one question, or has no answers to compare."""
+    cells = sweep.plan.cells
+    if any(cell.is_served for cell in cells):
+        raise UserError("model=endpoint: a server evicts as it was started; recommend compares methods that run here")
+    for name, values in (
+        ("model", {cell.model.label for cell in cells}),
+        ("task", {(cell.task.name, repr(replace(cell.task, samples=1))) for cell in cells}),
+        ("seed", {cell.seed for cell in cells}),
+    ):
+        if len(values) > 1:
+            raise UserError(f"{name} has {len(values)} values here: a recommendation is for one {name}; name one")
+    task = cells[0].task
+    if not is_rate(task.metric, [0.5]) or lengths_of(PrefillGroup((cells[0],), ())) is None:
+        raise UserError(
+            f"task={task.name} gives {task.metric}, but a loss is one of answers with a score: use data=FILE or "
+            "another task (kvbench list tasks)"
+        )
+
+
+def _candidates(sweep: Sweep, need: Need) -> tuple[list[Candidate], Lengths]:
+    """The cells that evict, with what they take and whether that fits, and the lengths of the prompts.
+
+    Raises UserError where there is none, or no full cache.
+    """
+    full = [cell for cell in sweep.plan.cells if "budget" not in cell.policy.takes]
+    candidates, longest = list[Candidate](), Lengths(0, 0)
+    for cell in sweep.plan.cells:
+        if "budget" not in cell.policy.takes:
+            continue
+        reference = next((each for each in full if each.schedule.evict_after == cell.schedule.evict_after), None)
+        if reference is None:
+            raise UserError("reference=none: the loss is one against the full cache: leave it out")
+        lengths = lengths_of(PrefillGroup((cell,), ()))
+        assert lengths is not None
+        memory = request_memory(cell, lengths)
+        fits = need.memory is None or memory.peak(need.requests) <= need.memory
+        candidates.append(Candidate(cell, reference, memory, verdict="open" if fits else "too large"))
+        longest = max(longest, lengths, key=lambda each: each.read)
+    if not candidates:
+        raise UserError("policy=full evicts nothing: name policies that take a budget (kvbench list policies)")
+    return candidates, longest
+
+
+def _running(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return [each for each in candidates if each.verdict != "too large"]
+
+
+def _total(sweep: Sweep) -> int:
+    return sweep.plan.cells[0].task.samples
+
+
+def rounds(sweep: Sweep) -> Iterator[int]:
+    """Prompts after each round; a round ends with a context where its questions follow each other."""
+    task, total, number = sweep.plan.cells[0].task, _total(sweep), FIRST
+    while number < total:
+        while number < total and task.context_of(number) == task.context_of(number - 1):
+            number += 1
+        yield number
+        number *= 2
+    yield total
+
+
+def _rounds(
+    sweep: Sweep, candidates: Sequence[Candidate], need: Need, screen: Screen
+) -> tuple[Mapping[str, list[Row]], int]:
+    """Run rounds until nothing is open. Returns the rows of the full cache by cell, and the number of prompts."""
+    loaded, full, prompts = Loaded(), dict[str, list[Row]](), 0
+    warnings = Screen(lambda text: screen.tell(text) if text.startswith("warning") else None, screen.progress)
+    for prompts in rounds(sweep):
+        running = [each for each in candidates if each.verdict == "open"]
+        cells = {cell.id: cell for each in running for cell in (each.reference, each.cell)}
+        part = _round(sweep, [*cells.values()], prompts)
+        make(part, (), _no_part, warnings, loaded)
+        rows = {name: list[Row]() for name in cells}
+        for row in rows_of(part):
+            rows[row.cell].append(row)
+        full |= {each.reference.id: rows[each.reference.id] for each in running}
+        for each in running:
+            each.rows = rows[each.cell.id]
+            each.losses = _losses(full[each.reference.id], each.rows)
+            each.evidence = each.evidence.looked(each.losses, need.loss)
+        _decide(candidates, need)
+        counts = Counter(each.verdict for each in candidates)
+        screen.tell(f"{plural(prompts, 'prompt')}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+        if not counts["open"]:
+            break
+    return full, prompts
+
+
+def _round(sweep: Sweep, cells: Sequence[Cell], prompts: int) -> Sweep:
+    """The sweep of these cells on the first prompts, with what of it is recorded now."""
+    cells = [replace(cell, task=replace(cell.task, samples=prompts)) for cell in cells]
+    since, empty = places(sweep.results), replace(sweep, plan=plan(cells, set()))
+    done = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)
+    words = [word for word in sweep.arguments if not word.startswith("task.samples=")]
+    arguments = (*words, f"task.samples={prompts}")
+    return replace(sweep, plan=plan(cells, done), since=since, arguments=arguments, quiet=False)
+
+
+def _losses(full: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
+    """Full cache minus method, one number in -1..1 for each context, of the samples that both have a value of."""
+    values = {row.sample: row for row in full if row.value is not None}
+    paired = Paired.of([(row, values[row.sample]) for row in rows if row.value is not None and row.sample in values])
+    sums, sizes = paired.sums()
+    return sums / sizes
+
+
+def _decide(candidates: Sequence[Candidate], need: Need) -> None:
+    decided = decisions([each.evidence for each in candidates], need.alpha)
+    for each, decision in zip(candidates, decided, strict=True):
+        if each.verdict == "open":
+            each.verdict = decision if len(each.losses) else "failed"
+    good = [each.memory for each in candidates if each.verdict == "within"]
+    for each in candidates:
+        if each.verdict == "open" and any(
+            memory.decode <= each.memory.decode and memory.prefill <= each.memory.prefill for memory in good
+        ):
+            each.verdict = "not needed"
+
+
+def _found(
+    sweep: Sweep,
+    candidates: Sequence[Candidate],
+    full: Mapping[str, list[Row]],
+    prompts: int,
+    lengths: Lengths,
+    need: Need,
+    assumed: tuple[str, ...],
+) -> Recommendation:
+    running = _running(candidates)
+    levels, reference = next_levels([each.evidence for each in running], need.alpha), running[0].reference
+    memory = request_memory(reference, lengths)
+    measured = partial(_measured, need=need)
+    task = reference.task
+    return Recommendation(
+        model=reference.model.label,
+        task=task.name,
+        metric=task.metric,
+        tolerated=need.loss,
+        alpha=need.alpha,
+        memory=need.memory,
+        requests=need.requests,
+        weight_bytes=memory.weights,
+        prompt_tokens=lengths.read,
+        prompts=prompts,
+        available=_total(sweep),
+        full=measured(reference, memory, "open", full[reference.id], np.empty(0), None),
+        methods=tuple(
+            measured(each.cell, each.memory, each.verdict, each.rows, each.losses, _more(each, need, levels))
+            for each in candidates
+        ),
+        assumed=assumed,
+    )
+
+
+def _more(each: Candidate, need: Need, levels: tuple[float, float]) -> int | None:
+    if each.verdict != "open" or not len(each.losses):
+        return None
+    return more_prompts(each.losses, need.loss, *levels)
+
+
+def _measured(
+    cell: Cell,
+    memory: RequestMemory,
+    verdict: Verdict,
+    rows: Sequence[Row],
+    losses: np.ndarray,
+    more: int | None,
+    need: Need,
+) -> Measured:
+    good = [row for row in rows if row.value is not None]
+    low, high = confidence(losses) if len(losses) else (None, None)
+    return Measured(
+        policy=cell.policy_label,
+        score=cell.score_label,
+        budget=str(cell.budget),
+        schedule=str(cell.schedule),
+        cell=cell.id,
+        verdict=verdict,
+        n=len(losses) or len(good),
+        failed=len(rows) - len(good),
+        mean=_mean([row.value for row in good]),
+        loss=float(losses.mean()) if len(losses) else None,
+        low=low,
+        high=high,
+        kept=_mean([row.kept_fraction for row in good]),
+        prefill_bytes=memory.prefill,
+        decode_bytes=memory.decode,
+        peak_bytes=memory.peak(need.requests),
+        requests=None if need.memory is None else memory.requests(need.memory),
+        evict_seconds=_mean([row.evict_seconds for row in good]),
+        seconds=_mean([sum(getattr(row, name) or 0.0 for name in TIMES) for row in good]),
+        more=more,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _no_part(part: object) -> NoReturn:
+    raise AssertionError("a recommendation runs in this process and has no parts")
