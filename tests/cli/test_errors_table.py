@@ -138,6 +138,16 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "folders of probe": ("probe oracle_recall --results one --results two", 2, ("kvbench merge one two --out DIR",)),
     "folders of status": ("status --results one --results two", 2, ("kvbench merge one two --out DIR",)),
+    "recommendation of nothing": ("recommend memory=2GiB", 2, ("what is read?", "data=FILE.jsonl", "task=NAME")),
+    "memory of a recommendation": ("recommend task=ruler/vt memory=2", 2, ("memory=2", "such as memory=2GiB")),
+    "tolerated loss": ("recommend task=ruler/vt loss=all", 2, ("loss=all", "such as loss=2")),
+    "two sources of prompts": ("recommend task=ruler/vt data=x.jsonl", 2, ("data=x.jsonl and task=ruler/vt", "leave")),
+    "recommendation of one task": ("recommend task=ruler/vt,ruler/fwe", 2, ("task has 2 values", "name one")),
+    "recommendation on a text": ("recommend task=efficiency", 2, ("efficiency", "data=FILE")),
+    "recommendation without a reference": ("recommend task=ruler/vt reference=none", 2, ("reference=none", "leave")),
+    "recommendation elsewhere": ("recommend task=ruler/vt launcher=local", 2, ("launcher=local", "leave launcher out")),
+    "formats of a recommendation": ("recommend task=ruler/vt --json --format csv", 2, ("--json and --format csv",)),
+    "file of a recommendation": ("recommend data=nowhere.jsonl", 3, ("nowhere.jsonl", "no such file")),
     # crossings and sizes
     "entropy of negatives": (
         "plan policy=lava score=key_norm",

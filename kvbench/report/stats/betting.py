@@ -19,7 +19,6 @@ one loss for each context. Nothing is assumed of their distribution.
 import math
 
 import numpy as np
-from scipy.special import logsumexp
 
 NODES = 64
 SHARES = np.sin(np.pi * (2 * np.arange(1, NODES + 1) - 1) / (4 * NODES)) ** 2
@@ -63,7 +62,8 @@ def _growth(losses: np.ndarray, limit: float) -> np.ndarray:
 
 
 def _log_wealth(growth: np.ndarray) -> float:
-    return float(logsumexp(growth)) - math.log(NODES)
+    most = float(growth.max())
+    return most + math.log(float(np.exp(growth - most).mean()))
 
 
 def _lowest(losses: np.ndarray, p: float) -> float:

@@ -34,8 +34,11 @@ _COLUMNS = (
     *("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens", "cache_bytes", "full_cache_bytes", "peak_bytes"),
 )
 NOTE = (
-    "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum; peak: "
-    "the most bytes held, the prompt's own full cache included unless it is evicted from block by block"
+    "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum. Its "
+    "parts: reading, until the prompt is read, scored and evicted from; answering, after that. So a method that keeps "
+    "10 % but evicts only after a prompt holds 100 % while it reads and scores, and near 10 % while it answers: with "
+    "short answers its footprint stays near 100 %, and schedule.prefill_block lowers it. peak: the most bytes held, "
+    "the prompt's own full cache included unless it is evicted from block by block"
 )
 
 
@@ -69,14 +72,26 @@ class Life:
     @property
     def footprint(self) -> float:
         """What is held over what the full cache holds, both summed over all tokens."""
-        tokens = self.read + self.later
-        return float(self.held.sum()) / (tokens * (tokens + 1) / 2)
+        return self._share(0, self.read + self.later)
+
+    @property
+    def reading(self) -> float:
+        """The footprint of the tokens before the first eviction is complete."""
+        return self._share(0, self.read)
+
+    @property
+    def answering(self) -> float:
+        """The footprint of the tokens after it; 1 without any."""
+        return self._share(self.read, self.read + self.later) if self.later else 1.0
+
+    def _share(self, start: int, stop: int) -> float:
+        return float(self.held[start:stop].sum()) / ((stop * (stop + 1) - start * (start + 1)) / 2)
 
 
 @dataclass(frozen=True)
 class Footprint:
     """A method on one task. mean, full: over the samples that both have. budget: the smallest that keeps enough; its
-    mean, footprint and peak. If none does, the best one's, and `enough` is False.
+    mean, footprint with its two parts (as in `Life`), and peak. If none does, the best one's, and `enough` is False.
     """
 
     model: str
@@ -93,6 +108,8 @@ class Footprint:
     budget: str
     mean: float
     footprint: float
+    reading: float
+    answering: float
     peak_bytes: float | None
 
 
@@ -143,7 +160,7 @@ def _measured(rows: Sequence[Mapping[str, Any]], full: Mapping[tuple[Any, ...], 
         enough=mean >= least * reference,
         budget=rows[0]["budget"],
         mean=mean,
-        footprint=fmean(life.footprint for life in lives),
+        **{name: fmean(getattr(life, name) for life in lives) for name in ("footprint", "reading", "answering")},
         peak_bytes=max(peaks, default=None),
     )
 
@@ -198,6 +215,8 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
             (
                 str(line.n),
                 f"{100 * line.footprint:.1f} %" if line.enough else "none",
+                f"{100 * line.reading:.0f} %",
+                f"{100 * line.answering:.0f} %",
                 line.budget if line.enough else f"best {line.budget}",
                 f"{100 * line.mean:.1f}",
                 f"{100 * line.full:.1f}",
@@ -206,5 +225,5 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
         )
         for line in lines
     ]
-    heads = ("n", "footprint", "budget", "mean", "full", "peak")
+    heads = ("n", "footprint", "reading", "answering", "budget", "mean", "full", "peak")
     return Table.of(("policy", "score", "schedule"), heads, shown, title=title)

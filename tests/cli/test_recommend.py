@@ -1,0 +1,94 @@
+"""`kvbench recommend` on the embedded model: its rounds, what it prints, and rows as `kvbench run` makes them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvbench.cli.main import main
+from kvbench.records import ResultsFolder
+from kvbench.records.rows_files import read_rows
+from kvbench.work.recommend import need_of
+
+BASE = "task=ruler/niah_single_1 task.context_length=256 task.max_new_tokens=8 task.samples=12"
+METHODS = "policy=streaming_llm,snapkv budget=0.3 alpha=0.9 loss=40"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """A recommendation and its folder."""
+    folder = tmp_path_factory.mktemp("recommend")
+    out = folder / "found.json"
+    line = f"recommend {BASE} {METHODS} memory=1GiB requests=3 results.dir={folder / 'rows'} --out {out}"
+    assert main(line.split()) == 0
+    return folder / "rows", json.loads(out.read_text())
+
+
+def test_a_method_that_loses_leaves_and_the_other_goes_on(done: tuple[Path, dict]) -> None:
+    _, found = done
+    assert (found["requests"], found["tolerated"], found["memory"], found["full_fits"]) == (3, 0.4, 2**30, True)
+    methods = {line["policy"]: line for line in found["methods"]}
+    assert methods["streaming_llm"]["verdict"] == "worse" and methods["streaming_llm"]["n"] == 8
+    assert methods["streaming_llm"]["low"] <= methods["streaming_llm"]["loss"] <= methods["streaming_llm"]["high"]
+    assert methods["snapkv"]["verdict"] in ("within", "open") and methods["snapkv"]["loss"] < 0.4
+    full = found["full"]
+    assert methods["snapkv"]["decode_bytes"] < full["decode_bytes"] < full["prefill_bytes"]
+    assert methods["snapkv"]["requests"] > full["requests"] > 3
+    assert any("schedule.evict_after=context" in text for text in found["assumed"])
+
+
+def test_rows_are_those_of_a_run_and_are_not_made_again(
+    done: tuple[Path, dict], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of one of its methods finds the rows; the same command makes none and says the same."""
+    folder, found = done
+    rows = read_rows(folder)
+    samples = {row.sample for row in rows if row.policy == "streaming_llm"}
+    assert samples == set(range(8))
+    run = f"run {BASE.replace('samples=12', 'samples=8')} policy=snapkv budget=0.3 results.dir={folder}"
+    assert main(run.split()) == 0
+    assert "all 16 rows are in" in capsys.readouterr().err
+    line = f"recommend {BASE} {METHODS} memory=1GiB requests=3 results.dir={folder} --json"
+    assert main(line.split()) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again == found and len(read_rows(folder)) == len(rows)
+    assert ResultsFolder(str(folder)).read_requested() == {
+        line["cell"]: line["n"] if line["verdict"] == "worse" else found["prompts"]
+        for line in (*found["methods"], found["full"])
+    }
+
+
+def test_the_page_and_the_table(done: tuple[Path, dict], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = done
+    page = folder.parent / "page.html"
+    line = f"recommend {BASE} {METHODS} results.dir={folder}"
+    assert main(line.split()) == main([*line.split(), "--out", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert "no limit of memory" in text and "at once" not in text and "streaming_llm" in text
+    assert "<html" in page.read_text() and "tolerated loss 40 points" in page.read_text()
+
+
+def test_own_prompts_are_read_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing fits into less than the weights; the message counts what the longest line takes."""
+    data = tmp_path / "mine.jsonl"
+    lines = [{"context": "Grass is green. " * n, "question": "Which colour?", "answers": ["green"]} for n in (3, 60)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["recommend", f"data={data}", "memory=16MiB", f"results.dir={tmp_path / 'rows'}"]) == 2
+    message = capsys.readouterr().err
+    assert "memory=16.0 MiB is too small: weights take 17.0 MiB" in message and "streaming_llm at budget=0.1" in message
+    assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory": "2"}, "memory=2: allowed: bytes with a unit"),
+        ({"loss": "100"}, "loss=100: allowed: points"),
+        ({"alpha": "nan"}, "alpha=nan: allowed"),
+        ({"alpha": "0"}, "alpha=0: allowed"),
+        ({"requests": "0"}, "requests=0: allowed"),
+    ],
+)
+def test_a_need_that_is_none(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        need_of(settings)
