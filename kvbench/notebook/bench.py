@@ -21,9 +21,9 @@ from kvbench.eviction.policy import Policy
 from kvbench.models.loading.in_memory import folder_of, spec_of
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.notebook.methods import Method, check_settings, listed, words_of_budgets, words_of_method
-from kvbench.notebook.prompts import Prompts
+from kvbench.notebook.prompts import Prompts, task_words
 from kvbench.notebook.report import NotebookReport
-from kvbench.notebook.sweep import sweep_and_rows
+from kvbench.notebook.sweep import SCREEN, sweep_and_rows
 from kvbench.notebook.words import words_of
 from kvbench.records import KeptSets
 from kvbench.report.beside import lines_beside
@@ -35,7 +35,9 @@ from kvbench.report.plots.plot import figure
 from kvbench.report.selection import Where
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables import efficiency, table
+from kvbench.report.tables.recommendation import report_of as report_of_recommendation
 from kvbench.support.errors import UserError
+from kvbench.work.recommend import need_of, recommend
 
 
 class Bench:
@@ -94,6 +96,30 @@ class Bench:
         sweep, frame = sweep_and_rows(base, data, chosen)
         common = sweep.arguments[: len(sweep.arguments) - sum(map(len, chosen))]
         return BenchResult(frame, common, policy, self._temporary)
+
+    def recommend(
+        self,
+        data: Prompts,
+        memory: str | None = None,
+        loss: float = 2,
+        requests: int = 1,
+        *,
+        results: str | Path | None = None,
+        **settings: Any,
+    ) -> NotebookReport:
+        """What `kvbench recommend` prints: the methods that are worth it for these prompts and this memory.
+
+        data: as of `compare`. memory: bytes with a unit ("2GiB"), None: no limit. loss: points of the mean that may be
+        lost. requests: at a time. results, settings: as of `compare`; policy, score and budget name what is tried.
+
+        Raises UserError and MissingFile, in one line, for what cannot be done.
+        """
+        folder = Path(self._temporary.name) / "results" if results is None else results
+        words = words_of({"model": self.model, "results.dir": folder, **settings})
+        asked = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
+        need = need_of({name: str(value) for name, value in asked.items()})
+        words += task_words(data, words)
+        return NotebookReport(report_of_recommendation(recommend(words, None, need, SCREEN)))
 
     def __repr__(self) -> str:
         by_name = isinstance(self._given, (str, Path))

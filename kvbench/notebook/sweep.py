@@ -36,7 +36,7 @@ def sweep_and_rows(
         raise UserError(
             f"launcher={sweep.launcher.name}: Python runs in this process only; use the command kvbench run"
         )
-    make(sweep, (), _no_part, Screen(_ignore, _progress))
+    make(sweep, (), _no_part, SCREEN)
     rows = rows_of(sweep)
     logger.mirror(sweep.results, rows)
     return sweep, frame_of(rows, sweep.results.path)
@@ -50,6 +50,10 @@ def _progress(plan: Plan) -> AbstractContextManager[Progress | None]:
 
 def _ignore(text: str) -> None:
     """Messages of commands: rows and errors say the same."""
+
+
+SCREEN = Screen(_ignore, _progress)
+"""The screen of Python: a bar, and no messages."""
 
 
 def _no_part(part: object) -> NoReturn:
