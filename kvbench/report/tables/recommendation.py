@@ -196,7 +196,8 @@ def _tone(line: Measured, reference: bool) -> str:
 
 
 def _meanings(found: Recommendation) -> list[str]:
-    share = f"{100 * found.alpha:g} %"
+    share, others = f"{100 * found.alpha:g} %", plural(found.requests - 1, "request")
+    together = f"one request being read while {others} are answered" if found.requests > 1 else "the larger of the two"
     return [
         f"within, worse: shown to lose at most, or more than, {_points(found.tolerated)} against the full cache on "
         "the same prompts. The chance that any of the methods is wrongly called worse is at most "
@@ -205,8 +206,8 @@ def _meanings(found: Recommendation) -> list[str]:
         "loss: its limits hold for one method, at every round together. n: prompts; those that share a context count "
         "once.",
         "to read: beside the weights, while the longest prompt is read, scored and evicted from, activations of a pass "
-        "included. to answer: at the end of the longest answer. peak: weights, and the larger of the two; not counted: "
-        "workspaces of libraries and what an allocator wastes. All four are computed, not measured.",
+        f"included. to answer: at the end of the longest answer. peak: weights and {together}; not counted: workspaces "
+        "of libraries and what an allocator wastes. All of them are computed, not measured.",
         *(["at once: requests that fit, one being read while the others are answered."] if found.memory else []),
         "evict, in all: seconds of a prompt, measured here, where the methods that are left decode together.",
     ]
