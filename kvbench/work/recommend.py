@@ -18,9 +18,10 @@ import numpy as np
 from kvbench.config.overrides import parse, written
 from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
 from kvbench.records import Row, places
+from kvbench.records.row import SHARE
 from kvbench.report.stats.betting import confidence, more_prompts
 from kvbench.report.stats.elimination import Evidence, decisions, next_levels
-from kvbench.report.stats.paired import Paired, is_rate
+from kvbench.report.stats.paired import Paired
 from kvbench.report.tables.recommendation import Measured, Recommendation, Verdict
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import Cell, PrefillGroup, plan
@@ -183,18 +184,23 @@ def _check(sweep: Sweep) -> None:
     cells = sweep.plan.cells
     if any(cell.is_served for cell in cells):
         raise UserError("model=endpoint: a server evicts as it was started; recommend compares methods that run here")
+    for task in {cell.task.name: cell.task for cell in cells}.values():
+        if task.unit != SHARE:
+            raise UserError(
+                f"task={task.name} gives {task.metric}, but a loss is one of answers with a score: use data=FILE or "
+                "another task (kvbench list tasks)"
+            )
     for name, values in (
         ("model", {cell.model.label for cell in cells}),
-        ("task", {(cell.task.name, repr(replace(cell.task, samples=1))) for cell in cells}),
+        ("task", {repr(cell.description["task"]) for cell in cells}),
         ("seed", {cell.seed for cell in cells}),
     ):
         if len(values) > 1:
             raise UserError(f"{name} has {len(values)} values here: a recommendation is for one {name}; name one")
-    task = cells[0].task
-    if not is_rate(task.metric, [0.5]) or lengths_of(PrefillGroup((cells[0],), ())) is None:
+    if lengths_of(PrefillGroup((cells[0],), ())) is None:
         raise UserError(
-            f"task={task.name} gives {task.metric}, but a loss is one of answers with a score: use data=FILE or "
-            "another task (kvbench list tasks)"
+            f"task={cells[0].task.name}: no prompt is short enough for {cells[0].model.label}: use shorter ones, or "
+            "task.truncation=middle task.max_prompt_tokens=N"
         )
 
 
@@ -281,8 +287,8 @@ def _round(sweep: Sweep, cells: Sequence[Cell], prompts: int) -> Sweep:
 def _losses(full: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
     """Full cache minus method, one number in -1..1 for each context, of the samples that both have a value of."""
     values = {row.sample: row for row in full if row.value is not None}
-    paired = Paired.of([(row, values[row.sample]) for row in rows if row.value is not None and row.sample in values])
-    sums, sizes = paired.sums()
+    both = [(row, values[row.sample]) for row in rows if row.value is not None and row.sample in values]
+    sums, sizes = Paired.of(both).gain().sums()
     return sums / sizes
 
 
