@@ -26,9 +26,8 @@ EPILOG = """
 Runs and writes nothing, unless --measure is given: it prints the tokens to prefill, the rows that are done, the \
 memory that the cells need together and that a request needs alone, and the time that the rest takes: from similar \
 rows or, where there are none, from the speed of this machine, which takes it a second to measure. With \
-launcher=slurm it also \
-prints the tasks of the array, their time, memory and GPU hours, and the batch script, also on a machine without \
-SLURM.
+launcher=slurm it also prints the tasks of the array, their time, memory and GPU hours, and the batch script, also on \
+a machine without SLURM.
 
   kvbench plan policy=full,h2o,snapkv score=attn,obcache_joint budget=0.1,0.2
   kvbench plan task=ruler/niah_* policy=snapkv budget=0.1 --json
@@ -113,8 +112,9 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
         say(console, f"{heading}, {_when(group)}")
         lines = [Line.of(labels, [rows]) for *labels, rows in _fields(group)]
         print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
-        if not group.cells[0].is_served and (memory := memory_text(group)):
-            say(console, memory)
+        if not group.cells[0].is_served:
+            if memory := memory_text(group):
+                say(console, memory)
             say(console, request_text(group))
         say(console, _cost(group))
         if (left := seconds.get(group.key)) is not None:
@@ -158,9 +158,8 @@ def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
 
     lengths = None if group.cells[0].is_served else lengths_of(group)
     if lengths is None:
-        return [dict.fromkeys(("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes"))] * len(
-            group.cells
-        )
+        unknown = dict.fromkeys(("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes"))
+        return [unknown for _ in group.cells]
     each = [request_memory(cell, lengths) for cell in group.cells]
     return [
         {

@@ -1,7 +1,7 @@
 """How long the prompts of a task are: as the task promises, or counted where its texts have their own lengths."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nlargest
 
@@ -45,7 +45,7 @@ def lengths_of(group: PrefillGroup) -> Lengths | None:
 
 @lru_cache
 def _counted(spec: ModelSpec, task: Task, evict_after: EvictAfter) -> Lengths | None:
-    info = model_info(spec)
+    info = model_info(replace(spec, device="cpu", device_map=None, attention="sdpa", kernels=None))  # of the tokenizer
     tokens = TokensOf(info.tokenizer, template_tokens(info.tokenizer, spec.chat, spec.system, task.chat))
     samples = (sample for sample in task.generate(tokens, range(task.samples)) if isinstance(sample, Sample))
 

@@ -20,6 +20,7 @@ from kvbench.run.memory import attempt, text_and_dtype
 from kvbench.run.plan import PrefillGroup
 from kvbench.run.plan_text import written
 from kvbench.run.request_memory import tensor_shapes
+from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 
 
@@ -88,7 +89,10 @@ def speed_text(groups: Sequence[PrefillGroup]) -> str | None:
 
 
 def _speed_of_group(group: PrefillGroup) -> Speed | None:
-    device = choose_device(group.model)
+    try:
+        device = choose_device(group.model)
+    except UserError:  # a plan is also made where the device is not
+        return None
     half = device.type == "cuda"  # a CPU computes in float32 where half precision is slower
     return speed_of(device, text_and_dtype(group.model)[1] if half else torch.float32)
 

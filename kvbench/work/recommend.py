@@ -242,7 +242,8 @@ def rounds(sweep: Sweep) -> Iterator[int]:
     while number < total:
         while number < total and task.context_of(number) == task.context_of(number - 1):
             number += 1
-        yield number
+        if number < total:
+            yield number
         number *= 2
     yield total
 
@@ -317,6 +318,7 @@ def _found(
     running = _running(candidates)
     levels, reference = next_levels([each.evidence for each in running], need.alpha), running[0].reference
     memory = request_memory(reference, lengths)
+    fits = need.memory is None or memory.peak(need.requests) <= need.memory
     measured = partial(_measured, need=need)
     task = reference.task
     return Recommendation(
@@ -331,7 +333,7 @@ def _found(
         prompt_tokens=lengths.read,
         prompts=prompts,
         available=_total(sweep),
-        full=measured(reference, memory, "open", full[reference.id], np.empty(0), None),
+        full=measured(reference, memory, "within" if fits else "too large", full[reference.id], np.empty(0), None),
         methods=tuple(
             measured(each.cell, each.memory, each.verdict, each.rows, each.losses, _more(each, need, levels))
             for each in candidates
