@@ -165,14 +165,11 @@ def _table(found: Recommendation, lines: Sequence[Measured]) -> Table:
 
 
 def _line(found: Recommendation, line: Measured, reference: bool = False) -> Line:
-    limits = () if reference or line.low is None or line.high is None else (line.low, line.high)
+    low, high = ("", "") if line.low is None or line.high is None else (f"{100 * x:.1f}" for x in (line.low, line.high))
     figures = [
         Figure(str(line.n)),
         Figure("" if line.mean is None else f"{100 * line.mean:.1f}"),
-        Figure(
-            "" if reference or line.loss is None else f"{100 * line.loss:.1f}",
-            *(f"{100 * limit:.1f}" for limit in limits),
-        ),
+        Figure() if reference or line.loss is None else Figure(f"{100 * line.loss:.1f}", low, high),
         *(Figure(size([count])) for count in (line.prefill_bytes, line.decode_bytes, line.peak_bytes)),
         *([Figure(str(line.requests))] if found.memory is not None else []),
         *(Figure("" if value is None else duration([value])) for value in (line.evict_seconds, line.seconds)),
