@@ -29,8 +29,8 @@ from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
+from kvbench.support.annotations import meanings
 from kvbench.support.plugins import items
-from kvbench.support.setting import meanings
 from kvbench.support.settings_file import Entry, entry_of
 from tests import presses
 

@@ -12,9 +12,9 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.config.protocol import protocols
+from kvbench.support.annotations import meanings
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import OURS, Item, items
-from kvbench.support.setting import meanings
 from kvbench.support.settings_file import LOADER, Entry, entry_of
 from kvbench.support.text import closest, printable, wrapped
 

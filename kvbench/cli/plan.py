@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvbench.run.plan import PrefillGroup
 
 COLUMNS = ("cell", "policy", "score", "budget", "schedule", "rows")
+REQUEST_BYTES = ("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes")
 EPILOG = """
 Runs and writes nothing, unless --measure is given: it prints the tokens to prefill, the rows that are done, the \
 memory that the cells need together and that a request needs alone, and the time that the rest takes: from similar \
@@ -158,17 +159,11 @@ def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
 
     lengths = None if group.cells[0].is_served else lengths_of(group)
     if lengths is None:
-        unknown = dict.fromkeys(("weight_bytes", "prefill_bytes", "decode_bytes", "peak_request_bytes"))
+        unknown: dict[str, int | None] = dict.fromkeys(REQUEST_BYTES)
         return [unknown for _ in group.cells]
-    each = [request_memory(cell, lengths) for cell in group.cells]
+    needs = [request_memory(cell, lengths) for cell in group.cells]
     return [
-        {
-            "weight_bytes": one.weights,
-            "prefill_bytes": one.prefill,
-            "decode_bytes": one.decode,
-            "peak_request_bytes": one.peak(),
-        }
-        for one in each
+        dict(zip(REQUEST_BYTES, (need.weights, need.prefill, need.decode, need.peak()), strict=True)) for need in needs
     ]
 
 

@@ -12,9 +12,9 @@ from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import HELP, Parser, Words
 from kvbench.cli.terminal import print_columns, say, screen, tell
 from kvbench.support import paths
+from kvbench.support.annotations import meanings
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
-from kvbench.support.setting import meanings
 from kvbench.support.settings_file import entry_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 Layout = Literal["kv_heads", "query_heads"]
 Memory = Literal["accumulate", "overwrite", "none"]

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.shapes import Ranked, Scores
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 Kind = Literal["max", "avg"]
 Step = Literal["pool", "group"]

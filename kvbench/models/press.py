@@ -25,9 +25,9 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.budget import Budget, Fraction, parse_budget
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.models.loading.architecture import refused
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.plugins import plugin_packages
-from kvbench.support.setting import Means
 from kvbench.support.text import closest
 
 INSTALL = "pip install 'kvbench[kvpress]' and then pip install --no-deps kvpress==0.5.5"

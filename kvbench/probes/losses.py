@@ -16,7 +16,7 @@ from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.query import SATURATED, Output, Query
 from kvbench.probes.scene import At, Scene
 from kvbench.run.plan import Cell
-from kvbench.support.setting import Means
+from kvbench.support.annotations import Means
 
 Matrix = Float[Tensor, "hidden width"]
 """The output projection of a layer."""

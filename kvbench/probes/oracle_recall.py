@@ -20,8 +20,8 @@ from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.query import Output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)

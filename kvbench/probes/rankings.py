@@ -13,7 +13,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
-from kvbench.support.setting import Means
+from kvbench.support.annotations import Means
 
 
 @dataclass(frozen=True)

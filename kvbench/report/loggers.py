@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.lines import read_json
 from kvbench.report.output import text_to
+from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.setting import Means, Range, check_ranges
 
 if TYPE_CHECKING:  # pandas and matplotlib are loaded when there is something to mirror
     from kvbench.report.tables.summary import Summary

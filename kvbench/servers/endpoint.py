@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
 from kvbench.run.code import Code, served_code
 from kvbench.run.plan import Cell, Description, canonical, describe_task
+from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.setting import Means, Range, check_ranges
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 

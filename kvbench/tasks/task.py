@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Protocol
 
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.setting import Means
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 

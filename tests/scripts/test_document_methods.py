@@ -11,7 +11,7 @@ from kvbench.config.compose import class_of, file_of, options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
-from kvbench.support.setting import meanings
+from kvbench.support.annotations import meanings
 from scripts.document_methods import PAGE, composed, entry, written
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ import torch
 from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_entries
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 
 class Heads:

@@ -20,8 +20,8 @@ from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.setting import Means
 
 Splits = Annotated[
     Literal["candidates", "budget"],

@@ -18,8 +18,8 @@ from kvbench.eviction.budget import Budget, Fraction, parse_budget
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 ROW_TILE = 64
 """Queries that the kernel of compactor-vllm handles at a time."""

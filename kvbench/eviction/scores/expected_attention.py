@@ -16,8 +16,8 @@ from kvbench.cache.kv_cache import FutureQueries, FutureQueryStats, LayerCache, 
 from kvbench.cache.shapes import Dense, Ranked, Scores
 from kvbench.eviction.pooling import Weight
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 COLUMN_CHUNK = 4096
 """Columns whose quadratic forms are taken at a time."""

@@ -22,8 +22,8 @@ from torch import Tensor
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.setting import Means
 
 EPSILON = 1e-6
 """Added to the mean square in the norms of Fast KVzip."""

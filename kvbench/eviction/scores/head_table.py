@@ -23,8 +23,8 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Score
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.setting import Means
 
 FORMAT = "kvbench head table 1"
 """The value of `format` in the JSON form."""

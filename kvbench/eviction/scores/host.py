@@ -16,8 +16,8 @@ from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, ScoreInputs, row_term_of
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 Values = Float[Tensor, "kv_heads tokens head_dim"]
 Centres = Float[Tensor, "cache_heads head_dim"]

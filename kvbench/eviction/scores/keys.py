@@ -14,8 +14,8 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 
 @dataclass(frozen=True)

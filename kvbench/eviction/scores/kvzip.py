@@ -21,8 +21,8 @@ from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 REPEAT = "\n\nRepeat the previous context exactly."
 CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "

@@ -15,7 +15,7 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
-from kvbench.support.setting import Means
+from kvbench.support.annotations import Means
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Dense, Ranked, Scores
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
+from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.setting import Means
 
 ROW_BLOCK = 64
 """Observed rows, or keys that are compared with all others, at a time."""

@@ -24,8 +24,8 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.setting import Means
 
 FORMAT = "kvbench query statistics 1"
 """The value of `format` in the metadata of a file."""

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support import gguf_metadata
+from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
-from kvbench.support.setting import Means, Range, check_ranges
 from kvbench.tasks import files
 from kvbench.tasks.data.lock import read_lock
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO, Annotated, ClassVar, Literal
 
 from kvbench.records import ResultsFolder
-from kvbench.support.setting import Means, Range, check_ranges
+from kvbench.support.annotations import Means, Range, check_ranges
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")

@@ -18,9 +18,9 @@ from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
 from kvbench.records.lines import read_json
 from kvbench.run.launch.local import Launcher, Task, Work
+from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
-from kvbench.support.setting import Means, Range, check_ranges
 
 JOBS, LOGS = "jobs", "logs"
 COMMAND_SECONDS = 60

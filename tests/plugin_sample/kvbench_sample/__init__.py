@@ -10,7 +10,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.support.setting import Means
+from kvbench.support.annotations import Means
 
 
 @dataclass(frozen=True)

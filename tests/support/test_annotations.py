@@ -13,9 +13,9 @@ from kvbench.config.overrides import parse
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.support import paths
+from kvbench.support.annotations import Means, Range, check_ranges, meanings
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
-from kvbench.support.setting import Means, Range, check_ranges, meanings
 
 
 @dataclass(frozen=True)
