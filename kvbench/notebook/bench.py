@@ -116,8 +116,8 @@ class Bench:
         """
         folder = Path(self._temporary.name) / "results" if results is None else results
         words = words_of({"model": self.model, "results.dir": folder, **settings})
-        asked = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
-        need = need_of({name: str(value) for name, value in asked.items()})
+        limits = {"loss": loss, "requests": requests, **({} if memory is None else {"memory": memory})}
+        need = need_of({name: str(value) for name, value in limits.items()})
         words += task_words(data, words)
         return NotebookReport(report_of_recommendation(recommend(words, None, need, SCREEN)))
 

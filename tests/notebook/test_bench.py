@@ -183,6 +183,13 @@ def test_what_is_no_model_or_no_method_of_a_result_is_refused(result: Any, model
         result.compare("snapkv", "h2o")
 
 
+def test_a_recommendation_reads_prompts_of_python(model: tuple[Any, Any]) -> None:
+    """That the command and the statistics are right is tested with them."""
+    report = str(library.Bench(*model).recommend(PROMPTS, loss=50, policy="snapkv", budget=0.5, **SETTINGS))
+    assert "3 prompts of at most" in report and "tolerated loss 50 points, no limit of memory" in report
+    assert "snapkv" in report and "more prompts would decide it" in report
+
+
 def test_objects_are_shown_by_what_they_are(model: tuple[Any, Any]) -> None:
     assert repr(library.Bench("reference")) == "Bench('reference')"
     assert repr(library.Bench(*model)) == "Bench(LlamaForCausalLM(...))"
