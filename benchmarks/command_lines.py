@@ -132,7 +132,7 @@ GRAMMARS: Mapping[str, Grammar] = {
     "prompts": Grammar("model.path=nowhere", "", "--nothing | polcy=3 | task=rulr/x", changed=False),
     "adopt": Grammar("nowhere model.path=nowhere", "", "--nothing | polcy=3 | two", changed=False),
     "conform": Grammar("--help", "", "", changed=False),
-    "recommend": Grammar("--help", "", "loss=all | memory=2 | alpha=nan | requests=0 | data=x", changed=False),
+    "recommend": Grammar("data=nowhere.jsonl", "", "loss=all | memory=2 | alpha=nan | requests=0", changed=False),
     "heads": Grammar("--help", "", "", changed=False),
     "probe": Grammar("--help", "", "", changed=False),
 }

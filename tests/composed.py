@@ -8,6 +8,8 @@ from kvbench.config.compose import combinations, resolved
 from kvbench.config.overrides import parse
 from tests import presses
 
+TABLE = Path(__file__).parent / "golden" / "tables" / "mine.csv"
+"""Rows of `task=hub`."""
 HEADS = Path(__file__).parent / "golden" / "heads" / "full_attention_heads.tsv"
 
 
@@ -34,4 +36,5 @@ def needed(group: str, name: str) -> list[str]:
         ("policy", "triattention"): [f"score.statistics={HEADS.with_name('queries.safetensors')}"],
         ("policy", "lukv"): [f"policy.layers.path={HEADS.with_name('budgets.npy')}"],
         ("task", "jsonl"): ["task.path=mine.jsonl"],
+        ("task", "hub"): [f"task.path={TABLE}"],
     }.get((group, name), [])

@@ -10,8 +10,11 @@ from kvbench.config.compose import file_of, options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.support import paths
 from kvbench.support.plugins import items
+from tests.composed import TABLE
 
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
+PATHS = {"jsonl": "mine.jsonl", "hub": str(TABLE)}
+"""Of tasks that are files of your own."""
 LINES = {
     match[1]: match for match in re.finditer(r"^\| `([\w./-]+)` \| (.+) \| `(\w+)` \| (\d*) \|$", PAGE, re.MULTILINE)
 }
@@ -24,7 +27,7 @@ def test_every_task_has_its_line() -> None:
 
 @pytest.mark.parametrize("name", options("task"))
 def test_a_line_says_what_the_file_does(name: str, tmp_path: Path) -> None:
-    task = task_of(name, str(tmp_path), **({"path": "mine.jsonl"} if name == "jsonl" else {}))
+    task = task_of(name, str(tmp_path), **({"path": PATHS[name]} if name in PATHS else {}))
     line = LINES[name]
     assert line[3] == task.metric and len(line[2]) > 10
     assert task.max_new_tokens in (None, int(line[4]))
@@ -48,5 +51,5 @@ def test_every_task_file_names_the_split_and_opens_with_an_example() -> None:
         names_split = any(words in says for words in ("evict_after", "The context is", "Nothing is asked"))
         assert names_split, f"{name} does not say where its prompt is split"
         assert re.search(r"\n    \S", opening), f"{source} opens with no example of its data"
-        own = name == "jsonl"
+        own = name in PATHS
         assert own or re.search(r"https://|section \d", opening), f"{source} names no official file"

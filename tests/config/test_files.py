@@ -82,7 +82,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
     assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
-    assert built.name == ("jsonl/mine" if name == "jsonl" else name)
+    assert built.name == (f"{name}/mine" if name in ("jsonl", "hub") else name)
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)

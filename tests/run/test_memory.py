@@ -272,7 +272,8 @@ def test_dimensions_of_config_json_are_those_of_transformers(config: Any, is_pla
 
 def test_the_hub_writes_of_qwen2_are_plain(tmp_path: Path) -> None:
     config = {"model_type": "qwen2", "torch_dtype": "bfloat16", "use_sliding_window": False, "sliding_window": 32768}
-    (tmp_path / "config.json").write_text(json.dumps({**config, **LARGER}))
+    sizes = {**LARGER, "intermediate_size": 128, "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **sizes}))
     plain, expected = plain_config(tmp_path), AutoConfig.from_pretrained(tmp_path)
     assert plain is not None and plain.dtype == expected.dtype and sliding_windows(plain) == sliding_windows(expected)
     assert plain.head_dim == expected.hidden_size // expected.num_attention_heads

@@ -52,6 +52,7 @@ def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]
     fields: dict[str, Any] = {"samples": 1 if file.startswith("needle/") else 2}
     fields |= {"era": era} if era else {}
     fields |= {"path": str(root / "mine.jsonl")} if file == "jsonl" else {}
+    fields |= {"path": str(GOLDEN / "tables" / "mine.csv")} if file == "hub" else {}
     fields |= {"context_length": 200} if file == "nolima" else {}
     fields |= {"splitter": "bare"} if getattr(task_of(file, str(root), **fields), "haystack", "") == "essay" else {}
     task: Any = task_of(file, str(root), **fields)

@@ -160,6 +160,7 @@ DIFFERENCES = (
 NONE = {
     "booksum": "no code was released",
     "efficiency": "nothing is asked",
+    "hub": "your own prompts",
     "jsonl": "your own prompts",
     "mrcr": "the data card has no code that makes ids; its messages are compared below",
 }
