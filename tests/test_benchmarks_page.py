@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.list import describe
+from kvbench.cli.list import describe, notes_of
 from kvbench.config.compose import file_of, options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.support import paths
@@ -45,7 +45,7 @@ def test_every_task_file_names_the_split_and_opens_with_an_example() -> None:
     """The split in its YAML, an example and the official file at the top of the Python file."""
     for name in options("task"):
         described, module = describe(items("task")[name]), file_of("task", name)["_target_"].rpartition(".")[0]
-        says = " ".join((described.says, *(f"{setting.key} {setting.comment}" for setting in described.settings)))
+        says = " ".join((described.says, *(f"{key} {note}" for key, note in notes_of(items("task")[name]).items())))
         source = (paths.conf().parent / Path(*module.split("."))).with_suffix(".py")
         opening = source.read_text("utf-8").split('"""')[1]
         names_split = any(words in says for words in ("evict_after", "The context is", "Nothing is asked"))
