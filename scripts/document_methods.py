@@ -1,6 +1,6 @@
-"""Write the descriptions of policies and scores in `conf` into docs/methods.md, between the markers of each part.
+"""Write what policies and scores are, and where they come from, into two pages, between the markers of each part.
 
-    python scripts/document_methods.py          # rewrites docs/methods.md in place
+    python scripts/document_methods.py          # rewrites docs/methods.md and docs/methods-evidence.md in place
 
 The files and the fields of the classes are the only source: a file says what a method is, what it was verified against
 and what there is to know of a value; a field says what a setting means.
@@ -35,6 +35,7 @@ from kvbench.support.settings_file import Entry, entry_of
 from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+EVIDENCE = PAGE.with_name("methods-evidence.md")
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
 BUDGETS = TABLE.with_name("budgets.npy")
 PLACES = ("paper", "code", "kvpress")
@@ -123,7 +124,9 @@ def defaults() -> str:
             own = windows_of_file(name)
             own = "the same" if own == windows(policy, score) else own
             cells = [default(policy, score), own, *(" ".join(elsewhere.get(place, "").split()) for place in PLACES)]
-            lines.append(" | ".join([f"| [{name}](#{name})", *(cell.rstrip(".") for cell in cells)]) + " |")
+            lines.append(
+                " | ".join([f"| [{name}]({link('policy', name)})", *(cell.rstrip(".") for cell in cells)]) + " |"
+            )
     return "\n".join(lines)
 
 
@@ -133,6 +136,22 @@ def policy_fields() -> str:
     texts = {key: text for key, text in meanings(Policy).items() if key.partition(".")[0] not in ("heads", "layers")}
     texts |= {key: text for key, text in meanings(Policy).items() if key in ("heads", "layers")}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
+
+
+def verified() -> str:
+    """What each method was verified against, by its file."""
+    lines = ["| method | verified against |", "|---|---|"]
+    for group in ("policy", "score"):
+        for name in options(group):
+            text = " ".join(entry(group, name).verified.split()).removesuffix(".")
+            lines.append(f"| {group} [{name}]({link(group, name)}) | {text.replace('*', chr(92) + '*')} |")
+    return "\n".join(lines)
+
+
+def link(group: str, name: str) -> str:
+    """Where a method is described: the second of two headings with one name, that of the score, has a number."""
+    is_both = group == "score" and name in options("policy")
+    return f"{PAGE.name}#{name}{'_1' * is_both}"
 
 
 def windows_of_file(name: str) -> str:
@@ -241,8 +260,7 @@ def _part(said: Entry, name: str, texts: list[str], notes: list[str]) -> str:
     """One part of the page, its lines as wide as the others."""
     wrapped = [_wrapped(text) for text in (" ".join(said.says.split()), *texts)]
     note_list = ["\n".join(_wrapped(note, "  ") for note in notes)] if notes else []
-    verified = _wrapped(f"Verified against: {' '.join(said.verified.split())}")
-    return "\n\n".join([f"### {name}", *wrapped, *note_list, verified])
+    return "\n\n".join([f"### {name}", *wrapped, *note_list])
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -308,26 +326,31 @@ def matrix() -> str:
 
 
 PARTS = {
-    "defaults": defaults,
-    "fields": policy_fields,
-    "policies": policies,
-    "allocations": allocations,
-    "scores": scores,
-    "matrix": matrix,
+    PAGE: {
+        "fields": policy_fields,
+        "policies": policies,
+        "allocations": allocations,
+        "scores": scores,
+        "matrix": matrix,
+    },
+    EVIDENCE: {"defaults": defaults, "verified": verified},
 }
+"""What is made of each page, by its markers."""
 
 
-def written(page: str) -> str:
-    """The page with every part made anew. Raises ValueError where a marker is missing."""
-    for name, make in PARTS.items():
+def written(page: Path) -> str:
+    """A page with every part made anew. Raises ValueError where a marker is missing."""
+    text = page.read_text("utf-8")
+    for name, make in PARTS[page].items():
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, beginning, rest = page.partition(begin)
+        before, beginning, rest = text.partition(begin)
         _, ending, after = rest.partition(end)
         if not (beginning and ending):
-            raise ValueError(f"docs/methods.md has no part {name}")
-        page = f"{before}{begin}{make()}{end}{after}"
-    return page
+            raise ValueError(f"{page.name} has no part {name}")
+        text = f"{before}{begin}{make()}{end}{after}"
+    return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
+    for page in PARTS:
+        page.write_text(written(page), "utf-8")

@@ -36,7 +36,7 @@ SMALL = ("task.samples=2",)
 EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
 LONG = {"docs/efficiency.md": EFFICIENCY}
 """Pages whose commands take long as they stand, and what makes them short."""
-WITH_ERRORS = ("docs/methods.md",)
+WITH_ERRORS = ("docs/methods-evidence.md",)
 """Pages that say which rows of their runs have an error: budgets that cannot hold the protected tokens."""
 
 

@@ -1,4 +1,4 @@
-"""docs/methods.md against conf: what is made is current, what is cited exists, what is said can be run."""
+"""The pages of methods against conf: what is made is current, what is cited exists, what is said can be run."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
 from kvbench.support.annotations import meanings
-from scripts.document_methods import PAGE, composed, entry, written
+from scripts.document_methods import EVIDENCE, PARTS, composed, entry, written
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -21,14 +21,16 @@ FILES = [(group, name) for group in ("policy", "score") for name in options(grou
 
 def rows() -> list[list[str]]:
     """The table of disagreements, a list of columns a row."""
-    _, _, rest = PAGE.read_text("utf-8").partition("<!-- disagreements -->")
+    _, _, rest = EVIDENCE.read_text("utf-8").partition("<!-- disagreements -->")
     lines = rest.partition("<!-- end of disagreements -->")[0].strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 def defaults() -> dict[str, list[str]]:
     """The table of defaults: the columns here, paper, code and kvpress by policy."""
-    lines = PAGE.read_text("utf-8").partition("<!-- defaults -->")[2].partition("<!-- end")[0].strip().splitlines()[2:]
+    lines = (
+        EVIDENCE.read_text("utf-8").partition("<!-- defaults -->")[2].partition("<!-- end")[0].strip().splitlines()[2:]
+    )
     columns = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return {re.findall(r"\[(\w+)\]", name)[0]: [here, *elsewhere] for name, here, _, *elsewhere in columns}
 
@@ -38,9 +40,9 @@ def cell_of(words: Sequence[str]) -> Cell:
     return cell
 
 
-def test_the_page_is_what_conf_says() -> None:
-    page = PAGE.read_text("utf-8")
-    assert written(page) == page, "stale: run python scripts/document_methods.py"
+@pytest.mark.parametrize("page", PARTS, ids=lambda page: page.stem)
+def test_a_page_is_what_conf_says(page: Path) -> None:
+    assert written(page) == page.read_text("utf-8"), "stale: run python scripts/document_methods.py"
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
@@ -74,7 +76,7 @@ def test_every_row_that_a_file_cites_is_in_the_table() -> None:
         target = class_of(group, file_of(group, name))
         texts = [method.says, *method.elsewhere.values(), *method.notes.values(), *meanings(target).values()]
         cited |= set(re.findall(r"\b([A-Z]\d{1,2})\b(?! norm)", " ".join(texts)))
-    assert cited <= known, f"not in docs/methods.md: {sorted(cited - known)}"
+    assert cited <= known, f"not in docs/methods-evidence.md: {sorted(cited - known)}"
     assert known <= cited, f"cited by no file: {sorted(known - cited)}"
 
 
@@ -137,4 +139,4 @@ def test_h2o_says_which_paper_it_is_of_wherever_policies_are_listed(capsys: pyte
     listed = " ".join(capsys.readouterr().out.split())
     assert "h2o H2O of the OBCache paper" in listed and "H2O as published is policy=h2o_full" in listed
     assert "h2o_full H2O as published" in listed
-    assert "`h2o` is H2O of the OBCache paper" in PAGE.read_text("utf-8")
+    assert "`h2o` is H2O of the OBCache paper" in EVIDENCE.read_text("utf-8")
