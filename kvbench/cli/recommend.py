@@ -66,6 +66,6 @@ def main(flags: argparse.Namespace) -> int:
     check_format(form, FORMATS)
     settings, words = split_settings(flags.words, (*SETTINGS, "data"))
     data = settings.pop("data", None)
-    found = recommend(words, data, need_of(settings), Screen(tell, progress), flags.stale)
-    emit(report_of(found), form, flags.out or sys.stdout)
-    return Exit.INCOMPLETE if any(line.failed for line in (found.full, *found.methods)) else Exit.OK
+    recommendation = recommend(words, data, need_of(settings), Screen(tell, progress), flags.stale)
+    emit(report_of(recommendation), form, flags.out or sys.stdout)
+    return Exit.INCOMPLETE if any(line.failed for line in (recommendation.full, *recommendation.methods)) else Exit.OK

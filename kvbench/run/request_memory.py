@@ -116,10 +116,10 @@ def request_text(group: PrefillGroup) -> str:
     lengths = lengths_of(group)
     if lengths is None:
         return f"weights: {size([weights_of(group.model)])}"
-    each = [request_memory(cell, lengths) for cell in group.cells]
+    needs = [request_memory(cell, lengths) for cell in group.cells]
     counted = "the longest prompt has" if lengths.is_counted else "a prompt has at most"
     return (
         f"a request alone: {counted} {lengths.read} tokens, and at most {lengths.later} follow; weights "
-        f"{size([each[0].weights])}, and beside them to read, score and evict {size(one.prefill for one in each)}, to "
-        f"answer {size(one.decode for one in each)}; at its peak {size(one.peak() for one in each)} in all"
+        f"{size([needs[0].weights])}, and beside them to read, score and evict {size(need.prefill for need in needs)}, "
+        f"to answer {size(need.decode for need in needs)}; at its peak {size(need.peak() for need in needs)} in all"
     )

@@ -36,8 +36,8 @@ def table_rows(path: str, revision: str | None, subset: str | None, split: str, 
             raise UserError(f"task.path={path}: allowed: {', '.join(SUFFIXES)}; task=jsonl reads JSON lines")
         if not file.is_file():
             raise MissingFile(f"task.path={path}: no such file")
-        if given := [name for name, value in (("revision", revision), ("subset", subset)) if value is not None]:
-            raise UserError(f"task.{given[0]} is of data sets of the Hub; task.path={path} is a file: leave it out")
+        if of_hub := [name for name, value in (("revision", revision), ("subset", subset)) if value is not None]:
+            raise UserError(f"task.{of_hub[0]} is of data sets of the Hub; task.path={path} is a file: leave it out")
         state = file.stat()
         return _of_file(file, columns, state.st_size, state.st_mtime_ns)
     if not REPOSITORY.fullmatch(path):

@@ -49,7 +49,7 @@ TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds")
 
 @dataclass(frozen=True)
 class Need:
-    """What is wanted. memory: bytes for weights, prompt and answers of all requests; None: no limit. loss: what is
+    """What is asked for. memory: bytes for weights, prompt and answers of all requests; None: no limit. loss: what is
     tolerated of the mean, in 0..1. requests: at a time, of which one is being read. alpha: as in `decisions`.
     """
 
@@ -140,7 +140,7 @@ def recommend(
     fit = f"{len(running)} of {plural(len(candidates), 'method')} fit"
     screen.tell(f"{fit}, at most {plural(_total(sweep), 'prompt')}; results in {sweep.results.path}")
     full, prompts = _rounds(sweep, running, need, screen)
-    return _found(sweep, candidates, full, prompts, lengths, need, (*assumed.values(), *_always(sweep)))
+    return _recommendation(sweep, candidates, full, prompts, lengths, need, (*assumed.values(), *_always(sweep)))
 
 
 def _with_defaults(words: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
@@ -306,7 +306,7 @@ def _decide(candidates: Sequence[Candidate], need: Need) -> None:
             each.verdict = "not needed"
 
 
-def _found(
+def _recommendation(
     sweep: Sweep,
     candidates: Sequence[Candidate],
     full: Mapping[str, list[Row]],
@@ -384,8 +384,8 @@ def _measured(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
 
 
 def _no_part(part: object) -> NoReturn:

@@ -44,8 +44,8 @@ def flash_attention(backend: str) -> Attend:
     """The attention of a value of `model.attention` in ``SOURCES``. Raises UserError if its package is missing."""
     source = SOURCES[backend]
     if find_spec(source.module) is None:
-        what = "flash-attn" if source.hub is None else f"the package {source.module}"
-        raise UserError(f"model.attention={backend} needs {what}: {source.install}, or use model.attention=sdpa")
+        package = "flash-attn" if source.hub is None else f"the package {source.module}"
+        raise UserError(f"model.attention={backend} needs {package}: {source.install}, or use model.attention=sdpa")
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
         """Outputs [heads, rows, size] of the newest rows; the causal mask ends bottom right. No attention sinks."""
@@ -53,8 +53,8 @@ def flash_attention(backend: str) -> Attend:
             raise UserError(f"model.attention={backend} does not support attention sinks: use model.attention=sdpa")
         window = (-1, -1) if rule.sliding_window is None else (rule.sliding_window - 1, 0)
         rows = (part.transpose(0, 1)[None] for part in (queries, keys, values))
-        given = {"softmax_scale": rule.scaling, "causal": True, "window_size": window, "softcap": rule.softcap or 0.0}
-        output = _function(backend)(*rows, **given)
+        options = {"softmax_scale": rule.scaling, "causal": True, "window_size": window, "softcap": rule.softcap or 0.0}
+        output = _function(backend)(*rows, **options)
         return (output[0] if isinstance(output, tuple) else output)[0].transpose(0, 1)
 
     return attend
@@ -68,10 +68,10 @@ def check_flash(backend: str, device: torch.device, dtype: torch.dtype) -> None:
             f"{str(dtype).removeprefix('torch.')}: use model.attention=sdpa"
         )
     least = SOURCES[backend].capability
-    if least > 8 and (found := torch.cuda.get_device_capability(device))[0] < least:
+    if least > 8 and (own := torch.cuda.get_device_capability(device))[0] < least:
         raise UserError(
-            f"model.attention={backend} runs on GPUs of compute capability {least}.0 or more (H100), not {found[0]}."
-            f"{found[1]}: use model.attention={backend.replace('3', '')}"
+            f"model.attention={backend} runs on GPUs of compute capability {least}.0 or more (H100), not {own[0]}."
+            f"{own[1]}: use model.attention={backend.replace('3', '')}"
         )
 
 

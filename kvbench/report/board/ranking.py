@@ -100,20 +100,20 @@ def rankings(
     is_full = measured.policy == FULL
     full = measured[is_full].drop_duplicates("prompt").set_index("prompt")
     methods = measured[~is_full & measured.prompt.isin(full.index)]
-    found = []
+    ranked = []
     for (model, moment), league in methods.groupby(["model", "moment"], sort=True, observed=True):
         cells = {
             label: members[[*_MEASURED, "share", "place", "budget", "prompt"]]
             for label, members in league.groupby([*METHOD], dropna=False, sort=True, observed=True)
         }
         candidates = (_ranking(str(model), str(moment), size, cells, full, alpha) for size in sizes)
-        found += [ranking for ranking in candidates if ranking is not None]
-    if not found:
+        ranked += [ranking for ranking in candidates if ranking is not None]
+    if not ranked:
         raise NothingSelected(
             "no two methods can be compared: each needs measured bytes around a size (at=), and the rows of the full "
             "cache on its prompts"
         )
-    return found
+    return ranked
 
 
 def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
@@ -128,8 +128,8 @@ def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
         scale = scale_of(name, units, better, members.value.to_numpy(float))
         is_rate[members.index] = scale.rate and scale.higher
     is_ranked = is_rate & rows.cache_bytes.notna() & rows.full_cache_bytes.gt(0)
-    if left := int((~is_ranked).sum()):
-        warn(f"{left} of {len(rows)} rows are not ranked: no measured bytes, or a metric that is no share to be raised")
+    if unranked := int((~is_ranked).sum()):
+        warn(f"{unranked} of {len(rows)} rows are not ranked: no measured bytes, or no share to be raised")
     rows = rows[is_ranked].copy()
     question = [rows[name].astype(str) for name in (*TASK, "sample")]
     prompt = rows.prompt_sha256.fillna(question[0].str.cat(question[1:], sep=" "))

@@ -99,81 +99,81 @@ _COMMON = (
 )
 
 
-def report_of(found: Recommendation) -> Report:
+def report_of(result: Recommendation) -> Report:
     """The report: one table for readers, every method for programs."""
-    lines = sorted(found.methods, key=lambda line: (ORDER.index(line.verdict), *_cheapest(line)))
-    records = [asdict(line) for line in (found.full, *lines)]
-    best, likely = found.best, found.likely
+    lines = sorted(result.methods, key=lambda line: (ORDER.index(line.verdict), *_cheapest(line)))
+    records = [asdict(line) for line in (result.full, *lines)]
+    best, likely = result.best, result.likely
     tree = {
-        **{name: getattr(found, name) for name in _COMMON},
+        **{name: getattr(result, name) for name in _COMMON},
         "recommended": None if best is None else asdict(best),
         "likely": None if best is not None or likely is None else asdict(likely),
-        "full_fits": found.fits,
+        "full_fits": result.fits,
         "full": records[0],
         "methods": records[1:],
-        "assumed": list(found.assumed),
+        "assumed": list(result.assumed),
     }
-    limit = "no limit of memory" if found.memory is None else f"{size([found.memory])} of memory"
-    wanted = f", {found.requests} requests at a time" if found.requests > 1 else ""
-    prompts = f"{plural(found.prompts, 'prompt')} of at most {found.prompt_tokens} tokens"
+    limit = "no limit of memory" if result.memory is None else f"{size([result.memory])} of memory"
+    at_once = f", {result.requests} requests at a time" if result.requests > 1 else ""
+    prompts = f"{plural(result.prompts, 'prompt')} of at most {result.prompt_tokens} tokens"
     return Report(
-        title=f"model {found.model}, task {found.task}, {prompts}",
+        title=f"model {result.model}, task {result.task}, {prompts}",
         head=(
-            f"{found.metric} in %; tolerated loss {_points(found.tolerated)}, {limit}{wanted}, of which weights take "
-            f"{size([found.weight_bytes])}",
-            *_advice(found),
+            f"{result.metric} in %; tolerated loss {_points(result.tolerated)}, {limit}{at_once}, of which weights take "
+            f"{size([result.weight_bytes])}",
+            *_advice(result),
         ),
-        tables=(_table(found, lines),),
-        notes=(*_meanings(found), *found.assumed),
+        tables=(_table(result, lines),),
+        notes=(*_meanings(result), *result.assumed),
         records=records,
         tree=tree,
     )
 
 
-def _advice(found: Recommendation) -> list[str]:
-    best, likely, texts = found.best, found.likely, list[str]()
+def _advice(result: Recommendation) -> list[str]:
+    best, likely, texts = result.best, result.likely, list[str]()
     if best is not None:
-        texts.append(f"Recommended: {best.name}. {_described(found, best)}")
+        texts.append(f"Recommended: {best.name}. {_described(result, best)}")
     elif likely is not None:
         more = f" About {plural(likely.more, 'more prompt')} would decide it." if likely.more else ""
-        texts.append(f"Not decided. Most likely: {likely.name}. {_described(found, likely)}{more}")
+        texts.append(f"Not decided. Most likely: {likely.name}. {_described(result, likely)}{more}")
     else:
-        texts.append(f"No method is known to lose at most {_points(found.tolerated)}: the full cache stays.")
-    if found.memory is not None:
-        fits = "fits too" if found.fits else "does not fit"
-        texts.append(f"The full cache {fits}: {size([found.full.peak_bytes])} at its peak.")
+        texts.append(f"No method is known to lose at most {_points(result.tolerated)}: the full cache stays.")
+    if result.memory is not None:
+        fits = "fits too" if result.fits else "does not fit"
+        texts.append(f"The full cache {fits}: {size([result.full.peak_bytes])} at its peak.")
     return texts
 
 
-def _described(found: Recommendation, line: Measured) -> str:
+def _described(result: Recommendation, line: Measured) -> str:
     assert line.loss is not None and line.low is not None and line.high is not None
     interval = f"[{100 * line.low:.1f}, {100 * line.high:.1f}]"
     return (
         f"Loss {100 * line.loss:.1f} {interval} points; an answer holds {size([line.decode_bytes])} instead of "
-        f"{size([found.full.decode_bytes])}, the peak is {size([line.peak_bytes])} instead of "
-        f"{size([found.full.peak_bytes])}."
+        f"{size([result.full.decode_bytes])}, the peak is {size([line.peak_bytes])} instead of "
+        f"{size([result.full.peak_bytes])}."
     )
 
 
-def _table(found: Recommendation, lines: Sequence[Measured]) -> Table:
+def _table(result: Recommendation, lines: Sequence[Measured]) -> Table:
     heads = ["n", "mean", "loss [95 %]", "to read", "to answer", "peak", "at once", "evict", "in all", "verdict"]
-    if found.memory is None:
+    if result.memory is None:
         heads.remove("at once")
-    shown = [_line(found, found.full, reference=True), *(_line(found, line) for line in lines)]
+    shown = [_line(result, result.full, reference=True), *(_line(result, line) for line in lines)]
     align = "r" * (len(heads) - 1) + "l"
     return Table.of(("policy", "score", "budget"), heads, shown, align=align, rules=(0, 1))
 
 
-def _line(found: Recommendation, line: Measured, reference: bool = False) -> Line:
+def _line(result: Recommendation, line: Measured, reference: bool = False) -> Line:
     low, high = ("", "") if line.low is None or line.high is None else (f"{100 * x:.1f}" for x in (line.low, line.high))
     figures = [
         Figure(str(line.n)),
         Figure("" if line.mean is None else f"{100 * line.mean:.1f}"),
         Figure() if reference or line.loss is None else Figure(f"{100 * line.loss:.1f}", low, high),
         *(Figure(size([count])) for count in (line.prefill_bytes, line.decode_bytes, line.peak_bytes)),
-        *([Figure(str(line.requests))] if found.memory is not None else []),
+        *([Figure(str(line.requests))] if result.memory is not None else []),
         *(Figure("" if value is None else duration([value])) for value in (line.evict_seconds, line.seconds)),
-        Figure(_verdict(line, reference, found.fits), tone=_tone(line, reference)),
+        Figure(_verdict(line, reference, result.fits), tone=_tone(line, reference)),
     ]
     labels = (line.policy, line.score or "", "" if reference else line.budget)
     return Line(labels, tuple(figures), reference=reference)
@@ -192,11 +192,11 @@ def _tone(line: Measured, reference: bool) -> str:
     return "" if reference else {"within": "good", "worse": "bad"}.get(line.verdict, "")
 
 
-def _meanings(found: Recommendation) -> list[str]:
-    share, others = f"{100 * found.alpha:g} %", plural(found.requests - 1, "request")
-    together = f"one request being read while {others} are answered" if found.requests > 1 else "the larger of the two"
+def _meanings(result: Recommendation) -> list[str]:
+    share, others = f"{100 * result.alpha:g} %", plural(result.requests - 1, "request")
+    together = f"one request being read while {others} are answered" if result.requests > 1 else "the larger of the two"
     return [
-        f"within, worse: shown to lose at most, or more than, {_points(found.tolerated)} against the full cache on "
+        f"within, worse: shown to lose at most, or more than, {_points(result.tolerated)} against the full cache on "
         "the same prompts. The chance that any of the methods is wrongly called worse is at most "
         f"{share}, over all rounds; the same for within. open: about so many more prompts would decide it, if they go "
         "on like those so far. not needed: not decided, and a method that is within takes no more memory.",
@@ -205,7 +205,7 @@ def _meanings(found: Recommendation) -> list[str]:
         "to read: beside the weights, while the longest prompt is read, scored and evicted from, activations of a pass "
         f"included. to answer: at the end of the longest answer. peak: weights and {together}; not counted: workspaces "
         "of libraries and what an allocator wastes. All of them are computed, not measured.",
-        *(["at once: requests that fit, one being read while the others are answered."] if found.memory else []),
+        *(["at once: requests that fit, one being read while the others are answered."] if result.memory else []),
         "evict, in all: seconds of a prompt, measured here, where the methods that are left decode together.",
     ]
 

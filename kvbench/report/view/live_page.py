@@ -98,7 +98,7 @@ class LivePage:
 
     def _state(self) -> _State:
         snapshots = tuple(folder.snapshot for folder in self._folders)
-        version = hashlib.sha256(json.dumps([one.version for one in snapshots]).encode()).hexdigest()[:16]
+        version = hashlib.sha256(json.dumps([each.version for each in snapshots]).encode()).hexdigest()[:16]
         with self._lock:
             if self._last is None or self._last.version != version:
                 named = zip(self.names, snapshots, strict=True)
@@ -107,12 +107,12 @@ class LivePage:
                     for number, (name, snapshot) in enumerate(named)
                     for cell in snapshot.cells
                 ]
-                self._last = _State(version, snapshots, Samples([one.rows for one in snapshots], cells, self._beside))
+                self._last = _State(version, snapshots, Samples([each.rows for each in snapshots], cells, self._beside))
             return self._last
 
     def _data(self, state: _State) -> dict[str, Any]:
         cells = state.samples.cells
-        rows, errors = sum(one.rows.num_rows for one in state.snapshots), sum(cell["errors"] for cell in cells)
+        rows, errors = sum(each.rows.num_rows for each in state.snapshots), sum(cell["errors"] for cell in cells)
         facts = [f"{plural(len(cells), 'cell')}, {plural(rows, 'row')}", *([f"{errors} failed"] if errors else [])]
         return {
             "cells": cells,

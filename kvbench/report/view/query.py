@@ -55,8 +55,8 @@ class Query:
         """The places of the cells that menus and words leave, as page.js leaves them."""
         places = list(range(len(cells)))
         for name, values in self.facets.items():
-            known = {_named(cell.get(name)) for cell in cells}
-            if allowed := known & {*values, *map(_plain, values)}:
+            present = {_named(cell.get(name)) for cell in cells}
+            if allowed := present & {*values, *map(_plain, values)}:
                 places = [place for place in places if _named(cells[place].get(name)) in allowed]
         texts = [[_named(cell.get(name)).lower() for name in (*WORDS, "metric", "cell")] for cell in cells]
         for word in self.find.lower().split():

@@ -140,8 +140,8 @@ class Samples:
         held = np.zeros(len(self._cell), bool)
         for column in ("prediction", "error"):
             options = pc.MatchSubstringOptions(text, ignore_case=True)
-            found = pc.call_function("match_substring", [self._table[column]], options)
-            held |= found.fill_null(False).to_numpy()
+            matches = pc.call_function("match_substring", [self._table[column]], options)
+            held |= matches.fill_null(False).to_numpy()
         return held
 
     def _row(self, place: int) -> tuple[Row, str, Beside]:
