@@ -114,12 +114,12 @@ def report_of(result: Recommendation) -> Report:
         "assumed": list(result.assumed),
     }
     limit = "no limit of memory" if result.memory is None else f"{size([result.memory])} of memory"
-    at_once = f", {result.requests} requests at a time" if result.requests > 1 else ""
+    load = f", {result.requests} requests at a time" if result.requests > 1 else ""
     prompts = f"{plural(result.prompts, 'prompt')} of at most {result.prompt_tokens} tokens"
     return Report(
         title=f"model {result.model}, task {result.task}, {prompts}",
         head=(
-            f"{result.metric} in %; tolerated loss {_points(result.tolerated)}, {limit}{at_once}, of which weights take "
+            f"{result.metric} in %; tolerated loss {_points(result.tolerated)}, {limit}{load}, of which weights take "
             f"{size([result.weight_bytes])}",
             *_advice(result),
         ),
