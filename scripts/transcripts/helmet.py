@@ -132,7 +132,7 @@ def transcripts(checkout: Path, root: Path) -> Iterator[tuple[str, Transcript]]:
             """Only the prompts of in-context learning, which are long, are made by several processes."""
             return mapped(table.select(range(SAMPLES)) if num_proc else table, *arguments, **options)
 
-        Dataset.map = of_recorded
+        Dataset.map = of_recorded  # type: ignore[method-assign]
         for config in (Path(folder) / "configs" / f"{name}_short.yaml" for name in CONFIGS):
             entries = yaml.safe_load(config.read_text("utf-8"))
             for place, length in enumerate(str(entries["input_max_length"]).split(",")):
