@@ -43,6 +43,8 @@ KINDS = {
 }
 KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
+BY_HYDRA = {group: {item.path: name for name, item in items(group).items()}.values() for group in KINDS}
+"""One name of each file: those of a benchmark are read in the same way."""
 
 
 hydras_path = cache(search_path)
@@ -79,7 +81,8 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         return
     words = (f"{group}={name}", *needed(group, name))
     tree = composed(*words)
-    assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
+    if name in BY_HYDRA[group]:
+        assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     assert built.name == (f"{name}/mine" if name in ("jsonl", "hub") else name)
