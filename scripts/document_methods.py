@@ -16,9 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
-from kvbench.cli.list import notes_of
+from kvbench.cli.list import notes_of, words_of
 from kvbench.config.compose import MISSING, combinations, flat, options, resolved
 from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
@@ -31,7 +29,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.support.annotations import meanings
 from kvbench.support.plugins import items
-from kvbench.support.settings_file import Entry, entry_of
+from kvbench.support.settings_file import Entry
 from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -59,7 +57,7 @@ SIGNS = {
 
 def entry(group: str, name: str) -> Entry:
     """What the file of a method says."""
-    return entry_of(yaml.safe_load(items(group)[name].path.read_text("utf-8")), group, name)
+    return words_of(items(group)[name])
 
 
 def notes(group: str, name: str, texts: Mapping[str, str]) -> list[str]:
@@ -256,9 +254,9 @@ def typeset(text: str) -> str:
     return "`".join(parts)
 
 
-def _part(said: Entry, name: str, texts: list[str], notes: list[str]) -> str:
+def _part(method: Entry, name: str, texts: list[str], notes: list[str]) -> str:
     """One part of the page, its lines as wide as the others."""
-    wrapped = [_wrapped(text) for text in (" ".join(said.says.split()), *texts)]
+    wrapped = [_wrapped(text) for text in (" ".join(method.says.split()), *texts)]
     note_list = ["\n".join(_wrapped(note, "  ") for note in notes)] if notes else []
     return "\n\n".join([f"### {name}", *wrapped, *note_list])
 

@@ -5,6 +5,8 @@ import fnmatch
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import yaml
 
@@ -112,7 +114,7 @@ def print_list(group: str) -> None:
 
 def describe(item: Item) -> Description:
     """What the file of an item says in words."""
-    entry = _entry(item)
+    entry = words_of(item)
     first, *more = entry.says.splitlines() or [""]
     elsewhere = (f"{label}: {entry.elsewhere[place]}" for place, label in PLACES.items() if place in entry.elsewhere)
     says = "\n".join(filter(None, (first, " ".join(more), *(" ".join(text.split()) for text in elsewhere))))
@@ -121,18 +123,24 @@ def describe(item: Item) -> Description:
 
 def notes_of(item: Item) -> dict[str, str]:
     """What the file of an item says of values, by the full names of the settings."""
-    entry = _entry(item)
+    entry = words_of(item)
     tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
     return {name if name.split(".")[0] in tree else f"{item.group}.{name}": note for name, note in entry.notes.items()}
 
 
-def _entry(item: Item) -> Entry:
+def words_of(item: Item) -> Entry:
     """What a file says; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
     try:
-        node = yaml.load(item.path.read_text("utf-8"), LOADER)
+        node = _parsed(item.path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         node = None
     return entry_of(node if isinstance(node, dict) else {}, item.group, item.name)
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str) -> Any:
+    """A file is asked for its words and its notes, and for those of each of its members."""
+    return yaml.load(text, LOADER)
 
 
 def _named(group: str, names: Sequence[str]) -> list[Description]:

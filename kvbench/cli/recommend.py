@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell
-from kvbench.report.output import FORMATS
+from kvbench.report.output import FORMATS, SUFFIXES
 
 EPILOG = """
   data=FILE.jsonl     your prompts, lines as of task=jsonl; or task=NAME, any task of kvbench list tasks
@@ -27,7 +27,6 @@ run: the same command continues where it was interrupted.
 Exit codes: 0 done, decided or not; 2 a setting is not allowed, or nothing fits; 3 data or the model is missing; 4 \
 some samples have failed; 75, 130 interrupted: run it again.
 """
-SUFFIXES = {".html": "html", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 
 
 def declare(parser: Parser) -> None:
@@ -62,7 +61,8 @@ def main(flags: argparse.Namespace) -> int:
     if flags.json and flags.format not in (None, "json"):
         raise UserError(f"--json and --format {flags.format} do not go together")
     suffix = flags.out.suffix if flags.out else ""
-    form = "json" if flags.json else flags.format or SUFFIXES.get(suffix, "text")
+    of_file = SUFFIXES.get(suffix)
+    form = "json" if flags.json else flags.format or (of_file if of_file in FORMATS else "text")
     check_format(form, FORMATS)
     settings, words = split_settings(flags.words, (*SETTINGS, "data"))
     data = settings.pop("data", None)

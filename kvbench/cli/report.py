@@ -10,6 +10,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words
 from kvbench.cli.terminal import tell, warner
 from kvbench.report.output import FORMATS as TABLES
+from kvbench.report.output import SUFFIXES
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import shortened
 
@@ -21,10 +22,6 @@ FORMATS = {
     "footprint": TABLES,
 }
 """Formats of each report, the usual one first."""
-SUFFIXES = {
-    **{f".{name}": name for name in ("csv", "html", "json", "jsonl", "parquet")},
-    **{".md": "markdown", ".tex": "latex", ".txt": "text"},
-}
 PLOTS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
 ROWS = "the folder of a run, or a Parquet file of rows"
 SELECTION = "[COLUMN=VALUE,...]"

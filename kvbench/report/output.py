@@ -18,6 +18,11 @@ from kvbench.support.errors import UserError
 
 FORMATS = ("text", "markdown", "latex", "html", "csv", "json")
 """The formats of reports: four for readers, two for programs."""
+SUFFIXES = {
+    **{f".{name}": name for name in ("csv", "html", "json", "jsonl", "parquet")},
+    **{".md": "markdown", ".tex": "latex", ".txt": "text"},
+}
+"""The formats that names of files ask for, those of rows among them."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from kvbench.config.overrides import parse, written
 from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
 from kvbench.records import Row, places
 from kvbench.records.row import SHARE
-from kvbench.report.stats.betting import confidence, more_prompts
+from kvbench.report.stats.anytime_tests import confidence, more_prompts
 from kvbench.report.stats.elimination import Evidence, decisions, next_levels
 from kvbench.report.stats.paired import Paired
 from kvbench.report.tables.recommendation import Measured, Recommendation, Verdict

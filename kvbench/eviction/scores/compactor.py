@@ -25,6 +25,13 @@ ROW_TILE = 64
 """Queries that the kernel of compactor-vllm handles at a time."""
 
 
+Sketch = Annotated[int | None, Means("random directions that keys are projected to; null: keys as they are")]
+Padded = Annotated[
+    bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
+]
+"""Settings that `Compactor` has with those of its two parts."""
+
+
 @dataclass(frozen=True)
 class _OfPrompt(Score):
     """Base class: the first `sink` and last `recent` tokens are left out, and score as much as the best pair.
@@ -67,7 +74,7 @@ class Leverage(_OfPrompt):
     sketch: None for the keys themselves. span: tokens that are compared with each other, from the first on; None: all.
     """
 
-    sketch: Annotated[int | None, Means("random directions that keys are projected to; null: keys as they are")] = 48
+    sketch: Sketch = 48
     ridge: Annotated[float, Means("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
     span: Annotated[
         int | None, Means("J3: all tokens are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
@@ -112,9 +119,7 @@ class NonCausal(_OfPrompt):
     """
 
     chunk: Annotated[int, Means("J1: as in kvpress; compactor-vllm: 128")] = 256
-    padded: Annotated[
-        bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
-    ] = True
+    padded: Padded = True
     values: Annotated[
         bool,
         Means("J4: times the norm of the value, then an average pool of 3, as in kvpress; false: as in compactor-vllm"),
@@ -150,15 +155,13 @@ class Compactor(_OfPrompt):
         Means("first tokens that are left out and score as much as the best; compactor-vllm: 0, but policy.sink=16"),
     ] = 8
     recent: Annotated[int, Means("last tokens, likewise; compactor-vllm: 0, but policy.recent=64")] = 4
-    sketch: Annotated[int | None, Means("random directions that keys are projected to; null: keys as they are")] = 48
+    sketch: Sketch = 48
     ridge: Annotated[float, Means("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
     span: Annotated[
         int | None, Means("J3: all keys are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
     ] = None
     chunk: Annotated[int, Means("J1: tokens that attend to each other, as in kvpress; compactor-vllm: 128")] = 256
-    padded: Annotated[
-        bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
-    ] = True
+    padded: Padded = True
     values: Annotated[
         bool,
         Means(

@@ -48,7 +48,7 @@ def draw(request: Request) -> Figure:
         Panel(title, list(_traces(block, policy, marks, x, intervals)), _AXES[x][0], metric_of(cells))
         for title, (block, policy) in zip(panel_titles, shown, strict=True)
     ]
-    xs = [point[0] for panel in panels for trace in panel.traces if not _is_reference(trace) for point in trace.points]
+    xs = [point[0] for panel in panels for trace in panel.traces if not trace.is_level for point in trace.points]
 
     def scale(axes: Sequence[Axes]) -> None:
         _scale(axes[0], x, xs)
@@ -85,10 +85,6 @@ def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: b
                 points.append((value, scaled(cell, cell.mean), low, high))
         grey = {"color": "#cccccc", "linewidth": 0.8, "zorder": 1}
         yield Trace(points, grey if is_behind else {"zorder": 3, **marks.of(label_of(line))})
-
-
-def _is_reference(trace: Trace) -> bool:
-    return trace.style.get("label") == REFERENCE["label"]
 
 
 def _apart(values: Sequence[float], factor: float) -> list[float]:

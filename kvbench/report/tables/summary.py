@@ -14,7 +14,7 @@ import pyarrow as pa
 from kvbench.records import Row
 from kvbench.report.columns import table_of
 from kvbench.report.stats.intervals import mean_interval, perplexity
-from kvbench.report.stats.paired import NO_CONTEXT, Scale, scale_of, shown
+from kvbench.report.stats.paired import NO_CONTEXT, scale_of, shown
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size
 
@@ -117,14 +117,19 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
-    unit, better = (table[name].take(order) for name in ("unit", "better"))
-
-    def scale(name: str | None, code: int) -> Scale:
-        members = metric == code
-        units, directions = (column.filter(pa.array(members)).unique().to_pylist() for column in (unit, better))
-        return scale_of(name, units, directions, values[good & members])
-
-    scales = {name: scale(name, code) for code, name in enumerate(names)}
+    declared = grouped(
+        table.group_by(["metric", "unit", "better"]).aggregate([]).to_pylist(),
+        lambda declaration: declaration["metric"],
+    )
+    scales = {
+        name: scale_of(
+            name,
+            {declaration["unit"] for declaration in declared[name]},
+            {declaration["better"] for declaration in declared[name]},
+            values[good & (metric == code)],
+        )
+        for code, name in enumerate(names)
+    }
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
         members = slice(start, stop)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvbench.report.stats.betting import confidence, more_prompts, p_above, p_below
+from kvbench.report.stats.anytime_tests import confidence, more_prompts, p_above, p_below
 from kvbench.report.stats.elimination import Evidence, decisions, next_levels
 
 
