@@ -54,7 +54,7 @@ def both(
         assert graph.running == eager.running and graph.seconds > 0
 
 
-@pytest.mark.parametrize("kernels", ["torch", "triton"])
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.slow)])
 def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
     """Numbers of the host that a capture would freeze show here: a replay launches the same on the same memory."""
     with PretendedGpu() as gpu:

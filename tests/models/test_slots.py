@@ -191,7 +191,14 @@ FINISHED: list[tuple[Policy, Score]] = [
 """Scores whose last steps are kernels, and a host of each kind."""
 
 
-@pytest.mark.parametrize(("every", "pairs"), [(1, KERNELS), (1, FINISHED), (3, KERNELS)])
+@pytest.mark.parametrize(
+    ("every", "pairs"),
+    [
+        pytest.param(1, KERNELS, marks=pytest.mark.slow),
+        (1, FINISHED),
+        pytest.param(3, KERNELS, marks=pytest.mark.slow),
+    ],
+)
 def test_kernels_evict_the_same_pairs(every: int, pairs: Sequence[tuple[Policy, Score]]) -> None:
     """Heads of different lengths, with and without a pool, running scores and protected tokens."""
     pytest.importorskip("triton")
@@ -243,7 +250,7 @@ def test_cells_that_evict_in_place_lie_beside_others() -> None:
     """In one store of the kernels, with the same bits as alone."""
     pytest.importorskip("triton")
     evictions = evictors_of(MIXED)
-    arrays = given(len(evictions), [8, *[1] * 6], torch.float32)
+    arrays = given(len(evictions), [8, *[1] * 3], torch.float32)
     outputs, caches = together([cache_of(evictor, 1, "triton") for evictor in evictions], arrays, RULES["plain"])
     check_alone(evictions, 1, arrays, RULES["plain"], (outputs, caches), 1e-3)
     for cell in range(0, len(evictions), 5):

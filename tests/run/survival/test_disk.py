@@ -96,7 +96,14 @@ CUTS: Mapping[str, Callable[[bytes], int]] = {
 }
 
 
-@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+OFTEN = ("inside a line", "before a newline", "half")
+"""The cuts that are tried every time; the others are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [pytest.param(cut, id=name, marks=() if name in OFTEN else pytest.mark.slow) for name, cut in CUTS.items()],
+)
 @pytest.mark.parametrize(
     "room", ["rows", "finished", "kept", "curves", "cells", "environments", "processes", "leases", "sweeps"]
 )

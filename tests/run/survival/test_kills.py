@@ -35,7 +35,9 @@ def doomed(seed: int, work: Callable[[], object]) -> None:
         work()
 
 
-@pytest.mark.parametrize("number", range(FOLDERS))
+@pytest.mark.parametrize(
+    "number", [pytest.param(number, marks=() if number < 4 else pytest.mark.slow) for number in range(FOLDERS)]
+)
 def test_kills_cost_no_row_and_double_none(
     number: int, cells: tuple[Cell, ...], engine: FakeEngine, peace: Mapping[tuple[str, int], Any], tmp_path: Path
 ) -> None:
