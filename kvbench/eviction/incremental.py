@@ -62,7 +62,8 @@ class Step:
 class IncrementalEviction:
     """Repeated eviction at a fixed capacity. Its state lies in the cache (`LayerCache.state`).
 
-    decoding: whether these evictions come after that of the prompt and use the policy for decoding.
+    decoding: whether these evictions come after that of the prompt and use the policy for decoding. prompt: the tokens
+    of a prompt whose pairs are never evicted again, beside which the answer has a budget of its own.
 
     Raises UserError for a capacity below the protected tokens, and for a state that does not fit the score.
     """
@@ -70,6 +71,7 @@ class IncrementalEviction:
     eviction: Eviction
     capacity: Capacity
     decoding: bool = False
+    prompt: int = 0
 
     def __post_init__(self) -> None:
         check_steps(self.eviction.policy, self.eviction.score)
@@ -133,6 +135,24 @@ class IncrementalEviction:
         capacity = _capacities(self.eviction.policy, cache, cache.lengths, self.capacity)
         return replace(self, capacity=capacity, decoding=True)
 
+    def with_answer_budget(self, cache: KVCache, pairs: int) -> "IncrementalEviction":
+        """The evictions that leave all of `cache`, what is kept of a prompt, and the best `pairs` per head of the rest.
+
+        Raises UserError for fewer pairs than the newest tokens that the policy protects.
+        """
+        policy = self.eviction.policy.decoding
+        if pairs < policy.newest:
+            raise UserError(
+                f"schedule.answer_budget={pairs} cannot hold the {policy.newest} newest tokens that {policy.name} "
+                f"protects (policy.recent={policy.recent}): use {policy.newest} or more, or protect fewer"
+            )
+        whole = cache.num_tokens if policy.keeps_whole else None
+        capacity = {
+            layer.index: tuple(sys.maxsize if length == whole else length + pairs for length in layer.lengths)
+            for layer in cache.evictable
+        }
+        return replace(self, capacity=capacity, decoding=True, prompt=cache.num_tokens)
+
     def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
         """`smaller` (`full` after `decision`) with the state that later steps need."""
         policy, layers = self.eviction.policy, []
@@ -177,7 +197,7 @@ class IncrementalEviction:
             ranking = rank_columns(raw, part, policy, score)
             if not ranking.scores.isfinite().all():
                 raise UserError(f"score {self.score.name} of layer {layer.index} is not finite: NaN or inf")
-            rankings[heads] = ranking
+            rankings[heads] = self._after_prompt(ranking, part)
         if sums:
             accumulated = torch.cat([sums[head] for head in range(layer.cache_heads)], dim=1)
             named = zip(_sum_names(len(accumulated)), accumulated, strict=True)
@@ -188,6 +208,14 @@ class IncrementalEviction:
             layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.newest)
             ranking = replace(ranking, layer_weight=layer_weight)
         return layer, ranking
+
+    def _after_prompt(self, ranking: Ranking, layer: LayerCache) -> Ranking:
+        """The ranking of a dense layer with the pairs of the prompt, if they stay, before all others."""
+        if not self.prompt:
+            return ranking
+        columns = slice(ranking.first, ranking.first + ranking.candidates)
+        stays = layer.positions.view(layer.cache_heads, -1)[:, columns] < self.prompt
+        return ranking.mapped(lambda scores: scores.masked_fill(stays, torch.inf))
 
     def divide(self, rankings: Sequence[Ranking], num_tokens: int) -> Counts:
         """Candidates that each cache head of each layer keeps after `num_tokens` tokens: all of them up to the budget.
@@ -210,7 +238,9 @@ class IncrementalEviction:
             length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
         ]
         scores = torch.full(kept.shape, torch.nan, device=kept.device)
-        scores[:, ranking.first : ranking.first + candidates] = ranking.scores
+        scores[:, ranking.first : ranking.first + candidates] = ranking.scores.masked_fill(
+            ranking.scores.isposinf(), torch.nan
+        )
         kept_layer = layer.select(kept, lengths)
         if self.policy.slot_order == "score":
             kept_layer = best_slots_first(kept_layer, kept, chosen)

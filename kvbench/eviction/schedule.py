@@ -7,6 +7,8 @@ from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 
 EvictAfter = Literal["prompt", "context"]
+STEPS = ("prefill_block", "decode_every", "answer_budget")
+"""The numbers of a schedule with more than one eviction."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,11 @@ class Schedule:
 
     evict_after: with `prompt` (query-aware) the question is part of the observation window; with `context`
         (query-agnostic) it is read over the kept KV pairs, at its original positions.
+    answer_budget: evictions from the answer leave what is kept of the prompt as it is, and keep besides so many KV
+        pairs per head of all that was read since. Without it a head keeps as many pairs as after the prompt, old or
+        new.
 
-    Raises UserError for a number below 1.
+    Raises UserError for a number below 1, and for a budget of an answer that is not evicted from.
     """
 
     evict_after: Annotated[
@@ -29,12 +34,23 @@ class Schedule:
     decode_every: Annotated[
         int | None, Means("a number of tokens: evict again after every so many decoded tokens; null: the cache grows")
     ] = None
+    answer_budget: Annotated[
+        int | None,
+        Means(
+            "a number of pairs: the answer's own budget; what is left of the prompt stays. null: one budget for both"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
-        for name in ("prefill_block", "decode_every"):
+        for name in STEPS:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < 1):
                 raise UserError(f"schedule.{name}={value}: allowed: a number of tokens, 1 or more, or null for never")
+        if self.answer_budget is not None and self.decode_every is None:
+            raise UserError(
+                f"schedule.answer_budget={self.answer_budget}, but the answer is not evicted from: add "
+                "schedule.decode_every=1, or another number of tokens"
+            )
 
     @property
     def steps(self) -> bool:
@@ -42,5 +58,5 @@ class Schedule:
         return self.prefill_block is not None or self.decode_every is not None
 
     def __str__(self) -> str:
-        counted = ((name, getattr(self, name)) for name in ("prefill_block", "decode_every"))
+        counted = ((name, getattr(self, name)) for name in STEPS)
         return " ".join((self.evict_after, *(f"{name}={value}" for name, value in counted if value is not None)))

@@ -67,7 +67,9 @@ class Probe(Protocol):
                 f"policy {cell.policy.name} takes no score, but {self.name} measures scores: choose another, "
                 "e.g. policy=plain"
             )
-        cell = replace(cell, schedule=replace(cell.schedule, decode_every=None))  # those come after the first step
+        cell = replace(
+            cell, schedule=replace(cell.schedule, decode_every=None, answer_budget=None)
+        )  # those come after the first step
         return cell if self.reads_budget else replace(cell, budget=EVERYTHING)
 
     def read_for(self, cell: Cell) -> tuple[Cell, ...]:

@@ -39,8 +39,10 @@ LATER = (
     ("splits", "candidates"),
     ("queries", "window"),
     ("window_skips", 0),
+    ("answer_budget", None),
 )
-"""Fields of policies and their parts that came later, with the values at which names of cells leave them out."""
+"""Fields of policies, their parts and schedules that came later, with the values at which names of cells leave them
+out."""
 LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1), ("turns", "none"))
 """The same of tasks."""
 LATER_OF_SCORES = (("merge", "attention"),)
@@ -127,7 +129,7 @@ class Cell:
                 name: value for name, value in describe(self.score).items() if (name, value) not in LATER_OF_SCORES
             },
             "budget": str(self.budget),
-            "schedule": asdict(self.schedule),
+            "schedule": asdict(self.schedule, dict_factory=without_later),
             "seed": self.seed,
         }
         if plugins := foreign(self.task) | foreign(self.policy) | foreign(self.score):
@@ -297,6 +299,11 @@ class Cell:
             raise UserError("task.evict=before evicts before each single token: use schedule.prefill_block=null")
         if "budget" not in self.policy.takes:
             return
+        if self.schedule.answer_budget is not None:
+            raise UserError(
+                f"schedule.answer_budget={self.schedule.answer_budget}, but task {name} is a text without an answer: "
+                "use schedule.answer_budget=null"
+            )
         if self.schedule.decode_every is None and not in_blocks:
             raise UserError(f"task {name} evicts while it reads: set schedule.decode_every=1, or another number")
         if not task.reset and isinstance(self.budget, Fraction):

@@ -58,7 +58,7 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     kept = copies * pairs * pair_bytes
     scoring = memory.scoring_bytes((cell,), tokens, full, heads, members)
     scoring += sum(memory.hidden_bytes(single) or ())
-    later = min(lengths.later, cell.schedule.decode_every or lengths.later)
+    later = min(lengths.later, (cell.schedule.answer_budget or 0) + (cell.schedule.decode_every or lengths.later))
     held = kept
     if packing := packing_of(cell.store):
         form = FORMATS[packing]

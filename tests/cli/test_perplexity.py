@@ -232,6 +232,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
         (("task.chat=true",), "task.chat=false"),
         (("task.min_new_tokens=1",), "task.min_new_tokens=0"),
         (("schedule.decode_every=null",), "task pg19 evicts while it reads: set schedule.decode_every=1"),
+        (("schedule.answer_budget=8",), "schedule.answer_budget=8, but task pg19 is a text without an answer"),
         (("schedule.prefill_block=8",), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
         (

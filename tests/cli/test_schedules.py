@@ -39,6 +39,25 @@ def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tin
     assert held["prompt decode_every=3"] == (25 + 2) * a_token
 
 
+def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """Beside what is kept of the prompt; answers of eight tokens, of which the last is not read."""
+    settings = (*tiny, "policy=tova", "policy.recent=2", "task.samples=1", "task.max_new_tokens=8", "task.min_new_tokens=8")
+    settings = (*settings, "budget=25,1.0", "schedule.decode_every=1", "schedule.answer_budget=null,3,500")
+    assert kvbench("run", *settings).code == 0
+    rows = rows_of(Path("out"))
+    a_token = 2 * 2 * (2 * 8 * 4 + 4)
+    held = {
+        (row.budget, row.schedule): row.peak_bytes / a_token - row.kept_tokens  # type: ignore[operator]
+        for row in rows
+        if row.policy != "full"
+    }
+    assert {row.new_tokens for row in rows} == {8}
+    assert held["25", "prompt decode_every=1"] == 0
+    for budget in ("25", "1.0"):
+        assert held[budget, "prompt decode_every=1 answer_budget=3"] == 3
+        assert held[budget, "prompt decode_every=1 answer_budget=500"] == 7
+
+
 def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut(
     kvbench: Command, tiny: tuple[str, ...]
 ) -> None:
@@ -83,6 +102,7 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
             ("schedule.decode_every=0",),
             "schedule.decode_every=0: allowed: a number of tokens, 1 or more, or null for never",
         ),
+        (("schedule.answer_budget=8",), "schedule.answer_budget=8, but the answer is not evicted from: add"),
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
         (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
         (("schedule.prefill_block=64", "policy.heads=flat", "policy.group=layer_mean"), "is a mean over heads"),

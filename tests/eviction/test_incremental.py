@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, over_layer
-from kvbench.cache.kv_cache import LayerCache, Window, joined
+from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import ACCUMULATED, Capacity, IncrementalEviction, capacity_after
@@ -18,6 +19,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import UserError
 from tests.arrays import random_cache
 
 SCALING = 0.3
@@ -167,3 +169,32 @@ def test_a_score_that_is_no_number_is_refused() -> None:
     grown, rows = read(layer, next(tokens(1)), 40)
     with pytest.raises(ValueError, match="score attn of layer 0 is not finite"):
         evictor.step(grown, replace(rows, lse=rows.lse * torch.nan))
+
+
+@pytest.mark.parametrize("pool", [None, Pool("max", 3)])
+def test_an_answer_of_its_own_budget_keeps_its_best_pairs(pool: Pool | None) -> None:
+    """By the attention of the newest token, written out, over pairs of the answer alone."""
+    policy = Policy("tova", window=1, recent=1, pool=pool)
+    evictor, layer = begin(policy, Attention(), 17)
+    smaller = KVCache((layer,), 40)
+    evictor, expected = evictor.with_answer_budget(smaller, 4), [list[int]() for _ in range(2)]
+    for position, (queries, keys, values) in enumerate(tokens(12), 40):
+        layer, rows = read(layer, (queries, keys, values), position)
+        for head, held in enumerate(expected):
+            held.append(position)
+            own = layer.keys[layer.offsets[head] : layer.offsets[head + 1]]
+            weights = (queries[3 * head : 3 * head + 3, 0] @ own.mT * SCALING).softmax(dim=1).mean(dim=0)
+            pooled = weights if pool is None else F.max_pool1d(weights[None, :-1], 3, 1, 1)[0]
+            answer = sorted(zip(pooled[17:].tolist(), weights[17:].tolist(), held[:-1], strict=False), reverse=True)
+            expected[head] = sorted([place for *_, place in answer[:3]] + [position])
+        layer = evictor.step(layer, rows).layer
+        for head, positions in enumerate(layer.positions.split(layer.lengths)):
+            assert torch.equal(positions[:17], smaller.layers[0].positions.split((17, 17))[head])
+            assert positions[17:].tolist() == expected[head]
+
+
+def test_an_answer_holds_its_protected_tokens() -> None:
+    evictor, layer = begin(Policy("h2o", window=4, recent=5), Attention(), 17)
+    reason = r"schedule\.answer_budget=4 cannot hold the 5 newest tokens that h2o protects \(policy\.recent=5\)"
+    with pytest.raises(UserError, match=reason):
+        evictor.with_answer_budget(KVCache((layer,), 40), 4)

@@ -260,6 +260,28 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
     require(torch.equal(step.layer.positions, again.layer.positions), "a second answer keeps other KV pairs")
 
 
+def an_answer_has_its_own_budget(policy: Policy, score: Score) -> None:
+    """With `schedule.answer_budget` each head keeps all that it has of the prompt, and so many pairs of the answer."""
+    if _refuses(policy, score, blocks=False):
+        return
+    eviction, cache = evicting(policy, score, 33, PROMPT), recorded(PROMPT)
+    decision = eviction.decide(cache)
+    incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
+    smaller = incremental.remember(cache, decision, eviction.evict(cache, decision))
+    pairs = max(2, eviction.policy.decoding.newest)
+    incremental, tokens = incremental.with_answer_budget(smaller, pairs), PROMPT + pairs + NEW
+    for layer in smaller.evictable:
+        for number, step in enumerate(_run(incremental, layer, _split(tokens, 1)[PROMPT:], PROMPT), 1):
+            _require_protected(eviction.policy, step.layer, PROMPT + number)
+            heads = (part.positions.split(part.lengths) for part in (layer, step.layer))
+            for before, after in zip(*heads, strict=True):
+                prompt, answer = after[after < PROMPT], after[after >= PROMPT]
+                require(torch.equal(prompt.sort().values, before.sort().values), "a pair of the prompt was evicted")
+                whole = eviction.policy.keeps_whole and len(before) == PROMPT
+                most = number if whole else min(number, pairs)
+                require(len(answer) == most, f"{len(answer)} pairs of an answer of {number} tokens, not {most}")
+
+
 def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -> None:
     """After every block the budget or everything is held, the same whether or not more blocks follow."""
     if _refuses(policy, score, blocks=True):
@@ -362,6 +384,10 @@ EDGE_CASES: tuple[Property, ...] = (
     numbers_that_are_none_are_refused,
 )
 """Of an eviction with odd input."""
-INCREMENTAL: tuple[Property, ...] = (decoding_holds_the_capacity, blocks_hold_the_budget_and_do_not_look_ahead)
+INCREMENTAL: tuple[Property, ...] = (
+    decoding_holds_the_capacity,
+    an_answer_has_its_own_budget,
+    blocks_hold_the_budget_and_do_not_look_ahead,
+)
 """Of repeated evictions; a schedule that is refused with a reason has nothing to hold."""
 PROPERTIES: tuple[Property, ...] = (*SINGLE, *EDGE_CASES, *INCREMENTAL)

@@ -89,6 +89,8 @@ def takes_part(evictor: IncrementalEviction, every: int | None) -> bool:
     policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
     if every is None:
         return True
+    if evictor.prompt:
+        return False
     if term is None or not (policy.pool is None or policy.order == ("group", "pool")):
         return False
     own = (HeadAllocation.chooses, SharedHeads.chooses, ChunkHeads.chooses)

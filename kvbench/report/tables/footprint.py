@@ -47,7 +47,8 @@ class Life:
     """A request in tokens. read: before the first eviction is complete; kept: pairs per head after it, on average.
 
     later: tokens of the question, if it is read after eviction, and of the answer. block, every: those of the schedule.
-    limit: pairs per head that later evictions leave, at least `kept`: more, where a short prompt was kept entirely.
+    limit: pairs per head that later evictions leave, at least `kept`: more, where a short prompt was kept entirely, or
+    where the answer has a budget of its own.
     copies: of every pair in the evicted cache (`layout=query_heads`).
     """
 
@@ -173,9 +174,11 @@ def _life(row: Mapping[str, Any]) -> Life:
     is_number, budget, text = budget_key(row["budget"])
     if parse_size(text) is not None:  # bytes, of which a token takes so many in all layers
         budget = budget * read // (row["full_cache_bytes"] * copies) if row["full_cache_bytes"] else 0
-    limit = budget if is_number and row["kept_fraction"] == 1 else 0
     steps = {name: int(tokens) for name, tokens in re.findall(r"(\w+)=(\d+)", row["schedule"] or "")}
     block, every = steps.get("prefill_block"), steps.get("decode_every")
+    limit = budget if is_number and row["kept_fraction"] == 1 else 0
+    if answer := steps.get("answer_budget"):
+        limit = row["kept_tokens"] + answer
     return Life(read, row["kept_tokens"], later, block, every, limit, copies)
 
 
