@@ -17,28 +17,27 @@ from kvbench.models import bridge
 Products = Literal["onednn", "torch", "mixed"]
 """oneDNN's products, torch's, or torch's for prompts and oneDNN's for decode batches."""
 
-LEAST_ROWS = 4
-"""Fewest rows of a product: fewer are not faster, and a single row is summed in another order."""
+SAFE_ROWS = 4
+"""Fewest rows of a product where a single row is summed in another order than one of many."""
 LINEAR_ROWS = (1, 2, 3, 5, 8, 13, 16, 24, 33, 64, 100)
 """Numbers of rows that must give the bits of `TOGETHER` rows in a linear layer."""
 TOGETHER = 128
 
 
 class PaddedLinear(nn.Module, ABC):
-    """A linear layer that multiplies at least `LEAST_ROWS` rows."""
+    """A linear layer that multiplies at least `least_rows` rows: one, if it has the bits of one of many in a trial."""
 
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features, self.bias = plain.in_features, plain.out_features, plain.bias
+        self.least_rows = SAFE_ROWS
 
     def forward(self, inputs: Float[Tensor, "*rows in_features"]) -> Float[Tensor, "*rows out_features"]:
-        """Multiply; fewer rows than `LEAST_ROWS` are padded."""
+        """Multiply; fewer rows than `least_rows` are padded."""
         rows = inputs.reshape(-1, self.in_features)
-        num_rows = rows.shape[0]
-        if num_rows == 1:
-            rows = rows.expand(LEAST_ROWS, -1)
-        elif num_rows < LEAST_ROWS:
-            rows = F.pad(rows, (0, 0, 0, LEAST_ROWS - num_rows))
+        num_rows, missing = rows.shape[0], self.least_rows - rows.shape[0]
+        if missing > 0:
+            rows = rows.expand(self.least_rows, -1) if num_rows == 1 else F.pad(rows, (0, 0, 0, missing))
         return self.multiply(rows)[:num_rows].view(*inputs.shape[:-1], self.out_features)
 
     @abstractmethod
@@ -88,6 +87,15 @@ class MixedLinear(OneDnnLinear):
     def multiply(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
         return F.linear(rows, self._plain, self.bias) if bridge.reads_alone() else super().multiply(rows)
 
+    @property
+    def least_rows(self) -> int:
+        """That of the product in use."""
+        return SAFE_ROWS if bridge.reads_alone() else self._least_rows
+
+    @least_rows.setter
+    def least_rows(self, rows: int) -> None:
+        self._least_rows = rows
+
 
 LAYERS: dict[Products, type[PaddedLinear]] = {"onednn": OneDnnLinear, "torch": TorchLinear, "mixed": MixedLinear}
 
@@ -109,9 +117,23 @@ def plain_layers(model: Any) -> list[tuple[nn.Module, str, nn.Linear]]:
 
 
 def use_products(model: Any, products: Products) -> None:
-    """Replace the linear layers of a model that `has_products`."""
-    for module, name, layer in plain_layers(model):
-        setattr(module, name, LAYERS[products](layer))
+    """Replace the linear layers of a model that `has_products`; one trial for each shape says what `least_rows` is."""
+    least = dict[tuple[int, int], int]()
+    for module, name, plain in plain_layers(model):
+        layer, shape = LAYERS[products](plain), (plain.out_features, plain.in_features)
+        if shape not in least:
+            least[shape] = _least_rows(layer)
+        layer.least_rows = least[shape]
+        setattr(module, name, layer)
+
+
+@torch.inference_mode()
+def _least_rows(layer: PaddedLinear) -> int:
+    """1 if one to three rows have the bits that they have among more, tried on random numbers; else `SAFE_ROWS`."""
+    rows = torch.randn(2 * SAFE_ROWS, layer.in_features, generator=torch.Generator().manual_seed(0))
+    outputs = layer.multiply(rows)
+    fewer = range(1, SAFE_ROWS)
+    return 1 if all(torch.equal(layer.multiply(rows[:count]), outputs[:count]) for count in fewer) else SAFE_ROWS
 
 
 @torch.inference_mode()

@@ -41,7 +41,14 @@ def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tin
 
 def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Beside what is kept of the prompt; answers of eight tokens, of which the last is not read."""
-    settings = (*tiny, "policy=tova", "policy.recent=2", "task.samples=1", "task.max_new_tokens=8", "task.min_new_tokens=8")
+    settings = (
+        *tiny,
+        "policy=tova",
+        "policy.recent=2",
+        "task.samples=1",
+        "task.max_new_tokens=8",
+        "task.min_new_tokens=8",
+    )
     settings = (*settings, "budget=25,1.0", "schedule.decode_every=1", "schedule.answer_budget=null,3,500")
     assert kvbench("run", *settings).code == 0
     rows = rows_of(Path("out"))

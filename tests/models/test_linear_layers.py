@@ -57,6 +57,27 @@ def test_mixed_products_are_torchs_in_prompts_and_onednns_in_batches(monkeypatch
     assert len(multiplied) == sum(isinstance(module, PaddedLinear) for module in model.modules())
 
 
+@pytest.mark.parametrize("products", LAYERS)
+def test_fewer_rows_are_multiplied_where_they_have_the_same_bits(
+    products: Products, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a trial of every shape. Prompts of `mixed` are torch's, whose single row has other bits."""
+
+    def least(differs: bool) -> set[int]:
+        def multiply(layer: PaddedLinear, rows: torch.Tensor) -> torch.Tensor:
+            return rows @ layer.weight.mT * 0 + (differs and len(rows) == 3)
+
+        monkeypatch.setattr(LAYERS[products], "multiply", multiply)
+        model = tiny_llama()
+        use_products(model, products)
+        return {layer.least_rows for layer in model.modules() if isinstance(layer, PaddedLinear)}
+
+    assert least(differs=True) == {linear_layers.SAFE_ROWS}
+    assert least(differs=False) == {1}
+    monkeypatch.setattr(bridge, "reads_alone", lambda: True)
+    assert least(differs=False) == {linear_layers.SAFE_ROWS if products == "mixed" else 1}
+
+
 def test_only_float32_on_a_cpu_has_products() -> None:
     assert has_products(tiny_llama()) and not has_products(tiny_llama(torch.float64))
 
