@@ -9,8 +9,10 @@ from kvbench.conformance.golden import Case
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GIVEN = sorted((GOLDEN / "eviction").glob("*.npz"))
-CASES = [*GIVEN, *sorted((GOLDEN / "methods").glob("*.npz"))]
-"""Those of the shared folder, and those that `scripts/golden_evictions.py` makes with published code."""
+MADE = ("methods", "answer_budget")
+CASES = [*GIVEN, *(path for folder in MADE for path in sorted((GOLDEN / folder).glob("*.npz")))]
+"""Those of the shared folder; those that `scripts/golden_evictions.py` makes with published code; and those of
+`scripts/golden_answer_budget.py`."""
 
 
 def save(case: Case, path: Path) -> Path:

@@ -43,6 +43,8 @@ def decode(seed: int) -> Case:
         }
         spec["schedule"] = {"steps": 9, "state": "overwrite", "slot_order": draw.choice(["position", "score"])}
         spec["window"] = draw.choice([2, 5, 16, 32])
+    if draw.random() < 0.3:
+        spec["schedule"]["answer_budget"] = spec["recent"] + draw.randint(1, 4)
     arrays = _arrays(spec, numbers)
     shape = spec["shape"]
     for name, heads in (("query", "query_heads"), ("key", "kv_heads"), ("value", "kv_heads")):

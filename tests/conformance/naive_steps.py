@@ -32,7 +32,7 @@ class Layer:
     """The stored heads of one layer."""
 
     def __init__(self, spec: dict[str, Any], q: int, kv: int, dim: int) -> None:
-        self.spec, self.q, self.kv = spec, q, kv
+        self.spec, self.q, self.kv, self.prompt = spec, q, kv, 0
         apart = spec["group"] == "none" and spec["score"]["name"] not in ALONE
         self.heads = [Head(dim) for _ in range(q if apart else kv)]
 
@@ -91,7 +91,10 @@ class Layer:
         spec = self.spec | {"order": ["group", "pool"], "group": "none"}
         scores, unpooled = (shaped(spec, head.total[None], head.v[None], pooled)[0] for pooled in (True, False))
         worth[sink:stop] = scores
-        ranked = [sink + entry[4] for entry in best([(scores[j], unpooled[j], 0, 0, j) for j in range(stop - sink)])]
+        stays = [slot for slot in range(sink, stop) if head.positions[slot] < self.prompt]
+        worth[stays] = np.nan
+        goes = [j for j in range(stop - sink) if sink + j not in stays]
+        ranked = stays + [sink + entry[4] for entry in best([(scores[j], unpooled[j], 0, 0, j) for j in goes])]
         kept = ranked[: max(0, capacity - sink - recent)]
         if self.spec["schedule"].get("slot_order", "position") == "position":
             kept = sorted(kept)
@@ -124,6 +127,10 @@ def decoded(spec: dict[str, Any], arrays: dict[str, Array]) -> dict[str, Array]:
             cache.append(places, k[index, kv, places], v[index, kv, places], total[head][places])
             if spec["schedule"].get("slot_order") == "score" and tokens > spec["budget_tokens"]:
                 cache.choose(_order(spec, places, scores[index, head], tokens))
+    if answer := spec["schedule"].get("answer_budget"):
+        capacity = [len(layer.heads[0].positions) + answer for layer in layer_states]
+        for layer in layer_states:
+            layer.prompt = tokens
     news = [arrays[f"{name}_step"].astype(float) for name in ("query", "key", "value")]
     cuts = [
         [

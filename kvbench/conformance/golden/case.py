@@ -235,9 +235,11 @@ def schedule_of(case: Case) -> dict[str, Any]:
     if "schedule" not in case.spec:
         raise UserError(f"field schedule is missing in a case of kind {case.spec['kind']}")
     spec = case.spec["schedule"]
-    ordered = isinstance(spec, dict) and "slot_order" in spec
-    schedule = _parts("schedule", spec, number, "state", *(("slot_order",) if ordered else ()))
-    _check_whole(f"schedule.{number}", schedule[number], 1)
+    optional = ("slot_order", "answer_budget") if number == "steps" else ("slot_order",)
+    named = [name for name in optional if isinstance(spec, dict) and name in spec]
+    schedule = _parts("schedule", spec, number, "state", *named)
+    for name in (number, *(["answer_budget"] if "answer_budget" in named else [])):
+        _check_whole(f"schedule.{name}", schedule[name], 1)
     return schedule
 
 
