@@ -25,6 +25,7 @@ from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural
 
 Counts = tuple[tuple[int, ...], ...]
 """Candidates kept, by layer and cache head."""
@@ -79,12 +80,15 @@ class Eviction:
             return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
         budget = self.policy.budget_info(self.pairs(cache.num_tokens), cache.num_tokens)
-        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
-        chosen = map(self.policy.chooses, rankings)
+        pages = self.policy.pages(cache.num_tokens)
+        by_page = [pages.ranking(ranking) for ranking in rankings]
+        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, by_page, budget))
         kept = tuple(
-            mark(ranking, layer_counts, cache.num_tokens) for ranking, layer_counts in zip(chosen, counts, strict=True)
+            pages.kept_tokens(mark(pages.ranking(chosen), layer_counts, pages.number))
+            for chosen, layer_counts in zip(self.policy.choices(rankings), counts, strict=True)
         )
-        return Decision(kept, counts + self.policy.protected, rankings)
+        lengths = counts + self.policy.protected if pages.size == 1 else lengths_of(kept)
+        return Decision(kept, lengths, rankings)
 
     def check(self, cache: KVCache) -> None:
         """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""
@@ -99,9 +103,11 @@ class Eviction:
                 "is; use policy=full, or a model.max_length no longer than any window"
             )
         pairs, outside = self.pairs(cache.num_tokens), self.policy.unbudgeted
+        share = f"budget={self.budget} is {pairs - outside} of {cache.num_tokens - outside} tokens and"
         if pairs < min(self.policy.protected, cache.num_tokens):
-            share = f"budget={self.budget} is {pairs - outside} of {cache.num_tokens - outside} tokens and"
             raise UserError(too_small(self.policy, share))
+        if self.policy.page > 1 and not self.keeps_all(cache):
+            check_pages(self.policy, self.policy.budget_info(pairs, cache.num_tokens), share)
 
     def pairs(self, num_tokens: int) -> int:
         """KV pairs per cache head that are kept of `num_tokens` tokens, protected ones included."""
@@ -251,6 +257,11 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
     return tuple(tuple(row) for row in counts.view_as(available).tolist())
 
 
+def lengths_of(kept: Sequence[Kept]) -> Lengths:
+    """KV pairs by layer and cache head, read from the device."""
+    return torch.stack([mask.sum(dim=1).cpu() for mask in kept])
+
+
 def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
     """True for the best `counts` candidates of each cache head and for every protected column.
 
@@ -296,9 +307,27 @@ def check_host(policy: Policy, score: Score) -> None:
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in EVEN):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
         raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
+    if score.apart is not None and policy.share != "head":
+        where = f"policy.share={policy.share} of {policy.name}"
+        raise UserError(f"{where} merges scores of several heads, and {score.apart}, or policy.share=head")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         subject = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
         raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")
+
+
+def check_pages(policy: Policy, budget: BudgetInfo, subject: str) -> None:
+    """Raise UserError for a budget, in pages, below the pages that protected tokens touch, or below one."""
+    if budget.budget < max(1, budget.protected):
+        raise UserError(too_few_pages(policy, budget.protected, subject))
+
+
+def too_few_pages(policy: Policy, protected: int, subject: str) -> str:
+    """The message for a budget below the pages that protected tokens touch, or below one."""
+    least, why = max(1, protected), f" that protected tokens of {policy.name} touch" if protected else ""
+    return (
+        f"{subject} cannot hold {plural(least, 'page')} of {policy.page} tokens{why}: raise the budget to at least "
+        f"{least * policy.page} tokens, protect fewer, or use a smaller policy.page"
+    )
 
 
 def too_small(policy: Policy, subject: str) -> str:

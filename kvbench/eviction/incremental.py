@@ -275,6 +275,14 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"score {score.name} {does}, once, so it cannot evict again later: use schedule.prefill_block=null "
             "schedule.decode_every=null"
         )
+    if policy.page > 1 or policy.share == "model":
+        asked, fix = (f"policy.page={policy.page}", "policy.page=1")
+        if policy.share == "model":
+            asked, fix = "policy.share=model", "policy.share=layer"
+        raise UserError(
+            f"{asked} of {policy.name} is decided once, after the prompt, so it cannot evict again later: use {fix}, "
+            "or schedule.prefill_block=null schedule.decode_every=null"
+        )
     if policy.state == "none" and score.inputs.window:
         raise UserError(
             f"policy.state=none, but score {score.name} reads observed queries: use policy.state=overwrite or "

@@ -1,5 +1,6 @@
 """An eviction policy as data: observation window, pooling, protected tokens, and the division of the budget."""
 
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -8,9 +9,11 @@ from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, Unifo
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
 from kvbench.eviction.budget import Budget
+from kvbench.eviction.pages import Merge, Pages
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
+from kvbench.eviction.sharing import over_heads, over_layers
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 
@@ -19,6 +22,7 @@ Memory = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
 Positions = Literal["original", "cache"]
 Span = Literal["prompt", "context"]
+Share = Literal["head", "layer", "model"]
 Crossed = Literal["score", "budget"]
 QUESTION = "question"
 """As window or recent: the tokens of a prompt from its question on."""
@@ -37,6 +41,9 @@ ALLOWED = {
     "slot_order": get_args(SlotOrder),
     "positions": get_args(Positions),
     "budget_span": get_args(Span),
+    "page_score": get_args(Merge),
+    "share": get_args(Share),
+    "share_score": get_args(Merge),
 }
 """Allowed values of the fields that are words."""
 
@@ -106,6 +113,10 @@ class Policy:
         re-rotated, and new tokens follow.
     budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
         tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is that of the answer).
+    page, page_score: tokens of a page, which is kept or dropped as a whole; the score of a page is the max or mean of
+        those of its tokens. See `kvbench.eviction.pages`.
+    share, share_score: whether every cache head has a set of its own, or one set is kept for all heads of a layer or
+        for all layers, by the mean or max of their scores. See `kvbench.eviction.sharing`.
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
     takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
         score.
@@ -163,6 +174,22 @@ class Policy:
     budget_span: Annotated[
         Span, Means("context: the budget is a share of the context, and the first tokens are kept in addition")
     ] = "prompt"
+    page: Annotated[
+        int, Means("tokens of a page, which is kept or dropped as a whole, as an engine allocates it (16, 64, 256)")
+    ] = 1
+    page_score: Annotated[
+        Merge, Means("the score of a page: the max or mean of the scores of its tokens, pooled and reduced")
+    ] = "max"
+    share: Annotated[
+        Share, Means("who keeps the same tokens: nobody (head), the heads of a layer (layer), all layers (model)")
+    ] = "head"
+    share_score: Annotated[
+        Merge,
+        Means(
+            "the score of a token for all of them: the mean, over layers of standardised scores; or the max of the "
+            "standardised scores of all heads"
+        ),
+    ] = "mean"
     phases: Annotated[Phases | None, Means("fields that differ while decoding, such as {decode:{window:1}}")] = None
     takes: tuple[Crossed, ...] = ("score", "budget")
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins
@@ -177,6 +204,8 @@ class Policy:
                 f"policy.group={self.group} merges query heads, but policy.layout=query_heads keeps them apart: use "
                 "policy.group=none"
             )
+        if self.share != "head":
+            self._check_share()
         if self.positions == "cache":
             self._check_positions()
         try:
@@ -207,6 +236,7 @@ class Policy:
             ("sink", 0, ("head", PROMPT)),
             ("recent", 0, (QUESTION,)),
             ("window_skips", 0, (TEMPLATE,)),
+            ("page", 1, ()),
         ):
             value = getattr(self, name)
             if value in words or (isinstance(value, TokenFraction) and name in ("window", "recent")):
@@ -214,8 +244,24 @@ class Policy:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise UserError(f"policy.{name}={value!r} is not an integer, e.g. 16")
             if value < least:
-                reason = "allowed: 1 or more observed queries, e.g. 16" if least else "allowed: 0 or more"
+                unit = "tokens" if name == "page" else "observed queries"
+                reason = f"allowed: 1 or more {unit}, e.g. 16" if least else "allowed: 0 or more"
                 raise UserError(f"policy.{name}={value}: {reason}")
+
+    def _check_share(self) -> None:
+        """One set for several heads or layers leaves nothing to divide among them."""
+        asked = f"policy.share={self.share} keeps one set for all "
+        if self.heads.kind not in EVEN or self.layers.kind in ("global", "table"):
+            raise UserError(
+                f"{asked}heads of a layer, but policy.heads={self.heads.kind} policy.layers={self.layers.kind} of "
+                f"{self.name} keep more pairs in some heads than in others: use policy.heads=uniform "
+                "policy.layers=uniform, or policy.share=head"
+            )
+        if self.share == "model" and self.layers.kind != "uniform":
+            raise UserError(
+                f"{asked}layers, but policy.layers={self.layers.kind} of {self.name} keeps more pairs in some layers "
+                "than in others: use policy.layers=uniform, or policy.share=layer"
+            )
 
     def _check_positions(self) -> None:
         """Key re-rotation needs the same number of KV pairs in every head, in the order in which they were read."""
@@ -229,6 +275,12 @@ class Policy:
             raise UserError(
                 "policy.positions=cache numbers KV pairs in the order in which they were read: use "
                 "policy.slot_order=position"
+            )
+        if self.page > 1 and self.share != "model":
+            raise UserError(
+                f"policy.positions=cache needs the same number of KV pairs in every head, but with policy.page="
+                f"{self.page} only some heads may keep the last page, which is partly filled: use policy.share=model, "
+                "policy.page=1, or policy.positions=original"
             )
 
     @property
@@ -254,6 +306,13 @@ class Policy:
     def budgeted(self) -> int:
         """The protected tokens that the budget has to hold."""
         return self.protected - (self.sink if self.budget_span == "context" and isinstance(self.sink, int) else 0)
+
+    @property
+    def least_pages(self) -> int:
+        """Pages that the protected tokens which the budget has to hold fill at least, wherever the prompt ends."""
+        sink = self.sink if isinstance(self.sink, int) and self.budget_span == "prompt" else 0
+        newest = sum(number for number in (self.recent, self.window_skips) if isinstance(number, int))
+        return -(-sink // self.page) - (-newest // self.page)
 
     @property
     def unbudgeted(self) -> int:
@@ -328,13 +387,18 @@ class Policy:
         """Observed queries that the weight of a layer is made of."""
         return self.layers.rows(self.rows(tokens), tokens)
 
+    def pages(self, tokens: int) -> Pages:
+        """The pages of a prompt of `tokens` tokens; a page of one token is the token."""
+        return Pages(self.page, tokens, self.sinks, self.last, self.page_score)
+
     def budget_info(self, budget: int, tokens: int) -> BudgetInfo:
-        """The budget for the allocations: `budget` of `tokens` KV pairs per cache head."""
+        """The budget for the allocations: `budget` of `tokens` KV pairs per cache head, in whole pages."""
+        pages = self.pages(tokens)
         return BudgetInfo(
-            budget=budget,
-            sink=self.sinks,
-            recent=self.last,
-            tokens=tokens,
+            budget=budget // self.page,
+            sink=pages.first if self.page > 1 else self.sinks,
+            recent=pages.last if self.page > 1 else self.last,
+            tokens=pages.number,
             variant=self.variant,
             even_heads=self.heads.kind == "uniform",
             stale_floor=self.layers.kind == "entropy",
@@ -342,7 +406,15 @@ class Policy:
 
     def chooses(self, ranking: Ranking) -> Ranking:
         """The candidates that each cache head chooses from; global layers override the head allocation."""
-        return ranking if self.layers.kind == "global" else self.heads.chooses(ranking)
+        if self.layers.kind == "global":
+            return ranking
+        chosen = self.heads.chooses(ranking)
+        return chosen if self.share == "head" else over_heads(chosen, self.share_score)
+
+    def choices(self, rankings: Sequence[Ranking]) -> tuple[Ranking, ...]:
+        """What `chooses` says of every layer, or one ranking for all layers."""
+        chosen = tuple(map(self.chooses, rankings))
+        return over_layers(chosen, self.share_score) if self.share == "model" else chosen
 
     def group_of(self, default: Group) -> Group:
         """The reduction over query heads; `default` is the score's."""

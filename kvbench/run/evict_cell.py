@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -194,7 +194,8 @@ def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seco
     device = kept[0].device if kept else None  # masks of several GPUs are read from the first: one wait for all
     on_host = torch.stack([mask.to(device, non_blocking=True) for mask in kept]).cpu() if kept else ()
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in on_host)
-    mask_bytes = sum(mask.nbytes for mask in kept) if cell.store == "shared" else 0
+    shared = cell.store == "shared"
+    beside = sum(mask.nbytes for mask in kept) if shared else page_bytes(cache, cell.policy.page)
     return EvictionResult(
         cell,
         kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
@@ -202,6 +203,17 @@ def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seco
         lengths=lengths,
         masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in on_host),
         cache_bytes=cache.bytes_held,
-        allocated_bytes=cache.bytes_allocated + mask_bytes,
+        allocated_bytes=cache.bytes_allocated + beside,
         seconds=seconds,
     )
+
+
+def page_bytes(cache: KVCache | PackedCache, page: int) -> int:
+    """Bytes of the places for keys and values that partly filled pages leave empty, in every head that evicts."""
+    if page == 1:
+        return 0
+    empty = 0
+    for layer in cache.evictable:
+        held = replace(cache, layers=(layer,)).bytes_held  # type: ignore[arg-type]
+        empty += held * sum(-length % page for length in layer.lengths) // max(1, sum(layer.lengths))
+    return empty

@@ -40,6 +40,10 @@ LATER = (
     ("queries", "window"),
     ("window_skips", 0),
     ("answer_budget", None),
+    ("page", 1),
+    ("page_score", "max"),
+    ("share", "head"),
+    ("share_score", "mean"),
 )
 """Fields of policies, their parts and schedules that came later, with the values at which names of cells leave them
 out."""
@@ -182,7 +186,7 @@ class Cell:
 
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
-        from kvbench.eviction.evict import check_host, too_small
+        from kvbench.eviction.evict import check_host, too_few_pages, too_small
         from kvbench.eviction.incremental import check_steps
         from kvbench.eviction.policy import PROMPT, QUESTION
 
@@ -204,6 +208,10 @@ class Cell:
             self._check_skips()
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
             raise UserError(too_small(self.policy, f"budget={self.budget.counted}"))
+        if self.policy.page > 1 and isinstance(self.budget, Tokens):
+            least = self.policy.least_pages
+            if self.budget.pairs // self.policy.page < max(1, least):
+                raise UserError(too_few_pages(self.policy, least, f"budget={self.budget.counted}"))
         if self.store != "flat":
             self._check_store()
         if isinstance(self.task, Likelihood):
