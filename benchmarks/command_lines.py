@@ -45,6 +45,8 @@ SETTINGS = {
     "task.chat": ("true false", "5 maybe {} [true]"),
     "policy.window": ("8 all", "true abc {} [8] -1 {part:2} {part:true,of:budget} 1.5"),
     "policy.recent": ("4", "true abc [8] -1 nan"),
+    "policy.page": ("1 16", f"{NO_INTEGER} 0 -1"),
+    "policy.share": ("head layer model", "heads 5 {} true"),
     "policy.heads.kind": ("uniform", "{?:1} unifrom 5 null [uniform]"),
     "policy._target_": ("", "os.system pathlib.Path.touch"),
     "policy.name": ("", "x"),

@@ -82,6 +82,7 @@ LOST_COMMANDS: Commands = {
     "csv": ("report", "table", "--results", "{0}", "--format", "csv"),
     "cost": OTHER_COMMANDS["cost"],
     "footprint": ("report", "footprint", "--results", "{0}"),
+    "pages": ("report", "pages", "--results", "{0}"),
     "history": OTHER_COMMANDS["history"],
     "junit": ("export", "--results", "{0}", "--format", "junit"),
     "plot tradeoff": ("report", "plot", "tradeoff", "--results", "{0}", "--out", "{2}.svg"),

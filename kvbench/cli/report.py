@@ -20,6 +20,7 @@ FORMATS = {
     "efficiency": TABLES,
     "cost": TABLES,
     "footprint": TABLES,
+    "pages": TABLES,
 }
 """Formats of each report, the usual one first."""
 PLOTS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
@@ -67,6 +68,10 @@ def declare(parser: Parser) -> None:
         "footprint": (
             "the smallest share of the cache, over prompt and answer, that keeps most of the full cache's accuracy",
             Words(f"[at=0.9] {SELECTION}", settings=("at=",)),
+        ),
+        "pages": (
+            "what a method loses with whole pages or shared sets, as engines keep them, on the same prompts",
+            Words(SELECTION),
         ),
         "html": (
             "one page that needs no network: a table to sort, trade-offs, samples to read of each cell",
@@ -157,6 +162,10 @@ def _print(flags: argparse.Namespace) -> None:
         from kvbench.report.tables.footprint import print_footprints
 
         print_footprints(Path(flags.results), form, out, warn, where, share["at"])
+    elif flags.verb == "pages":
+        from kvbench.report.tables.pages import print_losses
+
+        print_losses(Path(flags.results), form, out, warn, where)
     elif flags.verb == "efficiency":
         from kvbench.report.tables.efficiency import print_efficiency
 

@@ -60,6 +60,12 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "page file": ("report html --results one", 2, ("report html: ", "required: --out", "kvbench report --help")),
     "history": ("report history --out x.html", 2, ("kvbench report history DIR DIR --out history.html",)),
+    "pages without a partner": (
+        "report pages --results one",
+        4,
+        ("no cell with policy.page", "policy.share=head,layer"),
+    ),
+    "format of pages": ("report pages --results one --format pdf", 2, ("--format", "pdf", "markdown")),
     "parquet": ("report rows --results one --format parquet", 2, ("name it with --out FILE.parquet",)),
     "setting of compare": ("compare one two alpha=2", 2, ("alpha=2", "between 0 and 1", "alpha=0.05")),
     "one side": ("compare one", 2, ("DIR_A DIR_B", "got one")),

@@ -10,9 +10,10 @@ from kvbench.conformance.golden import Case
 GOLDEN = Path(__file__).parents[1] / "golden"
 GIVEN = sorted((GOLDEN / "eviction").glob("*.npz"))
 MADE = ("methods", "answer_budget")
-CASES = [*GIVEN, *(path for folder in MADE for path in sorted((GOLDEN / folder).glob("*.npz")))]
-"""Those of the shared folder; those that `scripts/golden_evictions.py` makes with published code; and those of
-`scripts/golden_answer_budget.py`."""
+OF_SETS = sorted((GOLDEN / "pages").glob("*.npz"))
+CASES = [*GIVEN, *(path for folder in MADE for path in sorted((GOLDEN / folder).glob("*.npz"))), *OF_SETS]
+"""Those of the shared folder; those that `scripts/golden_evictions.py` makes with published code; those of
+`scripts/golden_answer_budget.py`; and those of pages and shared sets, of `scripts/golden_pages.py`."""
 
 
 def save(case: Case, path: Path) -> Path:

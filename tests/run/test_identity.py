@@ -15,15 +15,15 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
+LATER = ("budget_span", "window_skips", "page", "page_score", "share", "share_score")
+
 
 def written_out(cell: Cell) -> str:
     """The name of a cell from one object, dumped at once."""
     whole = {
         "model": describe_model(cell.model),
         "task": describe_task(cell.task),
-        "policy": {
-            name: value for name, value in asdict(cell.policy).items() if name not in ("budget_span", "window_skips")
-        },
+        "policy": {name: value for name, value in asdict(cell.policy).items() if name not in LATER},
         "score": describe(cell.score),
         "budget": str(cell.budget),
         "schedule": asdict(cell.schedule),
@@ -58,6 +58,8 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
     assert changed.description["policy"] == cell.description["policy"] | {"budget_span": "context"}
     assert changed.id != cell.id
     assert "window_skips" not in cell.description["policy"]
+    paged = replace(cell, policy=replace(cell.policy, page=16, share="layer"))
+    assert paged.description["policy"] == cell.description["policy"] | {"page": 16, "share": "layer"}
     changed = replace(cell, policy=replace(cell.policy, window_skips="template"))
     assert changed.description["policy"] == cell.description["policy"] | {"window_skips": "template"}
     caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))

@@ -128,7 +128,7 @@ def compare(
             overall = replace(line, metric=" ".join(sorted({row.metric or "value" for row, _ in rows}))), paired
         except UserError as error:  # values without a common unit
             notes.append(f"No overall line: {error}.")
-    judged = _judged([*lines, *([overall] if overall else [])], alpha, relevant)
+    all_lines = _judged([*lines, *([overall] if overall else [])], alpha, relevant)
     describe = {
         row.cell: side.describe
         for pairs in matches
@@ -140,12 +140,19 @@ def compare(
         b=b.name,
         windows=windows(describe, lambda cell: describe[cell](cell)),
         compared=pairing.compared,
-        lines=tuple(judged[: len(lines)]),
-        overall=judged[-1] if overall else None,
+        lines=tuple(all_lines[: len(lines)]),
+        overall=all_lines[-1] if overall else None,
         alpha=alpha,
         relevant=relevant,
         notes=tuple(notes),
     )
+
+
+def judged(
+    matches: Sequence[Match], a: Side, b: Side, alpha: float, relevant: float, resamples: int
+) -> list[Difference]:
+    """One line per match, with tests, Holm's correction over all of them, and verdicts. Arguments as of `compare`."""
+    return _judged([_line(match, a, b, resamples) for match in matches], alpha, relevant)
 
 
 _Line = tuple[Difference, Paired | None]
@@ -186,15 +193,15 @@ def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Diffe
     strictest = alpha / max(1, len(family))
     tests = [sign_flip(paired.sums()[0], finest=strictest) for paired in family]
     results = iter(zip(tests, holm([test.p for test in tests]), strict=True))
-    judged = []
+    with_tests = []
     for line, paired in lines:
         if paired is not None:
             test, p_holm = next(results)
             smallest = detectable(paired, strictest)
             line = replace(line, p=test.p, p_method=test.method, p_holm=p_holm, detectable=smallest)
             line = replace(line, verdict=_verdict(line, paired, alpha, strictest, relevant))
-        judged.append(line)
-    return judged
+        with_tests.append(line)
+    return with_tests
 
 
 def _verdict(line: Difference, paired: Paired, alpha: float, strictest: float, relevant: float) -> str:
@@ -338,13 +345,13 @@ def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
-        *texts, verdict = _figures(line)
+        *texts, verdict = figures(line)
         tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
         lines.append(Line(tuple(labels), (*map(Figure, texts), Figure(verdict, tone=tone))))
     return lines
 
 
-def _figures(line: Difference) -> list[str]:
+def figures(line: Difference) -> list[str]:
     """The texts of ``_FIGURES``."""
     factor, digits = (100.0, 1) if line.rate else (1.0, 4)
 

@@ -1,0 +1,183 @@
+"""`kvbench report pages`: what a method loses when it keeps whole pages or shared sets, as an engine does.
+
+Each cell with `policy.page` above 1, or with a `policy.share` other than `head`, is compared with the cell that differs
+in nothing but these settings: its own set for every head, token by token, at the same budget. Differences are paired by
+prompt, and judged as those of `kvbench compare`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TextIO
+
+from kvbench.records import Row
+from kvbench.report.compare.compare import ALPHA, BETTER, RELEVANT, WORSE, Difference, figures, judged
+from kvbench.report.compare.paired_rows import Match, Side, pair
+from kvbench.report.formats.emit import emit
+from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.frames import Source, place_of
+from kvbench.report.output import FORMATS, check_format
+from kvbench.report.rows import Warn, describer, load
+from kvbench.report.selection import NothingSelected, Where
+from kvbench.report.stats.intervals import RESAMPLES
+from kvbench.report.tables.summary import budget_key
+from kvbench.support.grouped import grouped
+from kvbench.support.quantity import size
+
+SETTINGS: Mapping[str, Any] = {"page": 1, "page_score": "max", "share": "head", "share_score": "mean"}
+"""What a set of a policy depends on beside its method, with the values of a method as published."""
+NOTE = (
+    "per head: every head keeps its own tokens, as the method is published; this set: whole pages, or one set for the "
+    "heads of a layer or for all layers. Difference: this set - per head, in points or the unit of the metric, on the "
+    "same prompts at the same budget; interval: paired, 95 %, not corrected for several lines. p: sign-flip test; p "
+    f"Holm: over all lines of all tables. better or worse needs p Holm <= {ALPHA:g}; no evidence and too few samples "
+    "decide nothing: too few, if not even a difference of the size in MDE would show in 4 of 5 such runs, and MDE is "
+    f"above {100 * RELEVANT:g} points. kept: KV pairs per head, per head and of this set. bytes: allocated for them, a "
+    "partly filled page like a full one"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """A set compared with that of single heads. kept, bytes: means over the paired prompts; None where unknown."""
+
+    model: str
+    task: str
+    context_length: int | None
+    policy: str
+    score: str | None
+    budget: str
+    page: int
+    page_score: str
+    share: str
+    share_score: str
+    kept_per_head: float | None
+    kept: float | None
+    bytes_per_head: float | None
+    bytes: float | None
+    difference: Difference
+
+
+def losses(source: Source, warn: Warn, where: Where | None = None, resamples: int = RESAMPLES) -> list[Loss]:
+    """One line per cell with pages or shared sets whose per-head cell has rows of the same prompts.
+
+    Raises as `kvbench.report.rows.load`, and NothingSelected where no cell has a partner.
+    """
+    describe = describer(source)
+    cells = grouped(load(source, warn, where), lambda row: row.cell)
+    policies = {cell: _policy_of(describe(cell)) for cell in cells}
+    per_head = {
+        _method(describe(cell)): cell
+        for cell, policy in sorted(policies.items(), key=lambda item: -len(item[1] or ()))
+        if policy is not None and _is_per_head(policy)
+    }
+    pairs: list[tuple[str, str, Match]] = []
+    for cell, policy in policies.items():
+        base = None if policy is None or _is_per_head(policy) else per_head.get(_method(describe(cell)))
+        if base is not None and {row.sample for row in cells[base]} & {row.sample for row in cells[cell]}:
+            place = str(place_of(source) or id(source))
+            sides = (Side(name, cells[name], place, describe) for name in (base, cell))
+            pairs += [(base, cell, match) for match in pair(*sides).matches]
+    if not pairs:
+        raise NothingSelected(
+            "no cell with policy.page or policy.share has rows of the same prompts as the cell without: run both, such "
+            "as policy.page=1,16 policy.share=head,layer,model"
+        )
+    side = Side("", (), "", describe)
+    lines = judged([match for _, _, match in pairs], side, side, ALPHA, RELEVANT, resamples)
+    found = [
+        _loss(cells[base][0], policies[cell] or {}, match, line)
+        for (base, cell, match), line in zip(pairs, lines, strict=True)
+    ]
+    return sorted(found, key=_place)
+
+
+def _policy_of(description: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The settings of a policy that evicts; None without a description."""
+    policy = (description or {}).get("policy")
+    return policy if isinstance(policy, Mapping) and "budget" in policy.get("takes", ()) else None
+
+
+def _is_per_head(policy: Mapping[str, Any]) -> bool:
+    return all(policy.get(name, SETTINGS[name]) == SETTINGS[name] for name in ("page", "share"))
+
+
+def _method(description: Mapping[str, Any] | None) -> str:
+    """All that a cell is, without pages and shared sets."""
+    policy = _policy_of(description) or {}
+    method = {name: value for name, value in policy.items() if name not in SETTINGS}
+    return json.dumps({**(description or {}), "policy": method}, sort_keys=True, default=str)
+
+
+def _loss(first: Row, policy: Mapping[str, Any], match: Match, difference: Difference) -> Loss:
+    def mean(side: int, column: str) -> float | None:
+        values = [value for rows in match.rows if (value := getattr(rows[side], column)) is not None]
+        return fmean(values) if values else None
+
+    return Loss(
+        model=first.model,
+        task=first.task,
+        context_length=first.context_length,
+        policy=first.policy,
+        score=first.score,
+        budget=first.budget,
+        **{name: policy.get(name, default) for name, default in SETTINGS.items()},
+        kept_per_head=mean(0, "kept_tokens"),
+        kept=mean(1, "kept_tokens"),
+        bytes_per_head=mean(0, "allocated_bytes"),
+        bytes=mean(1, "allocated_bytes"),
+        difference=difference,
+    )
+
+
+def _place(loss: Loss) -> tuple[Any, ...]:
+    sets = (loss.page, ("head", "layer", "model").index(loss.share), loss.page_score, loss.share_score)
+    method = (loss.policy, loss.score or "", budget_key(loss.budget))
+    return loss.model, loss.task, loss.context_length or 0, *method, *sets
+
+
+def print_losses(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
+    """Write the tables of `report_of`."""
+    check_format(format, FORMATS)
+    emit(report_of(source, warn, where), format, out)
+
+
+def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
+    """The report of a folder or a frame: a table per task for readers, all columns for programs. Raises as `losses`."""
+    lines = losses(source, warn, where)
+    tasks = grouped(lines, lambda loss: (loss.model, loss.task, loss.context_length))
+    tables = tuple(_table(*task, members) for task, members in tasks.items())
+    return Report(tables=tables, notes=(NOTE,), records=[_record(loss) for loss in lines])
+
+
+def _record(loss: Loss) -> dict[str, Any]:
+    columns = asdict(loss)
+    difference = columns.pop("difference")
+    return columns | {name: value for name, value in difference.items() if name not in ("key", "rate", "unpaired")}
+
+
+def _table(model: str, task: str, tokens: int | None, losses: list[Loss]) -> Table:
+    length = "" if tokens is None else f", {tokens} tokens"
+    heads = ("n", "per head", "this set", "difference [95 %]", "p", "p Holm", "MDE", "kept", "bytes", "verdict")
+    return Table.of(
+        ("policy", "score", "budget", "page", "share"),
+        heads,
+        [_line(loss) for loss in losses],
+        title=f"model {model}, task {task}{length}: what whole pages and shared sets lose",
+        align="r" * (len(heads) - 1) + "l",
+    )
+
+
+def _line(loss: Loss) -> Line:
+    n, per_head, this_set, difference, p, p_holm, _, _, detectable, _, verdict = figures(loss.difference)
+    page = f"{loss.page} {loss.page_score}" if loss.page_score != SETTINGS["page_score"] else f"{loss.page}"
+    share = f"{loss.share} {loss.share_score}" if loss.share_score != SETTINGS["share_score"] else loss.share
+    kept = "" if loss.kept is None or loss.kept_per_head is None else f"{loss.kept_per_head:.1f}, {loss.kept:.1f}"
+    sizes = (loss.bytes_per_head, loss.bytes)
+    held = ", ".join("?" if number is None else size([number]) for number in sizes) if any(sizes) else ""
+    texts = (n, per_head, this_set, difference, p, p_holm, detectable, kept, held)
+    tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
+    labels = (loss.policy, loss.score or "", loss.budget, page, share)
+    return Line(labels, (*map(Figure, texts), Figure(verdict, tone=tone)))
