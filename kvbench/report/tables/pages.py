@@ -65,7 +65,7 @@ def losses(source: Source, warn: Warn, where: Where | None = None, resamples: in
 
     Raises as `kvbench.report.rows.load`, and NothingSelected where no cell has a partner.
     """
-    describe = describer(source)
+    describe, place = describer(source), str(place_of(source) or id(source))
     cells = grouped(load(source, warn, where), lambda row: row.cell)
     policies = {cell: _policy_of(describe(cell)) for cell in cells}
     per_head = {
@@ -77,16 +77,15 @@ def losses(source: Source, warn: Warn, where: Where | None = None, resamples: in
     for cell, policy in policies.items():
         base = None if policy is None or _is_per_head(policy) else per_head.get(_method(describe(cell)))
         if base is not None and {row.sample for row in cells[base]} & {row.sample for row in cells[cell]}:
-            place = str(place_of(source) or id(source))
-            sides = (Side(name, cells[name], place, describe) for name in (base, cell))
-            pairs += [(base, cell, match) for match in pair(*sides).matches]
+            per_head_side, side = (Side(name, cells[name], place, describe) for name in (base, cell))
+            pairs += [(base, cell, match) for match in pair(per_head_side, side).matches]
     if not pairs:
         raise NothingSelected(
             "no cell with policy.page or policy.share has rows of the same prompts as the cell without: run both, such "
             "as policy.page=1,16 policy.share=head,layer,model"
         )
-    side = Side("", (), "", describe)
-    lines = judged([match for _, _, match in pairs], side, side, ALPHA, RELEVANT, resamples)
+    both = Side("", (), place, describe)
+    lines = judged([match for _, _, match in pairs], both, both, ALPHA, RELEVANT, resamples)
     found = [
         _loss(cells[base][0], policies[cell] or {}, match, line)
         for (base, cell, match), line in zip(pairs, lines, strict=True)
