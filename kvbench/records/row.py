@@ -40,16 +40,16 @@ class Row:
     """One JSON object a line of a rows file.
 
     Units: ``*_tokens`` in tokens (``kept_tokens``: KV pairs per cache head, mean over heads and evictable layers;
-    ``local_layers`` counts the other layers, which their own sliding window excludes from eviction), ``*_fraction`` in
-    0..1, ``*_bytes`` in bytes (``cache_bytes``: keys and values right after eviction; ``allocated_bytes``: with
-    positions and the state of each pair, and the empty places of partly filled pages; ``peak_bytes``: the most during
-    decoding, room for the answer included), ``*_seconds`` in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in
-    ``unit``, in 0..1 if that is `SHARE`; ``better`` says which of two values is, `HIGHER` or `LOWER`: a task declares
-    both with its ``metric``. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several
-    questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context
-    and question changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per
-    sequence, which no other column counts; None for models without them. ``weights``: how a checkpoint stores them,
-    if it is quantised; None for plain numbers.
+    ``local_layers`` counts the other layers, which their own sliding window excludes from eviction), ``*_fraction``
+    in 0..1, ``*_bytes`` in bytes (``cache_bytes``: keys and values right after eviction; ``allocated_bytes``: with
+    positions and the state of each pair, and the empty places of partly filled pages; ``peak_bytes``: the most
+    during decoding, room for the answer included), ``*_seconds`` in seconds (``prefill_seconds``: of the prefill
+    that this cell shares with others). ``value`` is in ``unit``, in 0..1 if that is `SHARE`; ``better`` says which
+    of two values is, `HIGHER` or `LOWER`: a task declares both with its ``metric``. ``budget`` is the text of the
+    setting. ``question_number`` counts from 1 if several questions are asked about one context. ``border_tokens``:
+    tokens of the whole prompt that its division into context and question changed, if any. ``recurrent_layers``
+    have a state that is never evicted, of ``recurrent_bytes`` per sequence, which no other column counts; None for
+    models without them. ``weights``: how a checkpoint stores them, if it is quantised; None for plain numbers.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.

@@ -15,7 +15,7 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
-LATER = ("budget_span", "window_skips", "page", "page_score", "share", "share_score")
+LATER = ("budget_span", "window_skips", "answer_budget", "page", "page_score", "share", "share_score")
 
 
 def written_out(cell: Cell) -> str:
@@ -26,7 +26,7 @@ def written_out(cell: Cell) -> str:
         "policy": {name: value for name, value in asdict(cell.policy).items() if name not in LATER},
         "score": describe(cell.score),
         "budget": str(cell.budget),
-        "schedule": asdict(cell.schedule),
+        "schedule": {name: value for name, value in asdict(cell.schedule).items() if name not in LATER},
         "seed": cell.seed,
     }
     whole |= {} if cell.store == "flat" else {"store": cell.store}
