@@ -274,8 +274,10 @@ def over_segments(
     hidden_prefix: Bool[Tensor, "rows prefix"] | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, "segments rows"] | None = None,
+    unread: Bool[Tensor, "segments rows pairs"] | None = None,
 ) -> Float[Tensor, "segments rows head_dim"]:
-    """One softmax over all pairs of a segment; the masks hide some of its newest and of its oldest pairs.
+    """One softmax over all pairs of a segment; the masks hide some of its newest and of its oldest pairs, and those
+    that a row does not read.
 
     The rows of a segment are the query heads of its group times the tokens being read.
     """
@@ -284,6 +286,8 @@ def over_segments(
         logits[..., keys.shape[1] - hidden_tail.shape[1] :].masked_fill_(hidden_tail, -torch.inf)
     if hidden_prefix is not None:
         logits[..., : hidden_prefix.shape[1]].masked_fill_(hidden_prefix, -torch.inf)
+    if unread is not None:
+        logits.masked_fill_(unread, -torch.inf)
     return over_pairs(softmax(logits, sinks).to(values.dtype), values)
 
 

@@ -10,6 +10,7 @@
     columns       some of the tokens, one after the other
     queries       observed rows, or tokens being read
     pairs         KV pairs of one layer, one cache head after the other
+    pages         runs of consecutive pairs of a head, `page` each, that are read together
     head_dim      size of one key or value
     cells         cells that decode as one batch
     segments      (cell, cache head) combinations of a batch

@@ -21,13 +21,14 @@ from kvbench.tasks.likelihood import Likelihood
 if TYPE_CHECKING:
     from kvbench.cache.quantized import Store
     from kvbench.eviction.policy import Layout
+    from kvbench.eviction.readers.reader import Reader
     from kvbench.models.loading.spec import ModelSpec
 
 Reference = Literal["full", "none"]
 """What a sweep holds its cells against: the full cache, or nothing."""
 SERVER = "endpoint"
 """The part of a tree that a server has: its cell is made without a policy, and without torch."""
-OF_EVICTION = ("policy", "score", "budget", "store", "schedule", "protocol")
+OF_EVICTION = ("policy", "score", "reader", "budget", "store", "schedule", "protocol")
 """Settings of cells that evict here."""
 
 
@@ -71,9 +72,11 @@ class Cells:
 
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
+        reader: Reader = self._once(build, "reader", tree["reader"])
         store: Store = self._once(validated, Store, "store", tree["store"])
         evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
         packing = f" store={store}" if packing_of(store) else ""
+        reading = "" if reader.reads_all else f" {self._label('reader', tree)}"
         budget_setting: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
         budget = (
             self._counted(budget_setting, model, policy.layout, store)
@@ -88,9 +91,10 @@ class Cells:
             budget=budget,
             schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
-            policy_label=self._label("policy", tree) + packing,
+            policy_label=self._label("policy", tree) + packing + reading,
             score_label=self._label("score", tree) if "score" in policy.takes else None,
             store=store,
+            reader=None if reader.reads_all else reader,
         )
 
     def results(self, tree: Tree) -> Results:

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 
 from kvbench.support.errors import UserError
 
-GROUPS = ("model", "task", "policy", "score", "launcher", "logger")
+GROUPS = ("model", "task", "policy", "score", "reader", "launcher", "logger")
 MOST_VALUES = 100_000
 """Values that a range may list."""
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)

@@ -19,6 +19,7 @@ from kvbench.support.text import closest, printable
 KINDS = {
     "policy": "kvbench.eviction.policy.Policy",
     "score": "kvbench.eviction.scores.score.Score",
+    "reader": "kvbench.eviction.readers.reader.Reader",
     "task": "kvbench.tasks.task.Task",
     "model": "kvbench.models.loading.spec.ModelSpec",
 }
@@ -72,10 +73,15 @@ def build(group: str, node: Tree) -> Any:
 
 
 def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
-    """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open."""
-    changed = [*_changed({}, left_open)]
-    changed += _changed(asdict(build(group, usual)), asdict(build(group, node)))
-    return " ".join((node["name"], *(f"{key}={value}" for key, value in changed if key not in COLUMNS)))
+    """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open. Of
+    a reader, which is a part of a policy's label, these are words of the command line, its budget in any case.
+    """
+    changed = dict(_changed({}, left_open)) | dict(_changed(asdict(build(group, usual)), asdict(build(group, node))))
+    if group == "reader":
+        budget = {"budget": written(node["budget"])} if "budget" in node else {}
+        settings = (f"reader.{key}={value}" for key, value in (budget | changed).items())
+        return " ".join((f"reader={node['name']}", *settings))
+    return " ".join((node["name"], *(f"{key}={value}" for key, value in changed.items() if key not in COLUMNS)))
 
 
 def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

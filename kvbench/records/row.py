@@ -17,9 +17,10 @@ from typing import Any
 
 from kvbench.support.errors import UserError
 
-SCHEMA = 7
+SCHEMA = 8
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
-`recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`."""
+`recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
+`read_bytes` and `index_bytes`."""
 CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
@@ -43,13 +44,15 @@ class Row:
     ``local_layers`` counts the other layers, which their own sliding window excludes from eviction), ``*_fraction``
     in 0..1, ``*_bytes`` in bytes (``cache_bytes``: keys and values right after eviction; ``allocated_bytes``: with
     positions and the state of each pair, and the empty places of partly filled pages; ``peak_bytes``: the most
-    during decoding, room for the answer included), ``*_seconds`` in seconds (``prefill_seconds``: of the prefill
-    that this cell shares with others). ``value`` is in ``unit``, in 0..1 if that is `SHARE`; ``better`` says which
-    of two values is, `HIGHER` or `LOWER`: a task declares both with its ``metric``. ``budget`` is the text of the
-    setting. ``question_number`` counts from 1 if several questions are asked about one context. ``border_tokens``:
-    tokens of the whole prompt that its division into context and question changed, if any. ``recurrent_layers``
-    have a state that is never evicted, of ``recurrent_bytes`` per sequence, which no other column counts; None for
-    models without them. ``weights``: how a checkpoint stores them, if it is quantised; None for plain numbers.
+    during decoding, room for the answer included; ``read_bytes``: keys and values that a token of the answer reads,
+    the mean over those after the first; ``index_bytes``: what a reader reads besides to choose them), ``*_seconds``
+    in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in ``unit``, in
+    0..1 if that is `SHARE`; ``better`` says which of two values is, `HIGHER` or `LOWER`: a task declares both with
+    its ``metric``. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several questions are
+    asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context and question
+    changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per sequence,
+    which no other column counts; None for models without them. ``weights``: how a checkpoint stores them, if it is
+    quantised; None for plain numbers.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.
@@ -78,6 +81,8 @@ class Row:
     full_cache_bytes: int | None = None
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
+    read_bytes: int | None = None
+    index_bytes: int | None = None
     store: str | None = None
     weights: str | None = None
     prefill_seconds: float | None = None

@@ -14,16 +14,17 @@ from kvbench.tasks.task import Task
 
 if TYPE_CHECKING:
     from kvbench.eviction.policy import Policy
+    from kvbench.eviction.readers.reader import Reader
     from kvbench.eviction.scores.score import Score
 
-SCORES, TASKS = "kvbench.eviction.scores", "kvbench.tasks"
+SCORES, READERS, TASKS = "kvbench.eviction.scores", "kvbench.eviction.readers", "kvbench.tasks"
 EXECUTED = ("kvbench.cache.", "kvbench.eviction.", "kvbench.models.", f"{TASKS}.")
 """Packages whose functions count where another part imports them; the functions of others write words."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Hashes of the code of a cell by part: cache, eviction, engine, run, its score, its task, and plugins.
+    """Hashes of the code of a cell by part: cache, eviction, engine, run, its score, its reader, its task, and plugins.
 
     None: a source cannot be read.
     """
@@ -36,8 +37,8 @@ class Code:
         return NO_SOURCE if self.parts is None else environment_id(self.parts)
 
 
-def code_of(policy: "Policy", score: "Score", task: Task) -> Code:
-    """The code of a cell. A score counts with what it imports of other scores, a task with its metric.
+def code_of(policy: "Policy", score: "Score", task: Task, reader: "Reader | None" = None) -> Code:
+    """The code of a cell. A score or reader counts with what it imports of others, a task with its metric.
 
     Reading it takes 0.2 s, once per process.
     """
@@ -46,6 +47,8 @@ def code_of(policy: "Policy", score: "Score", task: Task) -> Code:
     components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
     if "budget" in policy.takes:
         components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
+    if reader is not None:
+        components[f"reader {reader.name}"] = (reader, READERS)
     try:
         parts = {"run": _sha256((f"kvbench.run.{evaluating}", "kvbench.run.evict_cell"))}
         parts |= {name: _room(name) for name in ("cache", "eviction", "models")}
@@ -84,8 +87,9 @@ def _component(modules: frozenset[str], within: str) -> str:
 
 @cache
 def _room(name: str) -> str:
-    """A package, eviction without its scores."""
-    return _sha256(tuple(module for module in modules_in(f"kvbench.{name}") if not module.startswith(SCORES)))
+    """A package, eviction without its scores and readers."""
+    modules = modules_in(f"kvbench.{name}")
+    return _sha256(tuple(module for module in modules if not module.startswith((SCORES, READERS))))
 
 
 @cache

@@ -19,6 +19,7 @@ from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.quantized_batch import QuantizedBatch
+from kvbench.models.decode.reading_batch import ReadingBatch
 from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -112,13 +113,18 @@ def incremental_eviction(cell: Cell, prompt: Prompt) -> IncrementalEviction:
     return IncrementalEviction(eviction, eviction.pairs(len(prompt.context)))
 
 
-def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: int) -> DecodeBatch:
-    """The decode batch of cells that share a store; all of them evict from the answer too, or none does.
+def batch_of(
+    engine: Engine, compressed: list[CompressedCache], max_new_tokens: int, question_tokens: int = 0
+) -> DecodeBatch:
+    """The decode batch of cells that share a store and a reader; all of them evict from the answer too, or none does.
 
-    The list is emptied: a cache can be freed as soon as the batch has its copy.
+    question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
+    soon as the batch has its copy.
     """
     cells = list(compressed)
     compressed.clear()
+    reader = cells[0].result.cell.reader
+    assert all(cell.result.cell.reader == reader for cell in cells), "cells of a batch share one reader"
     quantized = [cell.cache for cell in cells if isinstance(cell.cache, PackedCache)]
     if quantized:
         assert len(quantized) == len(cells), "cells of a batch share one store"
@@ -134,6 +140,8 @@ def batch_of(engine: Engine, compressed: list[CompressedCache], max_new_tokens: 
         popped = (caches.pop(0) for _ in range(len(caches)))
         # keys rotated as the queries of a decode batch expect them
         copied = (cache if cache.resumes is None else engine.re_rotation.show_all(cache) for cache in popped)
+        if reader is not None:
+            return ReadingBatch(copied, engine.tile, max_new_tokens, reader, question_tokens)
         return RaggedBatch(copied, engine.tile, max_new_tokens, engine.kernels)
     evicting = []
     for incremental, every in evictions:

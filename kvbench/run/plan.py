@@ -30,6 +30,7 @@ from kvbench.tasks.task import Task
 if TYPE_CHECKING:
     from kvbench.cache.quantized import Store
     from kvbench.eviction.policy import Policy
+    from kvbench.eviction.readers.reader import Reader
     from kvbench.eviction.scores.score import Score
 
 Description = dict[str, Any]
@@ -104,7 +105,10 @@ def digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One model, task, policy, score, budget and schedule. The labels are the row columns `policy` and `score`."""
+    """One model, task, policy, score, budget and schedule. The labels are the row columns `policy` and `score`.
+
+    reader: what a query reads of what is kept; None: all of it.
+    """
 
     model: ModelSpec
     task: Task
@@ -116,11 +120,14 @@ class Cell:
     policy_label: str
     score_label: str | None
     store: "Store" = "flat"
+    reader: "Reader | None" = None
     is_served = False  # whether a server evicts and answers: see kvbench.servers
 
     @cached_property
     def description(self) -> Description:
-        """Everything that the cell's numbers depend on, as JSON. A flat store is not named, nor is code of our own."""
+        """Everything that the cell's numbers depend on, as JSON. A flat store is not named, nor is a reader of all
+        pairs, nor code of our own.
+        """
 
         def without_later(fields: list[tuple[str, Any]]) -> Description:
             return {name: value for name, value in fields if (name, value) not in LATER}
@@ -136,8 +143,10 @@ class Cell:
             "schedule": asdict(self.schedule, dict_factory=without_later),
             "seed": self.seed,
         }
-        if plugins := foreign(self.task) | foreign(self.policy) | foreign(self.score):
+        if plugins := foreign(self.task) | foreign(self.policy) | foreign(self.score) | foreign(self.reader):
             description["plugins"] = plugins
+        if self.reader is not None:
+            description["reader"] = describe(self.reader)
         return description if self.store == "flat" else description | {"store": self.store}
 
     @cached_property
@@ -148,7 +157,7 @@ class Cell:
     @cached_property
     def code(self) -> Code:
         """The code that makes its numbers, as it is when it is asked for first."""
-        return code_of(self.policy, self.score, self.task)
+        return code_of(self.policy, self.score, self.task, self.reader)
 
     @cached_property
     def shared(self) -> str:
@@ -160,7 +169,7 @@ class Cell:
         if self.schedule.prefill_block is not None:
             if not isinstance(self.task, Likelihood):
                 parts = self.description.items()
-                return canonical({name: part for name, part in parts if name not in ("plugins", "store")})
+                return canonical({name: part for name, part in parts if name not in ("plugins", "reader", "store")})
             reading |= {"prefill_block": self.schedule.prefill_block}
         if self.score.inputs.hidden_states == "prompt":  # read in one pass, which changes the last bits
             reading["hidden_states"] = "prompt"
@@ -214,6 +223,8 @@ class Cell:
                 raise UserError(too_few_pages(self.policy, least, f"budget={self.budget.counted}"))
         if self.store != "flat":
             self._check_store()
+        if self.reader is not None:
+            self._check_reader(self.reader)
         if isinstance(self.task, Likelihood):
             self._check_reading(self.task)
         if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):
@@ -290,6 +301,21 @@ class Cell:
         else:
             return
         raise UserError(f"store={self.store} is {store}, but {reason}: use store=flat")
+
+    def _check_reader(self, reader: "Reader") -> None:
+        """Refuse what has no answer over a plain copy of its kept pairs."""
+        if isinstance(self.task, Likelihood):
+            reason, fix = f"task {self.task.name} has no answer: its texts are read token by token", "another task"
+        elif isinstance(self.task, Efficiency):
+            reason, fix = f"task {self.task.name} measures seconds, and readers here only mask", "another task"
+        elif self.store != "flat":
+            reason, fix = f"store={self.store} is read as a whole in every step", "store=flat"
+        elif (every := self.schedule.decode_every) is not None:
+            reason = f"schedule.decode_every={every} evicts by the attention of the answer, which reads everything"
+            fix = "schedule.decode_every=null"
+        else:
+            return
+        raise UserError(f"reader={reader.name} reads a part of a cache, but {reason}: use reader=dense, or {fix}")
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse settings with which a text cannot be evicted from while it is read."""

@@ -181,7 +181,7 @@ class _Decoding:
         room, decode = max(len(self.prompts[last.id].question) + last.own_tokens for last in lasts), self._generate
         if task.turns == "own":
             room, decode = min(room, model.max_length - self.prefill.prefilled.cache.num_tokens), self._converse
-        batch = batch_of(model.engine, caches, room)
+        batch = batch_of(model.engine, caches, room, len(self.prompts[lasts[0].id].first_question))
         layout_seconds = (clock(model) - start) / len(evictions)
         stop = ends(model.tokenizer, task, model.stop)
         answers = decode(batch, task, lasts, stop)
@@ -205,7 +205,8 @@ class _Decoding:
         answers = []
         for cell, (sample, generation, peak) in enumerate(zip(samples, generations, batch.peak_bytes, strict=True)):
             error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
-            answers.append({sample.id: Answer(generation, error, self.prompts[sample.id].tokens, peak)})
+            read = batch.bytes_read(cell, len(prompt.question), len(generation.ids) - 1)
+            answers.append({sample.id: Answer(generation, error, self.prompts[sample.id].tokens, peak, read)})
         return answers
 
     def _converse(
@@ -255,6 +256,8 @@ class _Decoding:
             "evict_seconds": eviction.seconds,
             "prompt_tokens": answer.tokens,
             "peak_bytes": answer.peak_bytes,
+            "read_bytes": None if answer.read is None else round(answer.read.pairs),
+            "index_bytes": None if answer.read is None else round(answer.read.index),
             "decode_seconds": layout_seconds + generation.seconds,
             "new_tokens": len(generation.ids),
             "prediction": text,
@@ -321,13 +324,13 @@ def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
 
 
 def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
-    """At most `size` units that can be decoded together: all evict from the answer too, or none does. Those that are
-    scored alike stand together, which takes fewer operations.
+    """At most `size` units that can be decoded together: all evict from the answer too, or none does, and they have
+    one reader. Those that are scored alike stand together, which takes fewer operations.
     """
 
-    def kind(unit: Unit) -> tuple[str, str, bool]:
+    def kind(unit: Unit) -> tuple[str, str, bool, str]:
         cell = unit[0]
-        return cell.store, cell.policy.layout, cell.schedule.decode_every is not None
+        return cell.store, cell.policy.layout, cell.schedule.decode_every is not None, repr(cell.reader)
 
     def scoring(unit: Unit) -> tuple[int, str, str, str]:
         policy = unit[0].policy

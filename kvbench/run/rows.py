@@ -151,16 +151,25 @@ def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **m
 
 def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any]:
     """The columns of an answer in two requests: all that the second one took is a part of decoding."""
+    tokens = (answer["new_tokens"], second.new_tokens or 0)
     seconds = (second.prefill_seconds, second.evict_seconds, second.decode_seconds)
     return {
         "peak_bytes": max(answer["peak_bytes"], second.peak_bytes or 0),
+        "read_bytes": _mean_read((answer["read_bytes"], second.read_bytes), tokens),
+        "index_bytes": _mean_read((answer["index_bytes"], second.index_bytes), tokens),
         "decode_seconds": answer["decode_seconds"] + sum(part or 0.0 for part in seconds),
-        "new_tokens": answer["new_tokens"] + (second.new_tokens or 0),
+        "new_tokens": sum(tokens),
         "prediction": f"{answer['prediction']}\n\n{second.prediction}",
         "value": second.value,
         "output_sha256": hashlib.sha256(f"{answer['output_sha256']}{second.output_sha256}".encode()).hexdigest(),
         "top2_margin": min(answer["top2_margin"], second.top2_margin or 0.0),
     }
+
+
+def _mean_read(means: Sequence[int | None], tokens: Sequence[int]) -> int | None:
+    """The mean over the tokens after the first of several answers; None if none of them has such tokens."""
+    weighed = [(mean, number - 1) for mean, number in zip(means, tokens, strict=True) if mean is not None]
+    return round(sum(mean * later for mean, later in weighed) / sum(later for _, later in weighed)) if weighed else None
 
 
 def error_row(

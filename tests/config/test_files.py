@@ -18,6 +18,7 @@ from kvbench.config.multirun import search_path
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
+from kvbench.eviction.readers.reader import Reader
 from kvbench.eviction.scores.score import Score
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.papers.item import Item, item_of
@@ -35,6 +36,7 @@ from tests.composed import composed, needed
 KINDS = {
     "policy": Policy,
     "score": Score,
+    "reader": Reader,
     "task": Task,
     "model": ModelSpec,
     "probe": Probe,

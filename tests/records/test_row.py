@@ -43,9 +43,9 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     requested = "cell sample model task task_version context_length policy score budget variant layout schedule seed"
     measured = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
-        "store weights prefill_seconds evict_seconds decode_seconds new_tokens prediction metric unit better "
-        "value error prompt_sha256 context_sha256 question_number border_tokens recurrent_layers recurrent_bytes "
-        "output_sha256 kept_sha256 top2_margin"
+        "read_bytes index_bytes store weights prefill_seconds evict_seconds decode_seconds new_tokens prediction "
+        "metric unit better value error prompt_sha256 context_sha256 question_number border_tokens recurrent_layers "
+        "recurrent_bytes output_sha256 kept_sha256 top2_margin"
     )
     assert tuple(requested.split()) == REQUESTED
     assert tuple(measured.split()) == MEASURED
@@ -148,8 +148,8 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
         ('"policy": "snapkv"', '"policy": "h2o"'),
         ('"checksum"', '"chdcksum"'),
-        ('"schema": 7', '"schema": 4'),
-        ('"schema": 7', '"schema": 8'),
+        ('"schema": 8', '"schema": 4'),
+        ('"schema": 8', '"schema": 9'),
     ],
 )
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:

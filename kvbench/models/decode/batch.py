@@ -1,8 +1,8 @@
 """Decode batches: compressed caches (cells) of one prompt that are decoded together.
 
-`RaggedBatch` below copies the kept pairs of every cell, `SharedCacheBatch` masks one full cache, `QuantizedBatch` reads
-quantised copies, `EvictingBatch` evicts while it decodes. A batch has a fixed number of cells, so that the model's
-matrices have one shape however many cells are active.
+`RaggedBatch` below copies the kept pairs of every cell, `ReadingBatch` reads a part of them, `SharedCacheBatch` masks
+one full cache, `QuantizedBatch` reads quantised copies, `EvictingBatch` evicts while it decodes. A batch has a fixed
+number of cells, so that the model's matrices have one shape however many cells are active.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import mul
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +28,13 @@ Heads = Float[Tensor, "cells heads new head_dim"]
 KVHeads = Float[Tensor, "cells kv_heads new head_dim"]
 CellRows = Float[Tensor, "heads new head_dim"]
 CellPairs = Float[Tensor, "kv_heads new head_dim"]
+
+
+class BytesRead(NamedTuple):
+    """Bytes that attention reads for a token, in all layers: keys and values, and what a reader chooses them by."""
+
+    pairs: float
+    index: float
 
 
 class DecodeBatch(ABC):
@@ -97,6 +104,12 @@ class DecodeBatch(ABC):
     @abstractmethod
     def peak_bytes(self) -> list[int]:
         """Bytes that each active cell occupies at most while it decodes, preallocated room for new tokens included."""
+
+    def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
+        """What `tokens` tokens of a cell read, on average; `first` were read between the prompt and them. None: not
+        known, or no tokens.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -210,8 +223,10 @@ class RaggedBatch(DecodeBatch):
     The segments of a layer are ordered by prefix length; those of equal length are one dense product without padding.
     Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the way, so
     that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of runs,
-    except in local layers, which mask a part of theirs.
+    except in local layers, which mask a part of theirs. reads_all: whether every query reads all pairs of its cell.
     """
+
+    reads_all: ClassVar[bool] = True
 
     def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch") -> None:
         remaining, num_tokens, self._first, states = [], set(), [], []
@@ -262,6 +277,7 @@ class RaggedBatch(DecodeBatch):
             if state.sliding_window is not None:
                 columns = slice(self.num_tokens - run.prefix, self.num_tokens)
                 hidden_prefix = self._unseen(columns, new, end, group, state, queries.device)
+            unread = self._unread(layer, state, run, rows[segments], stores[0], new, rule)
             outputs.append(
                 over_segments(
                     rows[segments],
@@ -271,11 +287,25 @@ class RaggedBatch(DecodeBatch):
                     hidden_prefix,
                     softcap=rule.softcap,
                     sinks=None if sinks is None else sinks[segments],
+                    unread=unread,
                 )
             )
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         joined = joined if state.inverse is None else joined.index_select(0, state.inverse)
         return joined.view(cells, heads, new, head_dim)
+
+    def _unread(
+        self,
+        layer: int,
+        state: RaggedLayer,
+        run: Run,
+        rows: Float[Tensor, "segments rows head_dim"],
+        keys: Float[Tensor, "segments pairs head_dim"],
+        new: int,
+        rule: Rule,
+    ) -> Bool[Tensor, "segments rows pairs"] | None:
+        """The pairs that the rows of a run's segments do not read: by default none."""
+        return None
 
     def _attend_by_kernels(
         self, state: VarlenLayer, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
@@ -344,10 +374,25 @@ class RaggedBatch(DecodeBatch):
         tails = sum(layer.segments * self.max_new_tokens * layer.pair_bytes for layer in layers) // self.num_active
         return [tails + sum(map(mul, pairs, (layer.pair_bytes for layer in layers))) for pairs in self._pairs]
 
+    def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
+        """All that the cell holds when each token is read; of a local layer, its window."""
+        if not tokens:
+            return None
+        read, mean_tail = 0.0, first + (tokens + 1) / 2
+        for pairs, layer in zip(self._pairs[cell], self._layers.values(), strict=True):
+            heads, window = layer.segments // self.num_active, layer.sliding_window
+            each = pairs + heads * mean_tail
+            if window is not None:
+                ends = range(self.num_tokens + first + 1, self.num_tokens + first + tokens + 1)
+                each = heads * sum(min(window, end) for end in ends) / tokens
+            read += each * layer.pair_bytes
+        return BytesRead(read, 0.0)
+
 
 def capturable(batch: DecodeBatch) -> bool:
     """Whether a step of a batch can be captured: its launches do not depend on how many tokens were read."""
-    return isinstance(batch, RaggedBatch) and (batch.decode is None or batch.tails is not None)
+    is_plain = isinstance(batch, RaggedBatch) and batch.reads_all
+    return is_plain and (batch.decode is None or batch.tails is not None)
 
 
 def unseen(

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.models.decode.batch import DecodeBatch
+from kvbench.models.decode.batch import BytesRead, DecodeBatch
 from kvbench.models.decode.next_token import Choice
 from kvbench.models.engine import QUESTION_BLOCK, Engine, Generation, Prefilled
 from kvbench.support.errors import UserError
@@ -35,13 +35,15 @@ class Question:
 class Answer:
     """The answer of a cell in a turn, or why it has none.
 
-    tokens: read before it since the beginning of the conversation. peak_bytes: of the cell up to here.
+    tokens: read before it since the beginning of the conversation. peak_bytes: of the cell up to here. read: by its
+    tokens, where that is known.
     """
 
     generation: Generation = field(default_factory=Generation)
     error: str | None = None
     tokens: int = 0
     peak_bytes: int = 0
+    read: BytesRead | None = None
 
 
 @dataclass
@@ -138,6 +140,7 @@ def _next(
         return token
     answer.generation.running = False
     answer.peak_bytes = _peak_bytes(batch, cell, answer.tokens + question.max_new_tokens)
+    answer.read = batch.bytes_read(cell, answer.tokens - batch.num_tokens, len(answer.generation.ids) - 1)
     if len(stream.answers) == len(stream.questions):
         batch.close(cell)
         return 0

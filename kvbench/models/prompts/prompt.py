@@ -42,6 +42,11 @@ class Prompt:
     def tokens(self) -> int:
         return len(self.context) + len(self.question)
 
+    @property
+    def first_question(self) -> tuple[int, ...]:
+        """The tokens between `context` and the first answer."""
+        return self.turns[0] if self.turns else self.question
+
 
 @dataclass(frozen=True)
 class TokensOf:

@@ -1,0 +1,1 @@
+"""Readers: which of the KV pairs that eviction kept a query reads while an answer is decoded."""
