@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from kvbench.config.loose_score import class_in, is_loose, loose_item, node_of
+from kvbench.config.loose_score import BASES, class_in, is_loose, loose_item, node_of
 from kvbench.config.objects import item_of, names_object, node_of_object, object_of, usual_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
@@ -93,11 +93,11 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
 def file_of(group: str, name: str, target: str = "") -> Tree:
     """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
 
-    target: the `_target_`, which for a score in a file of its own is that file. Raises UserError for an unknown name,
+    target: the `_target_`, which for a score or reader in a file of its own is that file. Raises UserError for an unknown name,
     and for a file that cannot be read or lacks what it must say.
     """
     if is_loose(target):
-        return node_of(target)
+        return node_of(group, target)
     if names_object(target):
         if name not in items(group):
             return usual_of(target)
@@ -112,10 +112,10 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
 
 
 def _item(group: str, name: str) -> Item | None:
-    """The file of a name, which for a score may be a Python file; or an object that was given."""
+    """The file of a name, which for a score or reader may be a Python file; or an object that was given."""
     if names_object(name):
         return item_of(group, name)
-    return loose_item(name) if group == "score" and is_loose(name) else items(group).get(name)
+    return loose_item(group, name) if group in BASES and is_loose(name) else items(group).get(name)
 
 
 def combinations(overrides: Sequence[Override], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
@@ -229,7 +229,7 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
 def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
     if is_loose(node["_target_"]):
-        return class_in(node["_target_"])
+        return class_in(node["_target_"], group)
     if names_object(node["_target_"]):
         return type(object_of(node["_target_"]))
     module, _, attribute = node["_target_"].rpartition(".")
@@ -366,7 +366,7 @@ def _merge(old: Any, new: Any) -> Any:
 def content(item: Item) -> Any:
     """What the file of an item says of it. Raises UserError for one that is no YAML. Never change the result."""
     if is_loose(item.path.name):
-        return node_of(str(item.path))
+        return node_of(item.group, str(item.path))
     if names_object(word := str(item.path)):
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
         return scored | node_of_object(word)

@@ -1,4 +1,4 @@
-"""A score in a file of its own, `score.path=my_score.py`: its settings are the fields of the class in it."""
+"""A score or reader in a file of its own, `score=my_score.py`: its settings are the fields of the class in it."""
 
 import hashlib
 import sys
@@ -13,49 +13,50 @@ from typing import Any
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.plugins import LOOSE, Item, Source, items
 
-SCORE = "kvbench.eviction.scores.score.Score"
-"""What a score derives from, by name: importing it would import torch with the settings."""
+BASES = {"score": "kvbench.eviction.scores.score.Score", "reader": "kvbench.eviction.readers.reader.Reader"}
+"""What the class of a file derives from, by group and name: importing it would import torch with the settings."""
 PLAIN = (bool, int, float, str, tuple, type(None))
 """Types of defaults that are settings; a field with another default keeps it."""
 
 
 def is_loose(name: str) -> bool:
-    """Whether the name of a score, or a `_target_`, is a Python file."""
+    """Whether the name of a score or reader, or a `_target_`, is a Python file."""
     return name.endswith(".py")
 
 
-def loose_item(path: str) -> Item:
-    """The file as an item of the group score. Raises MissingFile, and UserError for a file without one score."""
-    name = node_of(path)["name"]
-    if (ours := items("score").get(name)) is not None:
-        raise UserError(f"{path} names its score {name}, and {ours.source} has a score of that name: rename yours")
-    return Item("score", name, Path(path).expanduser().resolve(), Source("kvbench", "", "", Path()))
+def loose_item(group: str, path: str) -> Item:
+    """The file as an item of a group. Raises MissingFile, and UserError for a file without one class of it."""
+    name = node_of(group, path)["name"]
+    if (ours := items(group).get(name)) is not None:
+        raise UserError(f"{path} names its {group} {name}, and {ours.source} has a {group} of that name: rename yours")
+    return Item(group, name, Path(path).expanduser().resolve(), Source("kvbench", "", "", Path()))
 
 
-def class_in(path: str) -> Any:
-    """The one score that a file defines; names that begin with _ do not count. Raises MissingFile or UserError."""
+def class_in(path: str, group: str = "score") -> Any:
+    """The one score or reader that a file defines; names with _ first do not count. Raises MissingFile or UserError."""
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise MissingFile(f"no such file: {path}; score.path=FILE.py names the Python file of a score")
+        setting = "score.path" if group == "score" else group
+        raise MissingFile(f"no such file: {path}; {setting}=FILE.py names the Python file of a {group}")
     module = _load(file, file.read_bytes())
-    scores = [
+    classes = [
         value
         for name, value in vars(module).items()
         if name[0] != "_" and isinstance(value, type) and value.__module__ == module.__name__
-        if any(f"{base.__module__}.{base.__qualname__}" == SCORE for base in value.__mro__)
+        if any(f"{base.__module__}.{base.__qualname__}" == BASES[group] for base in value.__mro__)
     ]
-    if len(scores) != 1:
-        names = ", ".join(score.__name__ for score in scores) or "none"
-        raise UserError(f"{path} must define one score, a dataclass that derives from {SCORE}: it has {names}")
-    if not is_dataclass(scores[0]):
-        raise UserError(f"{path}: {scores[0].__name__} is not a dataclass: make it one, its fields are the settings")
-    return scores[0]
+    if len(classes) != 1:
+        names = ", ".join(each.__name__ for each in classes) or "none"
+        raise UserError(f"{path} must define one {group}, a dataclass that derives from {BASES[group]}: it has {names}")
+    if not is_dataclass(classes[0]):
+        raise UserError(f"{path}: {classes[0].__name__} is not a dataclass: make it one, its fields are the settings")
+    return classes[0]
 
 
-def node_of(path: str) -> dict[str, Any]:
-    """What the YAML file of the score would say."""
+def node_of(group: str, path: str) -> dict[str, Any]:
+    """What the YAML file of the class would say."""
     settings: dict[str, Any] = {"_target_": str(Path(path).expanduser().resolve()), "name": Path(path).stem}
-    for field in fields(class_in(path)):
+    for field in fields(class_in(path, group)):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if field.init and default is MISSING and field.name != "name":
             settings[field.name] = "???"

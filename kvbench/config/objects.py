@@ -1,4 +1,4 @@
-"""Scores, policies and models that are Python objects: a word names each of them, as other words name files of `conf`.
+"""Scores, policies, readers and models that are Python objects: a word names each of them, as other words name files of `conf`.
 
 The fields of an object are its settings. Its class is where it is: in a module, a file, or a cell of a notebook.
 """
@@ -16,6 +16,7 @@ MARK = "@"
 CLASSES = {
     "score": "kvbench.eviction.scores.score.Score",
     "policy": "kvbench.eviction.policy.Policy",
+    "reader": "kvbench.eviction.readers.reader.Reader",
     "model": "kvbench.models.loading.spec.ModelSpec",
 }
 """What an object of a group derives from, by name: importing it would import torch with the settings."""

@@ -44,8 +44,8 @@ Named = str | Item | Sequence[str | Item]
 """What has a name on the command line: its name, an object, or a list of them."""
 Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
-ROOTS = ("policy", "score", "budget", "schedule", "store", "seed")
-"""The settings that say how a cache is evicted."""
+ROOTS = ("policy", "score", "reader", "budget", "schedule", "store", "seed")
+"""The settings that say how a cache is evicted from and read."""
 TILE = 16
 
 
@@ -155,7 +155,9 @@ def generate(
             if not able:
                 continue
             evicted = {cell: _evicted(cache) for cell, cache in able.items()}
-            batch = batch_of(engine, list(able.values()), len(prompt.question) + max_new_tokens)
+            batch = batch_of(
+                engine, list(able.values()), len(prompt.question) + max_new_tokens, len(prompt.question)
+            )
             del able, caches  # a cache is freed as soon as the batch has its copy
             generations = engine.generate(timed.prefilled, batch, loaded.stop, question=question_ids)
             for index, (cell, answer) in enumerate(zip(evicted, generations, strict=True)):

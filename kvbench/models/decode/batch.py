@@ -391,8 +391,9 @@ class RaggedBatch(DecodeBatch):
 
 def capturable(batch: DecodeBatch) -> bool:
     """Whether a step of a batch can be captured: its launches do not depend on how many tokens were read."""
-    is_plain = isinstance(batch, RaggedBatch) and batch.reads_all
-    return is_plain and (batch.decode is None or batch.tails is not None)
+    if not isinstance(batch, RaggedBatch) or not batch.reads_all:
+        return False
+    return batch.decode is None or batch.tails is not None
 
 
 def unseen(
