@@ -38,6 +38,8 @@ SETTINGS = {
     "store": ("flat int8", "{} 5 true null int5 [flat]"),
     "policy": ("snapkv h2o", "snapvk {} [] '' 5 true null"),
     "score": ("attn lava caote", "atn {} 5 [attn]"),
+    "reader": ("dense quest oracle_topk", "qest {} null 5 /no/such.py"),
+    "reader.budget": ("", "0.1 64"),
     "task": ("ruler/niah_single_1 ruler/vt", "ruler/none {} null 5"),
     "model": ("reference shape/llama3.2-1b", "refrence {} null"),
     "task.samples": ("1 2", f"{NO_INTEGER} -1 null 99999999999"),

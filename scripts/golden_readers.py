@@ -5,9 +5,9 @@
 
 FOLDERs are checkouts of github.com/mit-han-lab/Quest at 01c1623, andy-yang-1/DoubleSparse at b0575e6, PiotrNawrot/
 sparse-frontier at 31d86c1, Zefan-Cai/KVCache-Factory at c97f9d7 and MoonshotAI/MoBA at 61e456b. PYTHON has torch and
-transformers. What they import besides (vllm, flash_attn, datasets, kernels) stands in empty: only functions that choose pairs run, in
-float32 and without a rotation. Values are unit vectors where the code returns an output only: a number of it that is
-not 0 is a pair that was read.
+transformers. What they import besides (vllm, flash_attn, datasets, kernels) stands in empty: only functions that choose
+pairs run, in float32 and without a rotation. Values are unit vectors where the code returns an output only: a number of
+it that is not 0 is a pair that was read.
 
 A case: `code` and `seed`, `query_heads`, `kv_heads`, `tokens` and `head_dim` of `drawn`; `reader` and its `settings`;
 `read`: the positions that each query head reads. The file has numbers only.

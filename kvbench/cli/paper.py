@@ -48,7 +48,7 @@ model; 4: some rows are missing, or samples have failed.
     parser.words = Words(
         "list|all|NAME [settings]",
         lambda before: () if before else ("list", "all", *items("paper")),
-        groups=("model", "task", "policy", "score", "data", "launcher"),
+        groups=("model", "task", "policy", "score", "reader", "data", "launcher"),
         settings=("budget=", "seed=", "store="),
     )
     parser.add_argument(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SETTINGS = Words(
     "[key=value ...]",
-    groups=("model", "task", "policy", "score", "launcher", "logger", "data", "results", "schedule"),
+    groups=("model", "task", "policy", "score", "reader", "launcher", "logger", "data", "results", "schedule"),
     settings=("budget=", "seed=", "store=", "protocol=", "reference="),
 )
 ESSENTIALS = """

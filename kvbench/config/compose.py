@@ -93,8 +93,8 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
 def file_of(group: str, name: str, target: str = "") -> Tree:
     """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
 
-    target: the `_target_`, which for a score or reader in a file of its own is that file. Raises UserError for an unknown name,
-    and for a file that cannot be read or lacks what it must say.
+    target: the `_target_`, which for a score or reader in a file of its own is that file. Raises UserError for an
+    unknown name, and for a file that cannot be read or lacks what it must say.
     """
     if is_loose(target):
         return node_of(group, target)

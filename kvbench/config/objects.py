@@ -1,4 +1,4 @@
-"""Scores, policies, readers and models that are Python objects: a word names each of them, as other words name files of `conf`.
+"""Scores, policies, readers and models that are Python objects: a word names each, as other words name files of `conf`.
 
 The fields of an object are its settings. Its class is where it is: in a module, a file, or a cell of a notebook.
 """

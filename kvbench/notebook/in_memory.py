@@ -155,9 +155,7 @@ def generate(
             if not able:
                 continue
             evicted = {cell: _evicted(cache) for cell, cache in able.items()}
-            batch = batch_of(
-                engine, list(able.values()), len(prompt.question) + max_new_tokens, len(prompt.question)
-            )
+            batch = batch_of(engine, list(able.values()), len(prompt.question) + max_new_tokens, len(prompt.question))
             del able, caches  # a cache is freed as soon as the batch has its copy
             generations = engine.generate(timed.prefilled, batch, loaded.stop, question=question_ids)
             for index, (cell, answer) in enumerate(zip(evicted, generations, strict=True)):

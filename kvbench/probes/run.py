@@ -82,6 +82,10 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
         cell.check()
         if cell.task.temperature:
             raise UserError(f"task.temperature={cell.task.temperature}: a probe draws no answers; leave it out")
+        if cell.reader is not None:
+            raise UserError(
+                f"reader={cell.reader.name}: a probe is about what is kept, all of which it reads; leave it out"
+            )
         probe.read_for(cell)
         before = judged.get(cell.id)
         if before is None or before.task.samples < cell.task.samples:

@@ -1,0 +1,59 @@
+"""kvbench run with readers: rows, what a token reads, answers."""
+
+from pathlib import Path
+
+import pytest
+
+from kvbench.config.compose import options
+from kvbench.records import Row
+from tests.cli.conftest import Command, rows_of
+
+READERS = ",".join(options("reader"))
+
+
+def by_policy(rows: list[Row]) -> dict[str, list[Row]]:
+    return {policy: [row for row in rows if row.policy == policy] for policy in {row.policy for row in rows}}
+
+
+def test_every_reader_runs_on_the_embedded_model(kvbench: Command) -> None:
+    """Each is a method of its own, and what it reads is less than what is kept."""
+    words = ("task.samples=1", "task.context_length=400", "reference=full", "budget=0.5")
+    finished = kvbench("run", *words, f"reader={READERS}", "reader.budget=0.3", "results.dir=out")
+    assert finished.code == 0, finished.err
+    rows = by_policy(rows_of(Path("out")))
+    assert len(rows) == 6 and all(row.error is None for each in rows.values() for row in each)
+    (dense,), (full,) = rows.pop("snapkv"), rows.pop("full")
+    assert dense.cache_bytes is not None and dense.read_bytes is not None and full.read_bytes is not None
+    assert dense.cache_bytes < dense.read_bytes < full.read_bytes and dense.index_bytes == 0
+    for policy, (row,) in rows.items():
+        assert policy.startswith("snapkv reader=") and "reader.budget=0.3" in policy
+        assert (row.kept_sha256, row.cache_bytes) == (dense.kept_sha256, dense.cache_bytes)
+        assert row.read_bytes is not None and row.index_bytes is not None
+        assert row.read_bytes < dense.read_bytes and row.index_bytes > 0
+    table = kvbench("report", "table", "--results", "out").out
+    assert "snapkv reader=quest reader.budget=0.3" in table
+
+
+@pytest.mark.parametrize("schedule", ["prompt", "context"])
+def test_readers_of_everything_answer_as_dense_cells(kvbench: Command, tiny: tuple[str, ...], schedule: str) -> None:
+    words = (*tiny, "task.samples=1", "policy=snapkv,plain", "budget=0.5", f"schedule.evict_after={schedule}", "reader.dense_layers=0")
+    finished = kvbench("run", *words, f"reader={READERS}", "reader.budget=1.0", "reader.question=sparse")
+    assert finished.code == 0, finished.err
+    answers: dict[tuple[str, int], set[str | None]] = {}
+    for row in rows_of(Path("out")):
+        assert row.error is None and row.read_bytes is not None and row.index_bytes == 0
+        answers.setdefault((row.policy.split()[0], row.sample), set()).add(f"{row.output_sha256} {row.read_bytes}")
+    assert len(answers) == 2 and all(len(same) == 1 for same in answers.values())
+
+
+def test_the_question_is_read_densely_unless_it_is_said(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    """The first token of an answer then does not depend on the reader; a recorded row is found again."""
+    words = (*tiny, "policy=full", "reader=dense,oracle_topk", "reader.budget=2", "schedule.evict_after=context")
+    for question in ("dense", "sparse"):
+        assert kvbench("run", *words, f"reader.question={question}", "task.max_new_tokens=1").code == 0
+    rows = by_policy(rows_of(Path("out")))
+    assert len(rows) == 3 and all(row.read_bytes is None for each in rows.values() for row in each)
+    answers = {policy: [row.output_sha256 for row in each] for policy, each in rows.items()}
+    dense = answers.pop("full")
+    assert answers["full reader=oracle_topk reader.budget=2"] == dense
+    assert answers["full reader=oracle_topk reader.budget=2 reader.question=sparse"] != dense

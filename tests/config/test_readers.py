@@ -1,0 +1,105 @@
+"""Readers on the command line: what they name, what they leave as it was, and what they refuse."""
+
+from pathlib import Path
+
+import pytest
+
+from kvbench.config.cells import Cells
+from kvbench.config.compose import combinations
+from kvbench.config.overrides import parse
+from kvbench.run.plan import Cell
+from kvbench.support.errors import UserError
+
+FILE = """
+from dataclasses import dataclass
+
+import torch
+
+from kvbench.eviction.readers.reader import Reader
+
+
+@dataclass(frozen=True)
+class Newest(Reader):
+    pairs: int = 64
+    name: str = "newest"
+
+    def read(self, queries, keys, prefix):
+        read = torch.zeros(*queries.shape[:2], keys.shape[1], dtype=torch.bool)
+        read[..., -self.pairs :] = True
+        return read
+"""
+
+
+def cells_of(*words: str) -> list[Cell]:
+    return [Cells().cell(tree) for tree in combinations(parse(words))]
+
+
+def test_a_dense_cell_has_the_name_and_the_description_that_it_had_without_readers() -> None:
+    (plain,), (dense,) = cells_of("policy=snapkv"), cells_of("policy=snapkv", "reader=dense")
+    assert plain == dense and plain.reader is None and "reader" not in plain.description
+    assert (plain.id, plain.policy_label) == (dense.id, "snapkv")
+
+
+def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
+    plain, quest, small, page, kv_heads = (
+        cells_of("policy=snapkv", "reader=dense")
+        + cells_of("policy=snapkv", "reader=quest", "reader.budget=0.1,32")
+        + cells_of("policy=snapkv", "reader=quest", "reader.page=8", "reader.recent=1")
+        + cells_of("policy=snapkv", "reader=double_sparsity", "reader.variant=query_keys")
+    )
+    assert len({cell.id for cell in (plain, quest, small, page, kv_heads)}) == 5
+    assert quest.description["reader"]["name"] == "quest" and quest.shared == plain.shared
+    assert [cell.policy_label for cell in (quest, small, page, kv_heads)] == [
+        "snapkv reader=quest reader.budget=0.1",
+        "snapkv reader=quest reader.budget=32",
+        "snapkv reader=quest reader.budget=0.1 reader.recent=1 reader.page=8",
+        "snapkv reader=double_sparsity reader.budget=0.1 reader.variant=query_keys",
+    ]
+    assert plain.code.parts is not None and quest.code.parts is not None
+    assert set(quest.code.parts) - set(plain.code.parts) == {"reader quest"}
+    assert {name: quest.code.parts[name] for name in plain.code.parts} == plain.code.parts
+
+
+def test_cells_that_evict_while_they_read_share_their_prefill_whatever_reads_it() -> None:
+    cells = cells_of("policy=h2o", "schedule.prefill_block=64", "reader=dense,quest,oracle_topk")
+    assert len({cell.id for cell in cells}) == 3 and len({cell.shared for cell in cells}) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("store=int4",), "store=int4 is read as a whole in every step: use reader=dense, or store=flat"),
+        (("store=shared",), "store=shared is read as a whole"),
+        (("policy=h2o", "schedule.decode_every=8"), "schedule.decode_every=8 evicts by the attention of the answer"),
+        (("task=efficiency",), "task efficiency measures seconds"),
+    ],
+)
+def test_what_cannot_be_read_in_part_is_refused(words: tuple[str, ...], reason: str) -> None:
+    (cell,) = cells_of("policy=snapkv", "reader=quest", *words)
+    with pytest.raises(UserError, match="reader=quest reads a part of a cache") as refused:
+        cell.check()
+    assert reason in str(refused.value)
+    (dense,) = cells_of("policy=snapkv", *words)
+    dense.check()
+
+
+def test_a_reader_in_a_file_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "newest.py"
+    file.write_text(FILE)
+    (cell,) = cells_of("policy=full", f"reader={file}", "reader.pairs=16")
+    assert cell.policy_label == "full reader=newest reader.pairs=16"
+    assert list(cell.description["plugins"]) == ["newest.py"] and cell.code.parts is not None
+    named = [name for name in cell.code.parts if name.startswith("reader ")]
+    assert named == ["reader newest"]
+    edited = tmp_path / "other" / "newest.py"
+    edited.parent.mkdir()
+    edited.write_text(FILE.replace("-self.pairs :", "-2 * self.pairs :"))
+    (other,) = cells_of("policy=full", f"reader={edited}", "reader.pairs=16")
+    assert other.id != cell.id and other.policy_label == cell.policy_label
+
+
+def test_a_file_without_a_reader_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "nothing.py"
+    file.write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"nothing\.py must define one reader, a dataclass that derives from kvbench\."):
+        cells_of(f"reader={file}")
