@@ -36,7 +36,14 @@ def test_every_reader_runs_on_the_embedded_model(kvbench: Command) -> None:
 
 @pytest.mark.parametrize("schedule", ["prompt", "context"])
 def test_readers_of_everything_answer_as_dense_cells(kvbench: Command, tiny: tuple[str, ...], schedule: str) -> None:
-    words = (*tiny, "task.samples=1", "policy=snapkv,plain", "budget=0.5", f"schedule.evict_after={schedule}", "reader.dense_layers=0")
+    words = (
+        *tiny,
+        "task.samples=1",
+        "policy=snapkv,plain",
+        "budget=0.5",
+        f"schedule.evict_after={schedule}",
+        "reader.dense_layers=0",
+    )
     finished = kvbench("run", *words, f"reader={READERS}", "reader.budget=1.0", "reader.question=sparse")
     assert finished.code == 0, finished.err
     answers: dict[tuple[str, int], set[str | None]] = {}

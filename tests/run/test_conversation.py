@@ -16,6 +16,7 @@ from kvbench.config.overrides import parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
+from kvbench.eviction.readers.oracle_topk import OracleTopK
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
@@ -318,3 +319,20 @@ def test_every_policy_that_evicts_again_does_so_in_a_conversation(load: Load) ->
     rows = rows_of(load(), sweep, [0, 1, 2])
     assert len(names) == 20 and {row.policy: row.error for row in rows} == dict.fromkeys({r.policy for r in rows})
     assert len(rows) == 3 * len(names)
+
+
+def test_readers_converse(load: Load) -> None:
+    """One of everything as a dense cell does, to the byte read; one of a part reads less in every turn."""
+    full, snapkv = cells("0.5")
+    readers = (None, OracleTopK(budget=1.0), OracleTopK(budget=8))
+    sweep = [replace(cell, reader=reader) for cell in (full, snapkv) for reader in readers]
+    rows = rows_of(load(), sweep, [0, 1, 2])
+    assert [row.error for row in rows] == [None] * 18
+    by_cell = [[row for row in rows if row.cell == cell.id] for cell in sweep]
+    for dense, everything, part in (by_cell[:3], by_cell[3:]):
+        for one, same, less in zip(dense, everything, part, strict=True):
+            assert (one.output_sha256, one.read_bytes, one.index_bytes) == (same.output_sha256, same.read_bytes, 0)
+            assert one.read_bytes is not None and less.read_bytes is not None and less.index_bytes is not None
+            assert less.read_bytes < one.read_bytes and less.index_bytes > 0
+        bytes_read = [row.read_bytes or 0 for row in dense]
+        assert bytes_read == sorted(bytes_read) and len(set(bytes_read)) == 3, "the conversation grows"
