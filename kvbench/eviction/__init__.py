@@ -1,1 +1,1 @@
-"""Scores, policies and budgets, and the step that drops KV pairs."""
+"""Scores, policies, budgets and readers, and the step that drops KV pairs."""
