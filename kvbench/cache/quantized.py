@@ -14,6 +14,8 @@ Codes are computed in float32 or wider. In float32 they equal those of quanto 0.
 computes in bfloat16 and one code in forty differs by one.
 
 Tokens read after the prompt are not quantised; both references quantise them too, 128 at a time.
+
+Keys of which channels were removed (`policy.apply=think`) are held without them, quantised or not, and read as 0 there.
 """
 
 from collections.abc import Mapping
@@ -21,10 +23,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from kvbench.cache.kv_cache import DensePairs, KVCache, split_by_length, storage_bytes
+from kvbench.cache.kv_cache import DensePairs, KVCache, LayerCache, split_by_length, storage_bytes
 from kvbench.cache.recurrent import RecurrentState
 
 Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
@@ -103,12 +105,55 @@ class PackedHeads:
 
 
 @dataclass(frozen=True)
+class PlainHeads:
+    """Keys, or values, of cache heads of one length as they are."""
+
+    rest: DensePairs
+
+    def dense(self) -> DensePairs:
+        """As attention reads them."""
+        return self.rest
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held."""
+        return (self.rest,)
+
+
+@dataclass(frozen=True)
+class PrunedHeads:
+    """Keys of cache heads of one length without the channels that were removed: `stored` has those in `channels`, in
+    this order; the newest, `rest`, have all.
+    """
+
+    stored: PackedHeads | PlainHeads
+    channels: Int[Tensor, "cache_heads stored"]
+    rest: Float[Tensor, "cache_heads rest head_dim"]
+
+    def dense(self) -> DensePairs:
+        """The keys with zeros in the channels that were removed, as attention reads them."""
+        stored = self.stored.dense()
+        heads, tokens, _ = stored.shape
+        places = self.channels.long()[:, None].expand_as(stored)
+        keys = stored.new_zeros(heads, tokens, self.rest.shape[2]).scatter_(2, places, stored)
+        return torch.cat((keys, self.rest), dim=1)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is held, the numbers of the channels included."""
+        return *self.stored.tensors, self.channels, self.rest
+
+
+Packed = PackedHeads | PlainHeads | PrunedHeads
+
+
+@dataclass(frozen=True)
 class PackedLayer:
     """One layer: `runs` of cache heads of one length, with their packed keys and values."""
 
     index: int
     lengths: tuple[int, ...]
-    runs: tuple[tuple[tuple[int, ...], PackedHeads, PackedHeads], ...]
+    runs: tuple[tuple[tuple[int, ...], Packed, Packed], ...]
     sliding_window: int | None
 
     @property
@@ -143,16 +188,31 @@ def packing_of(store: Store) -> Packing | None:
     return next((packing for packing in PACKINGS if packing == store), None)
 
 
-def pack_cache(cache: KVCache, packing: Packing) -> PackedCache:
-    """A quantised copy of a cache; heads of different lengths are packed separately."""
-    format, layers = FORMATS[packing], []
+def pack_cache(cache: KVCache, packing: Packing | None) -> PackedCache:
+    """A copy of a cache that is quantised, unless `packing` is None, and without channels that were removed.
+
+    Heads of different lengths are packed separately.
+    """
+    format, layers = None if packing is None else FORMATS[packing], []
     for layer in cache.layers:
-        parts = ((heads, *part.dense) for heads, part in split_by_length(layer))
-        runs = tuple(
-            (heads, pack(keys, format, "keys"), pack(values, format, "values")) for heads, keys, values in parts
-        )
+        runs = tuple((heads, *_packed(part, format)) for heads, part in split_by_length(layer))
         layers.append(PackedLayer(layer.index, layer.lengths, runs, layer.sliding_window))
     return PackedCache(tuple(layers), cache.num_tokens, cache.recurrent)
+
+
+def _packed(layer: LayerCache, format: Format | None) -> tuple[Packed, Packed]:
+    """Keys and values of a layer whose heads have one length."""
+    keys, values = layer.dense
+
+    def stored(pairs: DensePairs, kind: Literal["keys", "values"]) -> PackedHeads | PlainHeads:
+        return PlainHeads(pairs) if format is None else pack(pairs, format, kind)
+
+    if layer.pruned is None:
+        return stored(keys, "keys"), stored(values, "values")
+    channels, stop = layer.pruned.channels, max(0, keys.shape[1] - layer.pruned.whole)
+    left = keys[:, :stop].gather(2, channels[:, None].expand(-1, stop, -1))
+    pruned = PrunedHeads(stored(left, "keys"), channels.to(torch.int16), keys[:, stop:].clone())
+    return pruned, stored(values, "values")
 
 
 def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> PackedHeads:

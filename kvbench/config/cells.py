@@ -20,7 +20,7 @@ from kvbench.tasks.likelihood import Likelihood
 
 if TYPE_CHECKING:
     from kvbench.cache.quantized import Store
-    from kvbench.eviction.policy import Layout
+    from kvbench.eviction.policy import Policy
     from kvbench.eviction.readers.reader import Reader
     from kvbench.models.loading.spec import ModelSpec
 
@@ -79,9 +79,7 @@ class Cells:
         reading = "" if reader.reads_all else f" {self._label('reader', tree)}"
         budget_setting: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
         budget = (
-            self._counted(budget_setting, model, policy.layout, store)
-            if isinstance(budget_setting, Bytes)
-            else budget_setting
+            self._counted(budget_setting, model, policy, store) if isinstance(budget_setting, Bytes) else budget_setting
         )
         return Cell(
             model=model,
@@ -101,7 +99,7 @@ class Cells:
         """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
         return self._once(_results, resolved(tree, "results"))
 
-    def _counted(self, budget: Bytes, model: "ModelSpec", layout: "Layout", store: "Store") -> Tokens:
+    def _counted(self, budget: Bytes, model: "ModelSpec", policy: "Policy", store: "Store") -> Tokens:
         """A budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized pairs."""
         from kvbench.cache.quantized import packing_of
         from kvbench.run.memory import token_bytes
@@ -111,7 +109,12 @@ class Cells:
                 f"budget={budget.asked} counts KV pairs as the model stores them, but store={store} quantizes them: "
                 "give a number of KV pairs or a fraction, or use store=flat"
             )
-        return budget.tokens((self._token_bytes or token_bytes)(model, layout))
+        if policy.apply.prunes_keys:
+            raise UserError(
+                f"budget={budget.asked} counts KV pairs as the model stores them, but policy.apply={policy.apply.kind} "
+                "removes channels of keys: give a number of KV pairs or a fraction, or use policy.apply=drop"
+            )
+        return budget.tokens((self._token_bytes or token_bytes)(model, policy.layout))
 
     def _label(self, group: str, tree: Tree) -> str:
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])

@@ -41,7 +41,7 @@ HOST = "score.host"
 LENGTH = "task.context_length"
 ARGUMENTS = "score.args"
 """Arguments of code of others: any name is a setting, and the score checks them."""
-KINDS_OF_HEADS = ("policy.heads", "policy.layers")
+KINDS_OF_HEADS = ("policy.heads", "policy.layers", "policy.apply")
 """Parts that have a kind, and fields that depend on it."""
 NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
 """Parts that are null in some files, with a value that can be set."""

@@ -33,6 +33,7 @@ ALLOWED = {
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
+    "policy.apply": "the name of a kind, such as drop",
     "policy.window": "an integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
     "policy.window_skips": "an integer such as 0, or template",
     "policy.recent": "an integer such as 16, question, or a part such as {part:0.05,of:budget}",
@@ -105,7 +106,7 @@ def validated(target: Any, group: str, values: Any) -> Any:
                 raise UserError(f"unknown setting {group}.{key}: {closest(key, allowed)}")
         values = dict(values)
         for key, value in values.items():
-            if key in ("heads", "layers") and isinstance(value, str):
+            if key in ("heads", "layers", "apply") and isinstance(value, str):
                 values[key] = {"kind": value}  # policy.heads=uniform is short for policy.heads.kind=uniform
             elif key in texts and isinstance(value, (int, float)) and not isinstance(value, bool):
                 values[key] = str(value)  # task.era=2026 is a text

@@ -64,9 +64,19 @@ class Eviction:
 
     def evict(self, cache: KVCache, decision: Decision) -> KVCache:
         """Carry out a decision: a compacted copy, or `cache` itself if nothing changes."""
-        if decision.rankings is None and self.policy.layout == "kv_heads":
-            return cache
-        return compact(cache, decision.kept, decision.lengths)
+        is_whole = decision.rankings is None and self.policy.layout == "kv_heads"
+        smaller = cache if is_whole else compact(cache, decision.kept, decision.lengths)
+        if self.policy.apply.kind == "drop" or (is_whole and not self.policy.apply.prunes_keys):
+            return smaller
+        pairs = zip(cache.evictable, decision.kept, smaller.evictable, strict=True)
+        return smaller.with_evictable([self._applied(*each) for each in pairs])
+
+    def _applied(self, before: LayerCache, kept: Kept, after: LayerCache) -> LayerCache:
+        """`policy.apply` on a dense layer, up to the end of the window."""
+        policy, stop = self.policy, before.lengths[0] - self.policy.skipped
+        before = before.without_newest(policy.skipped)
+        number = policy.applied_rows(stop)
+        return policy.apply(before, kept[:, :stop], after, before.observed(number) if number else None, policy.variant)
 
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
         """Choose what to keep. `rankings`: the result of `rank`, which does not depend on the budget, to reuse it.

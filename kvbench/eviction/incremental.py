@@ -176,7 +176,8 @@ class IncrementalEviction:
         """
         layer, ranking = self.rank(layer, rows)
         heads = zip(ranking.available, self.limits(layer), layer.lengths, strict=True)
-        return self.keep(layer, ranking, tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads))
+        counts = tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads)
+        return self.keep(layer, ranking, counts, rows)
 
     def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
         """A layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and errors
@@ -230,8 +231,8 @@ class IncrementalEviction:
         budget = replace(self.policy.budget_info(self.capacity, num_tokens), held=held)
         return allocate(self.policy.layers, self.policy.heads, rankings, budget)
 
-    def keep(self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...]) -> Step:
-        """Keep so many candidates of each cache head, and the protected pairs."""
+    def keep(self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: Window | None = None) -> Step:
+        """Keep so many candidates of each cache head, and the protected pairs. rows: what `policy.apply` may read."""
         slots, candidates, chosen = max(layer.lengths), ranking.candidates, self.policy.chooses(ranking)
         kept = mark(chosen, torch.tensor(counts), slots)
         lengths = [
@@ -242,6 +243,9 @@ class IncrementalEviction:
             ranking.scores.isposinf(), torch.nan
         )
         kept_layer = layer.select(kept, lengths)
+        if self.policy.apply.kind != "drop" and counts != ranking.available:
+            observed = rows and rows.last(self.policy.rows(rows.queries.shape[1]))
+            kept_layer = self.policy.apply(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
             kept_layer = best_slots_first(kept_layer, kept, chosen)
         by_head = [row[:length] for row, length in zip(scores, layer.lengths, strict=True)]
@@ -283,10 +287,21 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             f"{asked} of {policy.name} is decided once, after the prompt, so it cannot evict again later: use {fix}, "
             "or schedule.prefill_block=null schedule.decode_every=null"
         )
-    if policy.state == "none" and score.inputs.window:
+    if policy.apply.once:
         raise UserError(
-            f"policy.state=none, but score {score.name} reads observed queries: use policy.state=overwrite or "
-            "accumulate"
+            f"policy.apply={policy.apply.kind} follows the eviction of a prompt only, but the schedule evicts again: "
+            "use schedule.prefill_block=null schedule.decode_every=null, or policy.apply=drop"
+        )
+    if policy.state == "none" and (score.inputs.window or policy.apply.reads_rows):
+        part = f"score {score.name}" if score.inputs.window else f"policy.apply={policy.apply.kind}"
+        raise UserError(
+            f"policy.state=none, but {part} reads observed queries: use policy.state=overwrite or accumulate"
+        )
+    if blocks and policy.apply.reads_rows and not even(policy):
+        raise UserError(
+            f"policy.apply={policy.apply.kind} reads the queries of a block, but with policy.heads={policy.heads.kind} "
+            f"policy.layers={policy.layers.kind} the budget is divided after them: use policy.heads=uniform "
+            "policy.layers=uniform, or schedule.prefill_block=null"
         )
     if blocks and score.by_head and policy.layout == "query_heads":
         raise UserError(

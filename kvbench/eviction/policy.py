@@ -8,6 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
+from kvbench.eviction.apply.apply import Apply, Drop
+from kvbench.eviction.apply.channels import ThinK
+from kvbench.eviction.apply.merging import D2O, CaM, Nearest
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.pages import Merge, Pages
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
@@ -24,6 +27,7 @@ Positions = Literal["original", "cache"]
 Span = Literal["prompt", "context"]
 Share = Literal["head", "layer", "model"]
 Crossed = Literal["score", "budget"]
+ApplyKind = Drop | D2O | CaM | Nearest | ThinK
 QUESTION = "question"
 """As window or recent: the tokens of a prompt from its question on."""
 ASSUMED_QUESTION = 16
@@ -104,6 +108,7 @@ class Policy:
         the prompt, so that only the answer is evicted from; `recent=question` its question with what follows. window
         and recent may be a `TokenFraction`.
     heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
+    apply: what happens to the pairs once it is chosen which are kept. See `kvbench.eviction.apply`.
     variant: the rule of the paper or of its published code, where they differ.
     layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
         group, as the published code of SnapKV and OBCache does.
@@ -158,6 +163,10 @@ class Policy:
         LayerAllocation | Layers,
         Means("how the budget is divided over layers: uniform, pyramid, entropy, preference, global"),
     ] = field(default_factory=UniformLayers)
+    apply: Annotated[
+        ApplyKind | Apply,
+        Means("what happens to pairs after selection: drop, d2o, cam, nearest (merged into kept ones), think (pruned)"),
+    ] = field(default_factory=Drop)
     variant: Annotated[
         Variant, Means("official: the rule of the published code where it differs; the policy's page says how")
     ] = "paper"
@@ -208,6 +217,12 @@ class Policy:
             self._check_share()
         if self.positions == "cache":
             self._check_positions()
+        if self.apply.kind == "d2o" and self.variant == "official" and (self.heads.kind not in EVEN or self.page > 1):
+            raise UserError(
+                "policy.apply=d2o policy.variant=official compares the n-th evicted pairs of all heads, but with "
+                f"policy.heads={self.heads.kind} policy.page={self.page} heads evict different numbers: use "
+                "policy.heads=uniform policy.page=1, or policy.variant=paper"
+            )
         try:
             self.decoding  # noqa: B018
         except ValueError as error:
@@ -281,6 +296,11 @@ class Policy:
                 f"policy.positions=cache needs the same number of KV pairs in every head, but with policy.page="
                 f"{self.page} only some heads may keep the last page, which is partly filled: use policy.share=model, "
                 "policy.page=1, or policy.positions=original"
+            )
+        if self.apply.changes_keys:
+            raise UserError(
+                f"policy.positions=cache rotates kept keys anew, but policy.apply={self.apply.kind} makes keys that no "
+                "position has rotated: use policy.positions=original, or policy.apply=drop, cam or nearest"
             )
 
     @property
@@ -375,6 +395,10 @@ class Policy:
         """How many of the newest queries of a prompt of `tokens` hold those that are observed."""
         observable = tokens - self.skipped
         return {self.rows(observable) + self.skipped, self.layer_rows(observable) + self.skipped}
+
+    def applied_rows(self, tokens: int) -> int:
+        """Observed queries that `apply` reads of `tokens` tokens up to the end of the window; 0 if it reads none."""
+        return self.apply.rows(self.rows(tokens), tokens) if self.apply.reads_rows else 0
 
     def rows(self, tokens: int) -> int:
         """Observed queries of `tokens` tokens up to the end of the window."""

@@ -86,7 +86,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
     if cell.store != "shared":
         cache = eviction.evict(full, decision)
         packing = packing_of(cell.store)
-        if packing is not None:
+        if packing is not None or cell.policy.apply.prunes_keys:
             cache = pack_cache(cache, packing)
         else:
             if cell.schedule.decode_every is not None:

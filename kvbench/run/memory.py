@@ -53,7 +53,7 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     if cell.store == "shared":
         mask_bytes = tokens * pair_bytes // 64  # a mask is a byte where a pair has 64 or more
         return max_new_tokens * pair_bytes + mask_bytes
-    if packing_of(cell.store):  # quantized, and one layer after the other as attention reads it
+    if packing_of(cell.store) or policy.apply.prunes_keys:  # packed, and one layer at a time as attention reads it
         return copies * (kept + max_new_tokens) * pair_bytes
     return copies * (COPIES * kept + max_new_tokens) * pair_bytes
 
@@ -61,10 +61,12 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
 def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0) -> set[int]:
     """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first,
     `question` from the question on and `tail` behind the user's text."""
-    if not reads_rows(cell.policy, cell.score):
+    scores, applies = reads_rows(cell.policy, cell.score), cell.policy.apply.reads_rows
+    if not (scores or applies):
         return set()
     policy = cell.policy.of_prompt(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
-    return policy.recorded(tokens)
+    applied = {policy.applied_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
+    return (policy.recorded(tokens) if scores else set[int]()) | applied
 
 
 def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> tuple[int, int]:

@@ -45,6 +45,7 @@ LATER = (
     ("page_score", "max"),
     ("share", "head"),
     ("share_score", "mean"),
+    ("apply", {"kind": "drop"}),
 )
 """Fields of policies, their parts and schedules that came later, with the values at which names of cells leave them
 out."""
@@ -221,6 +222,8 @@ class Cell:
             least = self.policy.least_pages
             if self.budget.pairs // self.policy.page < max(1, least):
                 raise UserError(too_few_pages(self.policy, least, f"budget={self.budget.counted}"))
+        if self.policy.apply.kind != "drop":
+            self._check_apply()
         if self.store != "flat":
             self._check_store()
         if self.reader is not None:
@@ -283,6 +286,24 @@ class Cell:
             raise UserError(
                 f"policy.window_skips={self.policy.window_skips} ends the window of {self.policy.name} before the "
                 f"newest tokens of a prompt, but {reason}: use policy.window_skips=0{instead}"
+            )
+
+    def _check_apply(self) -> None:
+        """Refuse what changes no pair, or pairs that cannot be changed."""
+        apply = f"policy.apply={self.policy.apply.kind}"
+        if self.store == "shared":
+            raise UserError(
+                f"{apply} changes kept pairs, but store=shared is one full cache for all cells: use store=flat"
+            )
+        if "budget" not in self.policy.takes and not self.policy.apply.prunes_keys:
+            raise UserError(
+                f"{apply} merges evicted pairs, but policy {self.policy.name} evicts none: use policy.apply=drop, or "
+                "another policy"
+            )
+        if self.policy.apply.once and isinstance(self.task, Likelihood):
+            raise UserError(
+                f"{apply} follows the eviction of a prompt, but task {self.task.name} is a text that is evicted from "
+                "while it is read: use policy.apply=drop, or a task with a prompt"
             )
 
     def _check_store(self) -> None:

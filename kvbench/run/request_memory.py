@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 
 from kvbench.cache.quantized import FORMATS, packing_of
+from kvbench.eviction.apply.channels import ThinK
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import random, read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
@@ -63,6 +64,8 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     if packing := packing_of(cell.store):
         form = FORMATS[packing]
         held = int(kept * (form.bits / 8 / dtype.itemsize + 2 / form.group))  # the minimum and scale of each group
+    elif isinstance(cell.policy.apply, ThinK):
+        held = int(kept * (1 - cell.policy.apply.ratio / 2))  # of keys, not of values
     elif cell.store == "shared":
         held, later = full, lengths.later
     block = cell.schedule.prefill_block

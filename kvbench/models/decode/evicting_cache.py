@@ -72,7 +72,7 @@ class EvictingCache:
             rotated[:, -new:] = torch.arange(grown.lengths[0] - new, grown.lengths[0], device=rotated.device)
             grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
             shown = self.re_rotation.show(grown)
-        reads = self.every is not None and (self.evictor.score.inputs.window or self.divides)
+        reads = self.every is not None and (self._scores_rows or self.divides)
         window = replace(over_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
         rows = self._rows.setdefault(index, [])
         if reads:
@@ -83,6 +83,11 @@ class EvictingCache:
             rows.clear()
         self._layers[index] = grown
         return window.outputs
+
+    @property
+    def _scores_rows(self) -> bool:
+        """Whether an eviction reads observed queries."""
+        return self.evictor.score.inputs.window or self.evictor.policy.apply.reads_rows
 
     def due(self, new: int) -> bool:
         """Whether the cache evicts after so many further tokens."""
