@@ -5,7 +5,7 @@ keeps its bits.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -198,8 +198,7 @@ class CaM(Apply):
     ) -> LayerCache:
         assert rows is not None
         attention, values = attention_of(before, rows, len(kept)), after.values.clone()
-        tokens = int(before.positions.max()) + 1
-        chances = torch.rand(kept.shape, generator=generator(self.seed, before.index, tokens)).to(values.device)
+        chances = self.chances(before.index, int(before.positions.max()) + 1, kept.shape).to(values.device)
         for number, (source, mine, target) in enumerate(heads_of(before, kept, after)):
             if mine.all() or not mine.any():
                 continue
@@ -219,6 +218,10 @@ class CaM(Apply):
             new = (values[target].double() + steps.cumsum(0)[:-1]).to(values.dtype)
             values[target] = torch.where((added[:-1] > 0)[:, None], new, values[target])
         return replace(after, values=values)
+
+    def chances(self, layer: int, tokens: int, shape: Sequence[int]) -> Float[Tensor, "cache_heads slots"]:
+        """A number from 0 to 1 for each slot, on the CPU, which depends on nothing else."""
+        return torch.rand(*shape, generator=generator(self.seed, layer, tokens))
 
 
 def attention_of(layer: LayerCache, rows: Window, cache_heads: int) -> Float[Tensor, "cache_heads slots"]:
