@@ -83,7 +83,7 @@ def d2o(options: argparse.Namespace) -> list[dict[str, Any]]:
         new_keys, new_values, threshold = _d2o_step(keys[head][:60], values[head][:60], left, beta, None)
         grown = [np.concatenate((new, old[head][60:])) for new, old in ((new_keys, keys), (new_values, values))]
         slots = some(5 + head, 1, len(grown[0]), (22,))[0]
-        then.append((slots, *_d2o_step(*grown, slots, beta, threshold)))
+        then.append((slots, *_d2o_step(grown[0], grown[1], slots, beta, threshold)))
     parts = [[step[part] for step in then] for part in (1, 2)]
     cases.append(case({"kind": "d2o", "beta": beta}, first, *parts, later=60, then=[step[0] for step in then]))
     return cases

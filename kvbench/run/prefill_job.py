@@ -328,9 +328,10 @@ def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
     one reader. Those that are scored alike stand together, which takes fewer operations.
     """
 
-    def kind(unit: Unit) -> tuple[str, str, bool, str]:
+    def kind(unit: Unit) -> tuple[str, bool, str, bool, str]:
         cell = unit[0]
-        return cell.store, cell.policy.layout, cell.schedule.decode_every is not None, repr(cell.reader)
+        steps = cell.schedule.decode_every is not None
+        return cell.store, cell.policy.apply.prunes_keys, cell.policy.layout, steps, repr(cell.reader)
 
     def scoring(unit: Unit) -> tuple[int, str, str, str]:
         policy = unit[0].policy

@@ -10,7 +10,12 @@ from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.cache.quantized import FORMATS, PACKINGS, PackedCache, Packing, encode, pack, pack_cache
-from kvbench.eviction.allocation.heads import FlatHeads
+from kvbench.eviction.allocation.heads import FlatHeads, HeadAllocation, UniformHeads
+from kvbench.eviction.apply.channels import ThinK
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.scores.attn import Attention
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.quantized_batch import QuantizedBatch
@@ -18,6 +23,7 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
+from tests.arrays import random_cache
 from tests.models.conftest import tiny_llama
 from tests.run.test_prefill_job import SNAPKV, cells, samples_of
 
@@ -138,3 +144,40 @@ def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
         assert held == sorted(held, reverse=True) and len(set(held)) == 4
         assert all(row.peak_bytes > row.cache_bytes for row in packed)
         assert packed[0].top2_margin == pytest.approx(flat.top2_margin, abs=0.05)
+
+
+@pytest.mark.parametrize("heads", [UniformHeads(), FlatHeads()], ids=lambda heads: heads.kind)
+def test_keys_are_held_without_the_channels_that_were_removed(heads: HeadAllocation) -> None:
+    """Read back to the bit, in so many bytes; quantised, the channels that are left are."""
+    policy = Policy("p", window=8, heads=heads, apply=ThinK(ratio=0.5, window=8, recent=4))
+    cache = Eviction(policy, Attention(), Tokens(20))(random_cache(60))
+    packed = pack_cache(cache, None)
+    for layer, expected in zip(read_back(packed, cache).layers, cache.layers, strict=True):
+        assert torch.equal(layer.keys, expected.keys) and torch.equal(layer.values, expected.values)
+    pairs, whole = cache.pairs, sum(min(4, length) for layer in cache.layers for length in layer.lengths)
+    channels = 5 * 2 * sum(layer.cache_heads for layer in cache.layers)
+    assert packed.bytes_held == 4 * (10 * pairs + 5 * (pairs - whole) + 10 * whole) + channels
+    for layer, expected in zip(read_back(pack_cache(cache, "int8"), cache).layers, cache.layers, strict=True):
+        assert torch.equal(layer.keys == 0, expected.keys == 0)
+        assert torch.allclose(layer.keys, expected.keys, atol=0.05)
+
+
+def test_a_cell_with_removed_channels_answers_from_the_store_that_its_row_counts(model: LoadedModel) -> None:
+    """Flat, quantised, and with nothing evicted; cells that hold their keys whole are decoded beside them."""
+    full, uniform = cells("0.5")
+    apply = ThinK(ratio=0.5, window=8, recent=0)
+    thin = replace(uniform, policy=replace(SNAPKV, apply=apply))
+    few_bits = replace(thin, store="int4")
+    everything = replace(thin, budget=full.budget)
+    rows = run_prefill_job(
+        model, PrefillJob({0: (full, uniform, thin, few_bits, everything)}), samples_of(0), "here"
+    ).rows
+    assert all(row.error is None for row in rows)
+    by_cell, held = {row.cell: row for row in rows}, {row.cell: row.cache_bytes or 0 for row in rows}
+    layers = len(model.engine.model.model.layers)
+    places = 2 * 2 * layers * (model.engine.model.config.head_dim // 2)
+    assert held[thin.id] - places == 0.75 * held[uniform.id]
+    assert held[everything.id] - places == 0.75 * held[full.id]
+    assert held[few_bits.id] < 0.3 * held[uniform.id]
+    assert len({by_cell[cell.id].kept_sha256 for cell in (uniform, thin, few_bits)}) == 1
+    assert (by_cell[thin.id].peak_bytes or 0) > held[thin.id]

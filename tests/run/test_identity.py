@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 
 from kvbench.eviction.allocation.heads import MixHeads
+from kvbench.eviction.apply.merging import D2O
 from kvbench.eviction.budget import Fraction
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.host import Caote
@@ -15,7 +16,7 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
-LATER = ("budget_span", "window_skips", "answer_budget", "page", "page_score", "share", "share_score")
+LATER = ("budget_span", "window_skips", "apply", "answer_budget", "page", "page_score", "share", "share_score")
 
 
 def written_out(cell: Cell) -> str:
@@ -62,6 +63,9 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
     assert paged.description["policy"] == cell.description["policy"] | {"page": 16, "share": "layer"}
     changed = replace(cell, policy=replace(cell.policy, window_skips="template"))
     assert changed.description["policy"] == cell.description["policy"] | {"window_skips": "template"}
+    assert "apply" not in cell.description["policy"]
+    merging = replace(cell, policy=replace(cell.policy, apply=D2O()))
+    assert merging.description["policy"] == cell.description["policy"] | {"apply": asdict(D2O())}
     caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
     assert "merge" not in caote.description["score"]
     assert errors.description["score"] == caote.description["score"] | {"merge": "error"} and errors.id != caote.id

@@ -15,14 +15,17 @@ class Apply:
 
     reads_rows: whether it reads observed queries. changes_keys: whether kept keys change, so that no position rotates
     them any more. once: whether it follows the eviction of a prompt only. prunes_keys: whether it removes channels of
-    keys, also where nothing is evicted.
+    keys, also where nothing is evicted: the cell then holds them without these channels.
     """
 
     kind: str
     reads_rows: ClassVar[bool] = False
     changes_keys: ClassVar[bool] = False
     once: ClassVar[bool] = False
-    prunes_keys: ClassVar[bool] = False
+
+    @property
+    def prunes_keys(self) -> bool:
+        return False
 
     def rows(self, window: int, tokens: int) -> int:
         """How many of the newest queries it reads of `tokens` tokens. window: those that the policy observes."""

@@ -30,7 +30,6 @@ class ThinK(Apply):
     reads_rows: ClassVar[bool] = True
     changes_keys: ClassVar[bool] = True
     once: ClassVar[bool] = True
-    prunes_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio < 1:
@@ -39,6 +38,10 @@ class ThinK(Apply):
             raise UserError(f"policy.apply.window={self.window}: allowed: 1 or more queries, e.g. 32")
         if self.recent < 0:
             raise UserError(f"policy.apply.recent={self.recent}: allowed: 0 or more keys, e.g. 32")
+
+    @property
+    def prunes_keys(self) -> bool:
+        return self.ratio > 0
 
     def rows(self, window: int, tokens: int) -> int:
         return min(self.window, tokens)
