@@ -50,6 +50,8 @@ SETTINGS = {
     "policy.page": ("1 16", f"{NO_INTEGER} 0 -1"),
     "policy.share": ("head layer model", "heads 5 {} true"),
     "policy.heads.kind": ("uniform", "{?:1} unifrom 5 null [uniform]"),
+    "policy.apply.kind": ("drop d2o", "{?:1} merge 5 null [drop]"),
+    "policy.apply.ratio": ("", "0.5"),
     "policy._target_": ("", "os.system pathlib.Path.touch"),
     "policy.name": ("", "x"),
     "schedule.evict_after": ("prompt context", "true never 5 {} null"),

@@ -1,6 +1,6 @@
-"""Write what policies and scores are, and where they come from, into two pages, between the markers of each part.
+"""Write what policies and scores are, and where they come from, into three pages, between the markers of each part.
 
-    python scripts/document_methods.py          # rewrites docs/methods.md and docs/methods-evidence.md in place
+    python scripts/document_methods.py   # rewrites docs/methods.md, docs/methods-evidence.md and docs/merging.md
 
 The files and the fields of the classes are the only source: a file says what a method is, what it was verified against
 and what there is to know of a value; a field says what a setting means.
@@ -25,7 +25,7 @@ from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
-from kvbench.eviction.policy import Policy
+from kvbench.eviction.policy import ApplyKind, Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.support.annotations import meanings
 from kvbench.support.plugins import items
@@ -34,6 +34,7 @@ from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 EVIDENCE = PAGE.with_name("methods-evidence.md")
+MERGING = PAGE.with_name("merging.md")
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
 BUDGETS = TABLE.with_name("budgets.npy")
 PLACES = ("paper", "code", "kvpress")
@@ -131,8 +132,9 @@ def defaults() -> str:
 def policy_fields() -> str:
     """What every setting of a policy means."""
     lines = ["| setting | meaning |", "|---|---|"]
-    texts = {key: text for key, text in meanings(Policy).items() if key.partition(".")[0] not in ("heads", "layers")}
-    texts |= {key: text for key, text in meanings(Policy).items() if key in ("heads", "layers")}
+    parts = ("heads", "layers", "apply")
+    texts = {key: text for key, text in meanings(Policy).items() if key.partition(".")[0] not in parts}
+    texts |= {key: text for key, text in meanings(Policy).items() if key in parts}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
 
 
@@ -223,21 +225,28 @@ def allocations() -> str:
     parts = []
     for group, kinds in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
         for kind in kinds:
-            allocation = kind()
-            fields = {
-                field.name: field.default for field in dataclass_fields(kind) if field.init and field.name != "kind"
-            }
-            means = meanings(kind)
-            defaults = [
-                f"`policy.{group}.{key}={as_typed(value)}`" + (f" ({means[key]})" if key in means else "")
-                for key, value in fields.items()
-            ]
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.takes]
-            users = [name for name in users if kinds_of(policies_by_name[name])[group] == allocation.kind]
-            texts = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(defaults)}."] if defaults else [])]
-            texts.append(f"Used by {', '.join(users)}." if users else "Used by no policy's file.")
-            parts.append("\n\n".join([f"### {group}={allocation.kind}", *map(_wrapped, texts)]))
+            users = [name for name in users if kinds_of(policies_by_name[name])[group] == kind().kind]
+            used = f"Used by {', '.join(users)}." if users else "Used by no policy's file."
+            parts.append(_kind(group, kind, used))
     return "\n\n".join(parts)
+
+
+def applied() -> str:
+    """A part for each way to treat pairs after selection: its formula, source and settings."""
+    return "\n\n".join(_kind("apply", kind) for kind in get_args(ApplyKind))
+
+
+def _kind(group: str, kind: Any, *facts: str) -> str:
+    """What a kind of a part of a policy is, by its class."""
+    fields = {field.name: field.default for field in dataclass_fields(kind) if field.init and field.name != "kind"}
+    means = meanings(kind)
+    defaults = [
+        f"`policy.{group}.{key}={as_typed(value)}`" + (f" ({means[key]})" if key in means else "")
+        for key, value in fields.items()
+    ]
+    texts = [*map(typeset, _paragraphs(kind)), *([f"Settings: {', '.join(defaults)}."] if defaults else []), *facts]
+    return "\n\n".join([f"### {group}={kind().kind}", *map(_wrapped, texts)])
 
 
 def _paragraphs(documented: type) -> list[str]:
@@ -332,6 +341,7 @@ PARTS = {
         "matrix": matrix,
     },
     EVIDENCE: {"defaults": defaults, "verified": verified},
+    MERGING: {"kinds": applied},
 }
 """What is made of each page, by its markers."""
 

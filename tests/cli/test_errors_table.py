@@ -218,6 +218,31 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("file.txt is not a table", "one line per layer"),
     ),
+    "merging into a mask": (
+        "plan policy=snapkv policy.apply=d2o store=shared",
+        2,
+        ("policy.apply=d2o", "use store=flat"),
+    ),
+    "merged keys rotated": (
+        "plan policy=snapkv policy.apply=d2o policy.positions=cache",
+        2,
+        ("policy.apply=d2o makes keys that no position has rotated", "policy.apply=drop, cam or nearest"),
+    ),
+    "channels again": (
+        "plan policy=snapkv policy.apply=think schedule.decode_every=4",
+        2,
+        ("policy.apply=think follows the eviction of a prompt only", "schedule.decode_every=null"),
+    ),
+    "channels of a budget in bytes": (
+        "plan policy=snapkv policy.apply=think budget=1MiB",
+        2,
+        ("policy.apply=think removes channels of keys", "give a number of KV pairs or a fraction"),
+    ),
+    "kind of apply": (
+        "plan policy=snapkv policy.apply=merge",
+        2,
+        ("policy.apply.kind=merge", "drop, d2o, cam, nearest, think"),
+    ),
     # what cannot be written or read
     "results": ("plan results.dir=/proc/x", 2, ("'/proc/x' cannot be written", "results.dir=FOLDER")),
     "page": ("report html --results one --out /no/x.html", 2, ("cannot write '/no/x.html'", "--out")),

@@ -177,7 +177,7 @@ class CaM(Apply):
     """CaM (Zhang et al. 2024, https://openreview.net/forum?id=LCTmppB165): the value of an evicted pair is added to the
     next `spread` kept ones, by chance. Keys stay.
 
-    With probability min(1, a_i / mean_j a_j) an evicted pair i adds v_i / m to the values of the m kept pairs j that
+    With probability min(1, a_i / mean_j a_j), an evicted pair i adds v_i / m to the values of the m kept pairs j that
     follow it: `spread`, or fewer at the end. a is the attention that a pair receives from the observed queries, the
     mean over them and over the query heads of its cache head. The chance is drawn from `seed`, layer and length.
 
