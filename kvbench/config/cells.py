@@ -20,7 +20,7 @@ from kvbench.tasks.likelihood import Likelihood
 
 if TYPE_CHECKING:
     from kvbench.cache.quantized import Store
-    from kvbench.eviction.policy import Policy
+    from kvbench.eviction.policy import Layout, Policy
     from kvbench.eviction.readers.reader import Reader
     from kvbench.models.loading.spec import ModelSpec
 

@@ -331,6 +331,8 @@ class Cell:
             reason, fix = f"task {self.task.name} measures seconds, and readers here only mask", "another task"
         elif self.store != "flat":
             reason, fix = f"store={self.store} is read as a whole in every step", "store=flat"
+        elif self.policy.apply.prunes_keys:
+            reason, fix = f"policy.apply={self.policy.apply.kind} leaves keys of fewer channels", "policy.apply=drop"
         elif (every := self.schedule.decode_every) is not None:
             reason = f"schedule.decode_every={every} evicts by the attention of the answer, which reads everything"
             fix = "schedule.decode_every=null"

@@ -70,6 +70,7 @@ def test_cells_that_evict_while_they_read_share_their_prefill_whatever_reads_it(
     [
         (("store=int4",), "store=int4 is read as a whole in every step: use reader=dense, or store=flat"),
         (("store=shared",), "store=shared is read as a whole"),
+        (("policy=snapkv", "policy.apply=think"), "policy.apply=think leaves keys of fewer channels"),
         (("policy=h2o", "schedule.decode_every=8"), "schedule.decode_every=8 evicts by the attention of the answer"),
         (("task=efficiency",), "task efficiency measures seconds"),
     ],
