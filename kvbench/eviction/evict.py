@@ -117,7 +117,9 @@ class Eviction:
         if pairs < min(self.policy.protected, cache.num_tokens):
             raise UserError(too_small(self.policy, share))
         if self.policy.page > 1 and not self.keeps_all(cache):
-            check_pages(self.policy, self.policy.budget_info(pairs, cache.num_tokens), share)
+            in_pages = self.policy.budget_info(pairs, cache.num_tokens)
+            if in_pages.budget < max(1, in_pages.protected):
+                raise UserError(too_few_pages(self.policy, in_pages.protected, share))
 
     def pairs(self, num_tokens: int) -> int:
         """KV pairs per cache head that are kept of `num_tokens` tokens, protected ones included."""
@@ -317,18 +319,12 @@ def check_host(policy: Policy, score: Score) -> None:
     if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in EVEN):
         where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
         raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
-    if score.apart is not None and policy.share != "head":
+    if score.apart is not None and policy.share != "head" and policy.share_score == "mean":
         where = f"policy.share={policy.share} of {policy.name}"
-        raise UserError(f"{where} merges scores of several heads, and {score.apart}, or policy.share=head")
+        raise UserError(f"{where} averages scores of several heads, and {score.apart}, or policy.share_score=max")
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         subject = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
         raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")
-
-
-def check_pages(policy: Policy, budget: BudgetInfo, subject: str) -> None:
-    """Raise UserError for a budget, in pages, below the pages that protected tokens touch, or below one."""
-    if budget.budget < max(1, budget.protected):
-        raise UserError(too_few_pages(policy, budget.protected, subject))
 
 
 def too_few_pages(policy: Policy, protected: int, subject: str) -> str:

@@ -166,7 +166,7 @@ def test_what_contradicts_itself_is_refused(fields: dict[str, Any], words: str) 
         ("policy.page=256 policy.recent=0 budget=200", "budget=200 cannot hold 1 page of 256 tokens: raise"),
         (
             "policy.share=layer score=kvzip_logit budget=128",
-            "merges scores of several heads, and logits of",
+            "averages scores of several heads, and logits of",
         ),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_share_of_a_prompt_that_holds_no_page_is_refused() -> None:
 
 
 def test_logits_of_heads_are_not_merged() -> None:
-    with pytest.raises(UserError, match=r"policy\.share=layer of snapkv merges scores of several heads"):
+    with pytest.raises(UserError, match=r"policy\.share=layer of snapkv averages scores of several heads"):
         Eviction(replace(SNAPKV, share="layer"), KVzip(softmax=False, name="kvzip_logit"), Tokens(30))
 
 
