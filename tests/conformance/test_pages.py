@@ -31,7 +31,7 @@ def with_sets(seed: int) -> Case:
     return case
 
 
-@pytest.mark.parametrize("seed", range(1000, 1060))
+@pytest.mark.parametrize("seed", range(1000, 1030))
 def test_a_made_up_case_matches(seed: int) -> None:
     case = with_sets(seed)
     assert check(case).problem is None, case.spec

@@ -67,7 +67,7 @@ def decided(policy: Policy, tokens: int, pairs: int, score: Any = None) -> Decis
         raise
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(policy=evictions, parts=divided, tokens=tokens_of_prompt, pairs=st.integers(20, 90))
 def test_pages_stay_or_go_as_a_whole_within_the_budget(policy: Policy, parts: Any, tokens: int, pairs: int) -> None:
     """Protected tokens keep the pages they touch; pairs, and what an engine allocates for them, fit the budget."""
@@ -86,7 +86,7 @@ def test_pages_stay_or_go_as_a_whole_within_the_budget(policy: Policy, parts: An
     assert torch.equal(decision.lengths, kept.sum(dim=-1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(policy=evictions, tokens=tokens_of_prompt, pairs=st.integers(20, 90), score=st.sampled_from([None, KeyNorm()]))
 def test_a_shared_set_is_one(policy: Policy, tokens: int, pairs: int, score: Any) -> None:
     by_layer, by_model = (masks(decided(replace(policy, share=s), tokens, pairs, score)) for s in ("layer", "model"))
