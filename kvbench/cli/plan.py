@@ -11,6 +11,7 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell
 from kvbench.eviction.budget import Tokens
+from kvbench.eviction.schedule import TURN
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 from kvbench.support.text import printable
@@ -177,7 +178,8 @@ def _when(group: "PrefillGroup") -> str:
         return f"evicted during prefill{blocks}"
     if schedule.prefill_block is None:
         return f"evicted after the {schedule.evict_after}"
-    blocks = f"evicted after every {schedule.prefill_block} tokens of the {schedule.evict_after}"
+    block = "turn" if schedule.prefill_block == TURN else f"{schedule.prefill_block} tokens"
+    blocks = f"evicted after every {block} of the {schedule.evict_after}"
     return f"{blocks}: later blocks attend to what was kept, so this cell shares its prefill with no other"
 
 

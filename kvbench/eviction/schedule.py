@@ -9,6 +9,8 @@ from kvbench.support.errors import UserError
 EvictAfter = Literal["prompt", "context"]
 STEPS = ("prefill_block", "decode_every", "answer_budget")
 """The numbers of a schedule with more than one eviction."""
+Turn = Literal["turn"]
+TURN: Turn = "turn"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Schedule:
     answer_budget: evictions from the answer leave what is kept of the prompt as it is, and keep besides so many KV
         pairs per head of all that was read since. Without it a head keeps as many pairs as after the prompt, old or
         new.
+    prefill_block: after `turn` blocks are the turns of a run of an agent, and the budget is that of all tokens so far.
 
     Raises UserError for a number below 1, and for a budget of an answer that is not evicted from.
     """
@@ -28,8 +31,11 @@ class Schedule:
         EvictAfter, Means("prompt: the question affects the scores; context: it is read after eviction")
     ] = "prompt"
     prefill_block: Annotated[
-        int | None,
-        Means("a number of tokens: evict after every block of that size; later blocks attend only to what was kept"),
+        int | Turn | None,
+        Means(
+            "a number of tokens: evict after every block of that size; later blocks attend only to what was kept; "
+            "turn: blocks are the turns of a run of an agent"
+        ),
     ] = None
     decode_every: Annotated[
         int | None, Means("a number of tokens: evict again after every so many decoded tokens; null: the cache grows")
@@ -44,7 +50,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in STEPS:
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value < 1):
+            if value is not None and value != TURN and (isinstance(value, bool) or value < 1):
                 raise UserError(f"schedule.{name}={value}: allowed: a number of tokens, 1 or more, or null for never")
         if self.answer_budget is not None and self.decode_every is None:
             raise UserError(
@@ -56,6 +62,10 @@ class Schedule:
     def steps(self) -> bool:
         """Whether there is more than one eviction."""
         return self.prefill_block is not None or self.decode_every is not None
+
+    def block_of(self, tokens: int) -> int | None:
+        """The most tokens of a prompt of `tokens` that are read before one is evicted; None without blocks."""
+        return tokens if self.prefill_block == TURN else self.prefill_block
 
     def __str__(self) -> str:
         counted = ((name, getattr(self, name)) for name in STEPS)

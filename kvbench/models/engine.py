@@ -9,7 +9,7 @@ answers = engine.generate(prefilled, batch, stop)                 decoding of th
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,6 +37,8 @@ from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotatio
 from kvbench.support.errors import UserError
 
 CudaGraph = Literal["auto", "never"]
+EvictorAfter = Callable[[int], IncrementalEviction]
+"""The eviction that takes place after a number of tokens."""
 NARROWED = 0.75
 """The part of the cells of a batch still running at which it is narrowed to them: copying their pairs takes less time
 than a few steps of the others."""
@@ -191,16 +193,21 @@ class Engine:
         return logits
 
     @torch.inference_mode()
-    def prefill_evicting(self, ids: Int[Tensor, "tokens"], evictor: IncrementalEviction, block: int) -> Prefilled:
-        """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks attend to what is kept.
+    def prefill_evicting(
+        self, ids: Int[Tensor, "tokens"], evictor_after: EvictorAfter, blocks: Sequence[int]
+    ) -> Prefilled:
+        """Read a prompt in blocks of so many tokens and evict after each, so that later blocks attend to what is kept.
 
-        Raises UserError for a model whose rotation depends on the length of a pass, as the next methods do.
+        evictor_after: the eviction after a number of tokens. Raises UserError for a model whose rotation depends on the
+        length of a pass, as the next methods do.
         """
-        self._check_block(block)
+        self._check_block(max(blocks, default=1))
         self._check_prompt(ids)
-        cache, logits = replace(self.evicting_cache(evictor, 1), divides=evictor.divides), torch.empty(0)
+        evictor, logits = evictor_after(blocks[0]), torch.empty(0)
+        cache = replace(self.evicting_cache(evictor, 1), divides=evictor.divides)
         batch = EvictingBatch([cache], cells=1, max_new_tokens=len(ids))
-        for part in ids.to(self.device).split(block):
+        for part in ids.to(self.device).split(list(blocks)):
+            cache.evictor = evictor_after(cache.num_tokens + len(part))
             logits = bridge.forward(self.model, part[None], batch.positions, batch)[0]
             batch.check()
             batch.finish(len(part))

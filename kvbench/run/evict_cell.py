@@ -15,6 +15,7 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
+from kvbench.eviction.schedule import TURN
 from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
@@ -100,17 +101,22 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
     return CompressedCache(result, cache, incremental, decision.kept if cell.store == "shared" else None)
 
 
-def eviction_of(cell: Cell, prompt: Prompt) -> Eviction:
-    """The eviction of a cell for a prompt."""
-    tokens = len(prompt.context)
+def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
+    """The eviction of a cell for a prompt, or for its first `tokens`."""
+    tokens = len(prompt.context) if tokens is None else tokens
     policy = cell.policy.of_prompt(prompt.head, tokens, cell.budget, prompt.question_tokens, prompt.tail)
     return Eviction(policy, cell.score, cell.budget)
 
 
-def incremental_eviction(cell: Cell, prompt: Prompt) -> IncrementalEviction:
-    """The eviction of a cell during prefill, block by block: its budget is the most that it may hold at any time."""
-    eviction = eviction_of(cell, prompt)
-    return IncrementalEviction(eviction, eviction.pairs(len(prompt.context)))
+def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) -> IncrementalEviction:
+    """The eviction of a cell during prefill, block by block.
+
+    Its budget is the most that it may hold after any block; after a turn, with `tokens` read so far, that of these.
+    """
+    if tokens is None or cell.schedule.prefill_block != TURN:
+        tokens = len(prompt.context)
+    eviction = eviction_of(cell, prompt, tokens)
+    return IncrementalEviction(eviction, eviction.pairs(tokens))
 
 
 def batch_of(

@@ -187,7 +187,7 @@ def memory_of(group: PrefillGroup) -> Memory | None:
     tokens, max_new_tokens = lengths.read, lengths.later
     full, heads, members = full_bytes(group.model, tokens)
     sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, members) for cell in group.cells)
-    block, reading = group.cells[0].schedule.prefill_block, None
+    block, reading = group.cells[0].schedule.block_of(tokens), None
     if block is not None:
         (cell,) = group.cells
         held = min(tokens, cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)

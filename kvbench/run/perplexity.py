@@ -147,7 +147,8 @@ def _nll(
 
     The given part of a text is read first, in blocks like a prompt; its last token is fed like those that are scored.
     """
-    ids, block = torch.tensor(prompt.context + prompt.question), cells[0].schedule.prefill_block or 1
+    ids = torch.tensor(prompt.context + prompt.question)
+    block = cells[0].schedule.block_of(len(ids)) or 1
     if not prompt.question:
         return list(caches), model.engine.nll(ids, caches, block)
     num_context = len(prompt.context) - 1

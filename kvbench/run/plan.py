@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kvbench.eviction.budget import Budget, Fraction, Tokens
-from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.schedule import TURN, Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
 from kvbench.records.row import HIGHER, LOWER
 from kvbench.run.code import Code, code_of
@@ -228,6 +228,11 @@ class Cell:
             self._check_store()
         if self.reader is not None:
             self._check_reader(self.reader)
+        if self.schedule.prefill_block == TURN and not self.task.has_turns:
+            raise UserError(
+                f"schedule.prefill_block=turn evicts after each turn of a run, but task {self.task.name} has no turns: "
+                "use a number of tokens or null, or task=trajectories or trajectories_synthetic"
+            )
         if isinstance(self.task, Likelihood):
             self._check_reading(self.task)
         if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):

@@ -9,10 +9,11 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from kvbench.eviction.schedule import TURN
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.conversation import Answer, Question, converse
-from kvbench.models.decode.next_token import Choice, Drawn, greedy, uniforms
+from kvbench.models.decode.next_token import Choice, Choose, Drawn, Forced, greedy, uniforms
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
@@ -56,6 +57,9 @@ def run_prefill_job(
             prompts[sample.id] = prompt_of(model, sample, job.cells[0])
         except ValueError as error:
             result.fail(sample, str(error))
+    if job.cells[0].task.forces_answers:
+        lengths = {sample: len(prompt.answer) for sample, prompt in prompts.items()}
+        samples = [replace(sample, max_new_tokens=lengths.get(sample.id, 0)) for sample in samples]
     if detail == "positions":
         result.token_texts = {
             prompt.sha256: token_texts(model.tokenizer, prompt.context) for prompt in prompts.values()
@@ -194,19 +198,25 @@ class _Decoding:
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
     ) -> list[dict[int, Answer]]:
         """The answers to one question, of each cell to its sample, by sample."""
-        prompt, max_new_tokens, choose = self.prompts[samples[0].id], samples[0].max_new_tokens, greedy
+        prompt, max_new_tokens = self.prompts[samples[0].id], samples[0].max_new_tokens
+        choose: Choose = greedy
         if task.temperature:
             drawn = samples[0].drawn
             numbers = [self._uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
             on_device = torch.tensor(np.stack(numbers, axis=1), device=self.model.engine.device)
             choose = Drawn(task.temperature, task.top_p, on_device)
         engine, question = self.model.engine, torch.tensor(prompt.question) if prompt.question else None
+        forced = None
+        if task.forces_answers:
+            choose, stop = (forced := Forced(prompt.answer, len(samples), engine.device)), ()
         generations = engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question, choose)
         answers = []
         for cell, (sample, generation, peak) in enumerate(zip(samples, generations, batch.peak_bytes, strict=True)):
             error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
             read = batch.bytes_read(cell, len(prompt.question), len(generation.ids) - 1)
-            answers.append({sample.id: Answer(generation, error, self.prompts[sample.id].tokens, peak, read)})
+            answer = Answer(generation, error, self.prompts[sample.id].tokens, peak, read)
+            answer.nll = forced.losses[:, cell].double().mean().item() if forced and error is None else None
+            answers.append({sample.id: answer})
         return answers
 
     def _converse(
@@ -265,7 +275,9 @@ class _Decoding:
             "top2_margin": generation.top2_margin,
         }
         try:
-            if second := cell.task.follow_up(sample, text):
+            if answer.nll is not None:
+                columns |= {"value": answer.nll, "prediction": None}
+            elif second := cell.task.follow_up(sample, text):
                 columns |= with_second_request(columns, self._second_request(cell, second))
             else:
                 columns["value"] = cell.task.score(text, sample)
@@ -298,6 +310,11 @@ def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
     prompt = build(
         model.tokenizer, sample, cell.task, max_tokens, chat=spec.chat, system=spec.system, evict_after=after
     )
+    if cell.task.forces_answers and not 0 < len(prompt.answer) <= sample.max_new_tokens:
+        raise UserError(
+            f"the recorded answer has {len(prompt.answer)} tokens: allowed: 1 to task.max_new_tokens="
+            f"{sample.max_new_tokens}"
+        )
     model.engine.check_length(len(prompt.context), len(prompt.question) + sample.max_new_tokens - 1)
     return prompt
 
@@ -314,7 +331,8 @@ def prefill(
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
     else:
         (cell,) = cells
-        prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
+        blocks = prompt.blocks if block == TURN else [len(part) for part in ids.split(block)]
+        prefilled = model.engine.prefill_evicting(ids, partial(incremental_eviction, cell, prompt), blocks)
     return TimedPrefill(prefilled, clock(model) - start)
 
 

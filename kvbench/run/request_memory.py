@@ -68,7 +68,7 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
         held = int(kept * (1 - cell.policy.apply.ratio / 2))  # of keys, not of values
     elif cell.store == "shared":
         held, later = full, lengths.later
-    block = cell.schedule.prefill_block
+    block = cell.schedule.block_of(tokens)
     activations = _activations(text, dtype, min(tokens, block or Engine.block))
     if block is None:
         repeat = cell.score.inputs.repeat  # a part of the prompt at a time is read again

@@ -190,7 +190,7 @@ def _peaks(engine: Engine, name: str) -> dict[str, float]:
 def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: dict[str, float]) -> dict[str, float]:
     """The least work of each part, and the speed of the device."""
     task, shape = _task(cell), roofline.shape_of(model.engine.model)
-    passes = -(-task.context_length // (cell.schedule.prefill_block or model.engine.block))
+    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or model.engine.block))
     tails, quantities = task.new_tokens / 2, repetition.quantities
     pairs = sum(map(sum, repetition.eviction.lengths))
     cache_heads = len(shape.windows) * shape.heads // repetition.group

@@ -200,6 +200,8 @@ class ServedCell(Cell):
             reason = "continues from text to text (task.reset=false)"
         elif isinstance(task, Likelihood) and task.given_tokens:
             reason = "scores a part of a text by a cache that holds the other"
+        elif task.forces_answers:
+            reason = "scores recorded answers, whose tokens a server does not score: use the member calls"
         elif task.turns == "own":
             reason = "is a conversation whose cache goes on from turn to turn (task.turns=own)"
         elif task.min_new_tokens and self.endpoint.body.get("min_tokens") != task.min_new_tokens:

@@ -66,7 +66,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
-    def get_chat_template(self) -> str:
+    def get_chat_template(self, tools: Sequence[Any] | None = None) -> str:
         assert self.chat_template is not None
         return self.chat_template
 
@@ -88,8 +88,8 @@ class Tokenizer:
         environment.globals["raise_exception"] = _refuse
         special = {name: token for name in ("bos_token", "eos_token") if (token := getattr(self, name)) is not None}
         return environment.from_string(chat_template or self.get_chat_template()).render(
-            messages=conversation, tools=None, documents=None, add_generation_prompt=add_generation_prompt,
-            **special | variables,
+            messages=conversation, add_generation_prompt=add_generation_prompt,
+            **{"tools": None, "documents": None} | special | variables,
         )  # fmt: skip
 
 

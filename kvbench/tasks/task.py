@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.tasks.trajectory import Trajectory
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 
@@ -36,6 +37,8 @@ class Sample:
     that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
     of a conversation before the question, as role and text, for a chat template; without one `context` is read.
     earlier: the turns before the question in one conversation about the context.
+    trajectory: a recorded run of an agent up to the answer that is asked for, which is its last message; it is read
+    instead of context and question, which say the same to models without a chat template.
     second: the request that follows, which `Task.follow_up` completes with the answer. drawn: tokens that the request
     before this one could have, whose random numbers are used up.
     """
@@ -53,6 +56,7 @@ class Sample:
     opening: str = ""
     messages: tuple[tuple[str, str], ...] = ()
     earlier: tuple[Turn, ...] = ()
+    trajectory: Trajectory | None = None
     second: "Sample | None" = None
     drawn: int = 0
 
@@ -140,6 +144,8 @@ class TaskSettings:
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
     one_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
+    has_turns = False  # whether prompts are runs of agents, with turns that `schedule.prefill_block=turn` evicts after
+    forces_answers = False  # the recorded answer is read, and the value of a row is its negative log-likelihood
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":

@@ -36,7 +36,7 @@ class Answer:
     """The answer of a cell in a turn, or why it has none.
 
     tokens: read before it since the beginning of the conversation. peak_bytes: of the cell up to here. read: by its
-    tokens, where that is known.
+    tokens, where that is known. nll: of an answer that was read instead of generated, in nats per token.
     """
 
     generation: Generation = field(default_factory=Generation)
@@ -44,6 +44,7 @@ class Answer:
     tokens: int = 0
     peak_bytes: int = 0
     read: BytesRead | None = None
+    nll: float | None = None
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""Which token follows: the most likely one, or one that is drawn.
+"""Which token follows: the most likely one, one that is drawn, or that of a recorded answer.
 
 A drawn token depends on the logits of its cell and on one uniform number, which depends on the seed, the prompt, the
 answer and the step alone. All cells of a prompt draw with the same numbers, so that their answers are paired.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,24 @@ class Drawn:
         last = (probabilities > 0).sum(dim=-1) - 1
         drawn = torch.minimum((ends <= (uniform * ends[:, -1])[:, None]).sum(dim=-1), last.clamp(min=0))
         return order.gather(1, drawn[:, None])[:, 0], greedy(logits)[1]
+
+
+class Forced:
+    """The tokens of a given answer, one in each step, for all cells. losses: what they cost, `[steps, cells]`, in nats.
+
+    losses has the negative log-likelihood of each token given those before it, in float32 or wider, on the device.
+    """
+
+    def __init__(self, ids: Sequence[int], cells: int, device: torch.device) -> None:
+        self._ids = torch.tensor(ids, device=device)
+        self.losses = torch.full((len(ids), cells), torch.nan, dtype=torch.double, device=device)
+
+    def __call__(self, logits: Float[Tensor, "cells vocabulary"], step: int | Int[Tensor, ""]) -> Choice:
+        place = torch.as_tensor(step, device=logits.device).view(1)
+        token, cells = self._ids.index_select(0, place), self.losses.shape[1]
+        wide = logits[:cells] if logits.dtype == torch.float64 else logits[:cells].float()
+        self.losses.index_copy_(0, place, -wide.log_softmax(dim=-1).index_select(1, token).T.double())
+        return token.expand(len(logits)), greedy(logits)[1]
 
 
 def uniforms(seed: int, prompt: int, answer: int, steps: int) -> np.ndarray:

@@ -127,29 +127,45 @@ def render(tokenizer: Any, system: str | None, content: str, before: Turns = ())
 
     Raises UserError if the template does, and for two system turns.
     """
-    from jinja2 import TemplateError
-
     turns = [{"role": "system", "content": system}] if system is not None else []
     if system is not None and before and before[0][0] == "system":
         raise UserError("model.system is set, and the messages begin with a system turn: use model.system=null")
     turns += [{"role": role, "content": text} for role, text in (*before, ("user", content))]
+    return render_turns(tokenizer, turns)
+
+
+def render_turns(
+    tokenizer: Any, turns: Sequence[Mapping[str, Any]], answers: bool = True, tools: Sequence[Any] | None = None
+) -> str:
+    """The text of turns in the form of transformers, up to an answer if `answers`. Raises UserError if a template does.
+
+    Where a template leaves out the text of the last turn, it gets the parts of a text that those of vision models read.
+    """
+    from jinja2 import TemplateError
+
     try:
-        template = tokenizer.get_chat_template()
+        template = template_of(tokenizer, tools)
         if "strftime_now" in template:  # transformers has no option for another function
             parts = "".join(f'| replace("%{letter}", "{TODAY.strftime("%" + letter)}")' for letter in "aAbBdmyYjeHIMSp")
             template = "{%- macro strftime_now(form) -%}{{ form " + parts + " }}{%- endmacro -%}" + template
         options = {"chat_template": template, "date_string": TODAY.strftime("%d %b %Y")}
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
-        if content.strip() in text or "type" not in template:
+        options |= {} if tools is None else {"tools": tools}
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=answers, **options)
+        if str(turns[-1]["content"]).strip() in text or "type" not in template:
             return text
-        parts = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in turns]  # vision models
-        return tokenizer.apply_chat_template(parts, tokenize=False, add_generation_prompt=True, **options)
+        parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]  # vision models
+        return tokenizer.apply_chat_template(parts, tokenize=False, add_generation_prompt=answers, **options)
     except MemoryError:
         raise
     except Exception as error:  # a template of others raises anything: TypeError, OverflowError, RecursionError
-        turn = "model.system: " if system is not None else ""
+        turn = "model.system: " if turns[0]["role"] == "system" else ""
         reason = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
         raise UserError(f"{turn}the model's chat template refuses: {reason}") from error
+
+
+def template_of(tokenizer: Any, tools: Sequence[Any] | None) -> str:
+    """The chat template; that for tools, where a tokenizer has several and there are tools."""
+    return tokenizer.get_chat_template(tools=tools) if tools else tokenizer.get_chat_template()
 
 
 def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template, wrap
+from kvbench.models.prompts.trajectory import TurnTexts, turn_texts
 from kvbench.support.errors import UserError
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import Sample, TaskSettings, Truncation, Turn
@@ -37,6 +38,8 @@ class Prompt:
     question_tokens: int = 0
     tail: int = 0
     turns: tuple[tuple[int, ...], ...] = ()
+    blocks: tuple[int, ...] = ()
+    answer: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -173,6 +176,8 @@ def _build(
 ) -> Prompt:
     """The prompt truncated to `limit` tokens; the template may add more."""
     templated = uses_template(tokenizer, chat, task.chat)
+    if sample.trajectory is not None:
+        return _of_trajectory(tokenizer, turn_texts(tokenizer, templated, system, sample.trajectory), evict_after)
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
@@ -236,10 +241,8 @@ def _build(
         question_ids = undivided[len(ids) :]
     if task.turns != "own":
         separate = ()
-        if len(ids) == len(untruncated) and (divided := ids + question_ids) != undivided:
-            same = _common_length(undivided, divided)
-            same += _common_length(undivided[same:][::-1], divided[same:][::-1])
-            border_tokens = max(len(undivided), len(divided)) - same
+        if len(ids) == len(untruncated):
+            border_tokens = _border_tokens(undivided, ids + question_ids)
     return Prompt(
         ids,
         question_ids,
@@ -251,6 +254,39 @@ def _build(
         len(_continued(tokenizer, turn + first.answer_prefix)) if turn and evict_after == "prompt" else 0,
         separate,
     )
+
+
+def _of_trajectory(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prompt:
+    """The prompt before a recorded answer, each of its turns tokenised alone, so that later ones change none before.
+
+    With `evict_after="context"` the last turn, up to the answer, is what is read after the eviction.
+    """
+    first, *later = texts.turns
+    opening, text = _opening(tokenizer), "".join(texts.turns)
+    parts = [_after_opening(tokenizer, opening, first), *(_continued(tokenizer, turn) for turn in later)]
+    ids, last = tuple(chain.from_iterable(parts)), parts[-1]
+    before = parts if evict_after == "prompt" else parts[:-1]
+    return Prompt(
+        tuple(chain.from_iterable(before)),
+        () if evict_after == "prompt" else last,
+        hashlib.sha256(text.encode()).hexdigest(),
+        _common_length(ids, _after_opening(tokenizer, opening, texts.head)),
+        plain(tokenizer, texts.tail),
+        _border_tokens(_after_opening(tokenizer, opening, text), ids),
+        len(last) if evict_after == "prompt" else 0,
+        len(_continued(tokenizer, texts.tail)) if evict_after == "prompt" else 0,
+        blocks=tuple(map(len, before)),
+        answer=_continued(tokenizer, texts.answer),
+    )
+
+
+def _border_tokens(undivided: tuple[int, ...], divided: tuple[int, ...]) -> int | None:
+    """How many tokens of a text are others because it is divided; None if none are."""
+    if divided == undivided:
+        return None
+    same = _common_length(undivided, divided)
+    same += _common_length(undivided[same:][::-1], divided[same:][::-1])
+    return max(len(undivided), len(divided)) - same
 
 
 def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:

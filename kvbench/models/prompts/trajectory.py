@@ -1,0 +1,114 @@
+"""The text of a recorded run of an agent as a model reads it, divided where its turns end."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from kvbench.models.prompts.chat import CONTENT, render_turns, template_of
+from kvbench.support.errors import UserError
+from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plain_turns
+
+Show = Callable[[Sequence[Message], bool], str]
+"""The text of messages, up to the assistant's next words if the second argument is true."""
+
+
+@dataclass(frozen=True)
+class TurnTexts:
+    """A run up to its last answer.
+
+    turns: the text of each turn, with what a template puts around it; the last one ends where the answer begins.
+    answer: the recorded one. head: what precedes the user's first words. tail: what follows the last message.
+    """
+
+    turns: tuple[str, ...]
+    answer: str
+    head: str
+    tail: str
+
+
+def turn_texts(tokenizer: Any, templated: bool, system: str | None, run: Trajectory) -> TurnTexts:
+    """The texts of a run whose last message is the recorded answer.
+
+    Calls, outputs and tools go through the tokenizer's chat template if that reads `tools` and `tool_calls`, else as
+    the words of `kvbench.tasks.trajectory.plain_turns`. Raises UserError for a template that refuses or rewrites them.
+    """
+    show = _show(tokenizer, system, run.tools) if templated else _show_plainly(run.tools)
+    *history, recorded = run.messages
+    text, borders = show(history, True), [0]
+    for place in run.answers[:-1]:
+        answer, closing = _answer(show, history[:place], history[place])
+        start = text.find(answer + closing, borders[-1])
+        if start < 0:
+            raise UserError(
+                f"the model's chat template rewrites message {place} when later ones follow, so that the end of its "
+                "turn is not known; use model.chat=never"
+            )
+        borders.append(start + len(answer + closing))
+    first = next(message.content for message in history if message.role == "user")
+    head, last = text.find(first.strip()), history[-1].text.strip()
+    return TurnTexts(
+        turns=tuple(text[start:end] for start, end in pairwise((*borders, len(text)))),
+        answer=_answer(show, history, recorded)[0],
+        head=text[: max(0, head)],
+        tail=text[text.rindex(last) + len(last) :] if last in text else "",
+    )
+
+
+def _answer(show: Show, before: Sequence[Message], answer: Message) -> tuple[str, str]:
+    """How a message of the assistant is written after the beginning of its turn, and what ends the turn."""
+    head, mark, closing = show((*before, Message("assistant", CONTENT)), False).partition(CONTENT)
+    text, asked = show((*before, answer), False), show(before, True)
+    head = asked if text.startswith(asked) else head  # a template may begin an answer with an empty thought
+    if not mark or not text.startswith(head) or not text.endswith(closing):
+        raise UserError(
+            f"the model's chat template writes message {len(before)}, a tool call, unlike other answers, so that its "
+            "text is not known; use model.chat=never"
+        )
+    return text[len(head) : len(text) - len(closing)], closing
+
+
+def _show_plainly(tools: str) -> Show:
+    def show(messages: Sequence[Message], answers: bool) -> str:
+        return plain_text(plain_turns(messages, tools)) + ("Assistant:" if answers else "")
+
+    return show
+
+
+def _show(tokenizer: Any, system: str | None, tools: str) -> Show:
+    listed = json.loads(tools) or None
+    template = template_of(tokenizer, listed)
+    reads = all(re.search(rf"\b{name}\b", template) for name in ("tools", "tool_calls"))
+    opening = [{"role": "system", "content": system}] if system is not None else []
+
+    def show(messages: Sequence[Message], answers: bool) -> str:
+        if system is not None and messages[0].role == "system":
+            raise UserError("model.system is set, and the messages begin with a system turn: use model.system=null")
+        if reads:
+            return render_turns(tokenizer, [*opening, *_turns(messages)], answers, listed)
+        turns = [{"role": role, "content": text} for role, text in plain_turns(messages, tools)]
+        return render_turns(tokenizer, [*opening, *turns], answers)
+
+    return show
+
+
+def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages in the form of transformers. Calls are numbered in nine letters, as the templates of Mistral ask."""
+    turns, called = list[dict[str, Any]](), list[tuple[str, str]]()
+    for number, message in enumerate(messages):
+        turn: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.calls:
+            called = [(f"call{number:03d}{place:02d}", call.name) for place, call in enumerate(message.calls)]
+            calls = zip(called, message.calls, strict=True)
+            turn["tool_calls"] = [_function(name, call) for (name, _), call in calls]
+        elif message.role == "tool" and called:
+            turn["tool_call_id"], turn["name"] = called.pop(0)
+        turns.append(turn)
+    return turns
+
+
+def _function(identity: str, call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.loads(call.arguments)}
+    return {"type": "function", "id": identity, "function": function}
