@@ -193,14 +193,18 @@ class Engine:
         return logits
 
     @torch.inference_mode()
-    def prefill_evicting(
+    def prefill_evicting(self, ids: Int[Tensor, "tokens"], evictor: IncrementalEviction, block: int) -> Prefilled:
+        """Read a prompt in blocks of `block` tokens and evict after each, so that later blocks attend to what is kept.
+
+        Raises UserError for a model whose rotation depends on the length of a pass, as the next methods do.
+        """
+        return self.prefill_turns(ids, lambda tokens: evictor, [len(part) for part in ids.split(block)])
+
+    @torch.inference_mode()
+    def prefill_turns(
         self, ids: Int[Tensor, "tokens"], evictor_after: EvictorAfter, blocks: Sequence[int]
     ) -> Prefilled:
-        """Read a prompt in blocks of so many tokens and evict after each, so that later blocks attend to what is kept.
-
-        evictor_after: the eviction after a number of tokens. Raises UserError for a model whose rotation depends on the
-        length of a pass, as the next methods do.
-        """
+        """`prefill_evicting` with blocks of these sizes, and the eviction that follows a number of tokens."""
         self._check_block(max(blocks, default=1))
         self._check_prompt(ids)
         evictor, logits = evictor_after(blocks[0]), torch.empty(0)

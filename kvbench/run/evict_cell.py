@@ -15,7 +15,6 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
-from kvbench.eviction.schedule import TURN
 from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
@@ -113,10 +112,8 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
 
     Its budget is the most that it may hold after any block; after a turn, with `tokens` read so far, that of these.
     """
-    if tokens is None or cell.schedule.prefill_block != TURN:
-        tokens = len(prompt.context)
     eviction = eviction_of(cell, prompt, tokens)
-    return IncrementalEviction(eviction, eviction.pairs(tokens))
+    return IncrementalEviction(eviction, eviction.pairs(len(prompt.context) if tokens is None else tokens))
 
 
 def batch_of(

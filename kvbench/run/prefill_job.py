@@ -331,8 +331,10 @@ def prefill(
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
     else:
         (cell,) = cells
-        blocks = prompt.blocks if block == TURN else [len(part) for part in ids.split(block)]
-        prefilled = model.engine.prefill_evicting(ids, partial(incremental_eviction, cell, prompt), blocks)
+        if block == TURN:
+            prefilled = model.engine.prefill_turns(ids, partial(incremental_eviction, cell, prompt), prompt.blocks)
+        else:
+            prefilled = model.engine.prefill_evicting(ids, incremental_eviction(cell, prompt), block)
     return TimedPrefill(prefilled, clock(model) - start)
 
 
