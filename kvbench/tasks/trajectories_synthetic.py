@@ -15,7 +15,7 @@ https://platform.openai.com/docs/guides/function-calling.
 
 import json
 import random
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -165,14 +165,16 @@ class SyntheticTrajectories(Trajectories):
             run = self._run(number, records)
             return tokens(plain_text(plain_turns(run.messages[:-1], run.tools))) + beside
 
-        sizes = range(1, MOST // self.num_turns)
-        fitting = bisect_left(sizes, self.context_length + 1, key=length)
-        if fitting == 0:
+        records, most = 1, MOST // self.num_turns
+        if length(records) > self.context_length:
             raise UserError(
                 f"task.context_length={self.context_length} cannot hold run {number} of {self.name}, which has at "
                 f"least {length(1)} tokens: use more, or fewer task.num_turns"
             )
-        return self._run(number, fitting)
+        while 2 * records <= most and length(2 * records) <= self.context_length:
+            records *= 2
+        sizes = range(records, min(2 * records, most))
+        return self._run(number, records + bisect_right(sizes, self.context_length, key=length) - 1)
 
     def _run(self, number: int, records: int) -> Trajectory:
         """A run with `records` records in each output."""
