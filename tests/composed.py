@@ -36,5 +36,7 @@ def needed(group: str, name: str) -> list[str]:
         ("policy", "triattention"): [f"score.statistics={HEADS.with_name('queries.safetensors')}"],
         ("policy", "lukv"): [f"policy.layers.path={HEADS.with_name('budgets.npy')}"],
         ("task", "jsonl"): ["task.path=mine.jsonl"],
+        ("task", "trajectories/calls"): ["task.path=mine.jsonl"],
+        ("task", "trajectories/likelihood"): ["task.path=mine.jsonl"],
         ("task", "hub"): [f"task.path={TABLE}"],
     }.get((group, name), [])

@@ -13,7 +13,8 @@ from kvbench.support.plugins import items
 from tests.composed import TABLE
 
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
-PATHS = {"jsonl": "mine.jsonl", "hub": str(TABLE)}
+RUNS = ("trajectories/calls", "trajectories/likelihood")
+PATHS = {"jsonl": "mine.jsonl", "hub": str(TABLE)} | dict.fromkeys(RUNS, "mine.jsonl")
 """Of tasks that are files of your own."""
 LINES = {
     match[1]: match for match in re.finditer(r"^\| `([\w./-]+)` \| (.+) \| `(\w+)` \| (\d*) \|$", PAGE, re.MULTILINE)

@@ -87,7 +87,8 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
-    assert built.name == (f"{name}/mine" if name in ("jsonl", "hub") else name)
+    own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")
+    assert built.name == (f"{name}/mine" if name in own else name)
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)

@@ -18,7 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.tasks import helmet_rows, longproc_rows, nolima
+from tests.tasks import helmet_rows, longproc_rows, nolima, runs
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad
@@ -53,6 +53,7 @@ def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]
     fields |= {"era": era} if era else {}
     fields |= {"path": str(root / "mine.jsonl")} if file == "jsonl" else {}
     fields |= {"path": str(GOLDEN / "tables" / "mine.csv")} if file == "hub" else {}
+    fields |= {"path": str(root / "runs.jsonl")} if file.startswith("trajectories/") else {}
     fields |= {"context_length": 200} if file == "nolima" else {}
     fields |= {"splitter": "bare"} if getattr(task_of(file, str(root), **fields), "haystack", "") == "essay" else {}
     task: Any = task_of(file, str(root), **fields)
@@ -86,6 +87,7 @@ def made_up(root: Path) -> None:
         {"messages": [{"role": role, "content": role} for role in ("user", "assistant", "user")], "answers": ["3"]},
     ]
     (root / "mine.jsonl").write_text("\n".join(map(json.dumps, own)))
+    runs.write(root / "runs.jsonl", runs.THREE)
     (root / "pg19" / "1.txt").write_bytes(b"It was late.\r\nNobody came.")
     (root / "pg19" / "2.txt").write_text("Call me what you like.")
     for dataset, content in (("squad", squad(40)), ("hotpotqa", hotpotqa(60))):

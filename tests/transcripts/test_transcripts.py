@@ -162,6 +162,8 @@ NONE = {
     "efficiency": "nothing is asked",
     "hub": "your own prompts",
     "jsonl": "your own prompts",
+    "trajectories": "your own runs of agents",
+    "trajectories_synthetic": "made up here, and nobody else's",
     "mrcr": "the data card has no code that makes ids; its messages are compared below",
 }
 """Why tasks of a file in conf/task have no transcript."""
