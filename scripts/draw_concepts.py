@@ -253,7 +253,7 @@ def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]],
         held.append((cache.num_tokens, pairs + cache.num_tokens - tokens))
         held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
 
-    if block is not None:
+    if isinstance(block, int):
         growing = engine.evicting_cache(incremental_eviction(cell, prompt), 1)
         for part in ids.split(block):
             engine.give(part, [growing], block)

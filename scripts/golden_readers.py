@@ -108,8 +108,7 @@ def positions(output: Tensor, heads: int, tokens: int) -> Read:
 def quest(folder: Path, query: Tensor, keys: Tensor, settings: Mapping[str, Any]) -> Read:
     """The forward of evaluation/quest_attention.py, for a query over keys that end with its own."""
     module = loaded(folder / "evaluation" / "quest_attention.py", "quest_attention")
-    module.apply_rotary_pos_emb = lambda query, key, *_: (query, key)
-    module.DynamicCache = Cache
+    vars(module).update(apply_rotary_pos_emb=lambda query, key, *_: (query, key), DynamicCache=Cache)
     attention = layer(query, keys, chunk_size=settings["page"], token_budget=settings["budget"])
     output, *_ = module.forward(
         attention,
@@ -167,7 +166,7 @@ def doublesparse(folder: Path, query: Tensor, keys: Tensor, settings: Mapping[st
     sys.modules["datasets"] = MagicMock()
     calibration = loaded(folder / "config" / "offline_calibration.py", "offline_calibration")
     module = loaded(folder / "evaluation" / "modify_llama.py", "modify_llama")
-    module.apply_rotary_pos_emb = lambda query, key, *_: (query, key)
+    vars(module)["apply_rotary_pos_emb"] = lambda query, key, *_: (query, key)
     kv_heads, tokens, head_dim = keys.shape
     statistics: dict[str, Tensor] = {}
     config = SimpleNamespace(
