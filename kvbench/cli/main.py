@@ -17,7 +17,7 @@ COMMANDS = {
     "recommend": "say which methods are worth it for prompts and a memory: recommend data=FILE memory=2GiB",
     "status": "show the progress of the sweeps of a folder: done, failed, running, time left, device hours",
     "cancel": "end the jobs and processes that work on a folder, each after its current sample",
-    "report": "turn rows into reports: report table | rows | plot | efficiency | cost | footprint | pages | html ...",
+    "report": "turn rows into reports: table | rows | plot | efficiency | cost | footprint | pages | html | history",
     "view": "serve the page of results folders while they are written, with all samples: view DIR ...",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
     "heads": "write one score per KV head, by KVzip on contexts of your choice: heads --output FILE",
