@@ -49,7 +49,10 @@ from reference_results.digits import digits_line, right_numbers
 from reference_results.sweeps import REFERENCE, RESULTS, TOP
 
 PAGES = (
-    *(TOP / "docs" / f"{name}.md" for name in ("claims", "sensitivity", "readers", "smollm2-findings", "smollm2-claims")),
+    *(
+        TOP / "docs" / f"{name}.md"
+        for name in ("claims", "sensitivity", "readers", "smollm2-findings", "smollm2-claims")
+    ),
     RESULTS / "smollm2" / "README.md",
 )
 BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
