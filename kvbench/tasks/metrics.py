@@ -27,17 +27,19 @@ ALL = dict.fromkeys(map(ord, string.punctuation + CHINESE_MARKS))
 ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
-def pinned(package: str, version: str, module: str | None = None) -> Any:
+def pinned(
+    package: str, version: str, module: str | None = None, *, purpose: str = "the metric is that of", fix: str = FIX
+) -> Any:
     """The module of a package at exactly this version, imported without its warnings.
 
-    Raises UserError: it is not installed, or at another version.
+    Raises UserError that says what it is for: it is not installed, or at another version.
     """
     try:
         installed = metadata.version(package)
     except metadata.PackageNotFoundError:
-        raise UserError(f"the metric is that of {package} {version}, which is not installed; run: {FIX}") from None
+        raise UserError(f"{purpose} {package} {version}, which is not installed; run: {fix}") from None
     if installed != version:
-        raise UserError(f"the metric is that of {package} {version}, installed is {installed}; run: {FIX}")
+        raise UserError(f"{purpose} {package} {version}, installed is {installed}; run: {fix}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module or package)

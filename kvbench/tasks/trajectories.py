@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -46,14 +46,15 @@ MEASURES = {"calls": ("call_match", "share", "higher"), "likelihood": ("call_nll
 class Trajectories(FromFiles, Task):
     """Base class of these tasks. distance: only the calls that need what was read so many turns before; null: all."""
 
-    measure: Literal["calls", "likelihood"]
+    measure: str
     distance: int | None = None
     max_new_tokens: int = 128
     has_turns = True
+    measures: ClassVar[Mapping[str, tuple[str, str, str]]] = MEASURES
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice(self, "measure", MEASURES)
+        require_choice(self, "measure", self.measures)
         require_positive(self, "samples", "max_new_tokens")
         if self.distance is not None and self.distance < 0:
             raise UserError(f"task.distance={self.distance}: allowed: 0 or more turns, or null for all calls")
@@ -72,11 +73,11 @@ class Trajectories(FromFiles, Task):
 
     @property
     def metric(self) -> str:
-        return MEASURES[self.measure][0]
+        return self.measures[self.measure][0]
 
     @property
     def unit(self) -> str:
-        return MEASURES[self.measure][1]
+        return self.measures[self.measure][1]
 
     @property
     def better(self) -> Literal["higher", "lower"]:

@@ -18,7 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.tasks import helmet_rows, longproc_rows, nolima, runs
+from tests.tasks import bfcl_package, helmet_rows, longproc_rows, nolima, runs
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad
@@ -60,9 +60,10 @@ def entry(name: str, root: Path, tokens: TokensOf) -> tuple[str, dict[str, str]]
     settings = {setting: getattr(task, setting) for setting in SETTINGS}
     settings |= {"decodes_joined": True} if task.decodes_joined else {}
     content = {"settings": settings, "samples": []}
-    for sample in task.generate(tokens, range(task.samples)):
-        assert isinstance(sample, Sample), sample
-        content["samples"].append([[getattr(sample, field) for field in FIELDS], list(_scores(task, sample))])
+    with bfcl_package.installed(root):
+        for sample in task.generate(tokens, range(task.samples)):
+            assert isinstance(sample, Sample), sample
+            content["samples"].append([[getattr(sample, field) for field in FIELDS], list(_scores(task, sample))])
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return name, {"version": task.version, "sha256": digest}
 
@@ -88,6 +89,7 @@ def made_up(root: Path) -> None:
     ]
     (root / "mine.jsonl").write_text("\n".join(map(json.dumps, own)))
     runs.write(root / "runs.jsonl", runs.THREE)
+    bfcl_package.write(root)
     (root / "pg19" / "1.txt").write_bytes(b"It was late.\r\nNobody came.")
     (root / "pg19" / "2.txt").write_text("Call me what you like.")
     for dataset, content in (("squad", squad(40)), ("hotpotqa", hotpotqa(60))):

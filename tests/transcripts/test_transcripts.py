@@ -159,6 +159,7 @@ DIFFERENCES = (
 )
 NONE = {
     "booksum": "no code was released",
+    "bfcl": "its runners send messages to servers, and go on with the model's own calls, not with the recorded ones",
     "efficiency": "nothing is asked",
     "hub": "your own prompts",
     "jsonl": "your own prompts",
