@@ -17,7 +17,7 @@ ranking, as in CAKE's published code, so that pooling mixes neighbours in rank.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import gt
 from typing import get_args
@@ -135,22 +135,21 @@ class IncrementalEviction:
         capacity = _capacities(self.eviction.policy, cache, cache.lengths, self.capacity)
         return replace(self, capacity=capacity, decoding=True)
 
-    def with_answer_budget(self, cache: KVCache, pairs: int) -> "IncrementalEviction":
+    def with_answer_budget(self, cache: KVCache, pairs: int | None) -> "IncrementalEviction":
         """The evictions that leave all of `cache`, what is kept of a prompt, and the best `pairs` per head of the rest.
 
-        Raises UserError for fewer pairs than the newest tokens that the policy protects.
+        Without a number these evictions themselves, whose budget is that of both. Raises UserError for fewer pairs than
+        the newest tokens that the policy protects.
         """
+        if pairs is None:
+            return self
         policy = self.eviction.policy.decoding
         if pairs < policy.newest:
             raise UserError(
                 f"schedule.answer_budget={pairs} cannot hold the {policy.newest} newest tokens that {policy.name} "
                 f"protects (policy.recent={policy.recent}): use {policy.newest} or more, or protect fewer"
             )
-        whole = cache.num_tokens if policy.keeps_whole else None
-        capacity = {
-            layer.index: tuple(sys.maxsize if length == whole else length + pairs for length in layer.lengths)
-            for layer in cache.evictable
-        }
+        capacity = _by_head(policy, cache, cache.lengths, lambda length: length + pairs)
         return replace(self, capacity=capacity, decoding=True, prompt=cache.num_tokens)
 
     def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
@@ -239,9 +238,8 @@ class IncrementalEviction:
             length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
         ]
         scores = torch.full(kept.shape, torch.nan, device=kept.device)
-        scores[:, ranking.first : ranking.first + candidates] = ranking.scores.masked_fill(
-            ranking.scores.isposinf(), torch.nan
-        )
+        ranked = ranking.scores.masked_fill(ranking.scores.isposinf(), torch.nan) if self.prompt else ranking.scores
+        scores[:, ranking.first : ranking.first + candidates] = ranked
         kept_layer = layer.select(kept, lengths)
         if self.policy.apply.kind != "drop" and counts != ranking.available:
             observed = rows and rows.last(self.policy.rows(rows.queries.shape[1]))
@@ -280,11 +278,11 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
             "schedule.decode_every=null"
         )
     if policy.page > 1 or policy.share == "model":
-        asked, fix = (f"policy.page={policy.page}", "policy.page=1")
+        setting, fix = (f"policy.page={policy.page}", "policy.page=1")
         if policy.share == "model":
-            asked, fix = "policy.share=model", "policy.share=layer"
+            setting, fix = "policy.share=model", "policy.share=layer"
         raise UserError(
-            f"{asked} of {policy.name} is decided once, after the prompt, so it cannot evict again later: use {fix}, "
+            f"{setting} of {policy.name} is decided once, after the prompt, so it cannot evict again later: use {fix}, "
             "or schedule.prefill_block=null schedule.decode_every=null"
         )
     if policy.apply.once:
@@ -351,11 +349,13 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
 
 def _capacities(policy: Policy, cache: KVCache, lengths: Lengths, budget: int) -> Capacity:
     complete = bool((lengths == cache.num_tokens).all())
-    kept_whole = cache.num_tokens if policy.keeps_whole else None
-    heads = [
-        tuple(sys.maxsize if length == kept_whole else budget if complete else length for length in row)
-        for row in lengths.tolist()
-    ]
+    return _by_head(policy, cache, lengths, lambda length: budget if complete else length)
+
+
+def _by_head(policy: Policy, cache: KVCache, lengths: Lengths, limit: Callable[[int], int]) -> Capacity:
+    """The limit of each head by its length; heads that are kept whole have none."""
+    whole = cache.num_tokens if policy.keeps_whole else None
+    heads = [tuple(sys.maxsize if length == whole else limit(length) for length in row) for row in lengths.tolist()]
     return {layer.index: row for layer, row in zip(cache.evictable, heads, strict=True)}
 
 

@@ -265,16 +265,16 @@ class Policy:
 
     def _check_share(self) -> None:
         """One set for several heads or layers leaves nothing to divide among them."""
-        asked = f"policy.share={self.share} keeps one set for all "
+        subject = f"policy.share={self.share} keeps one set for all "
         if self.heads.kind not in EVEN or self.layers.kind in ("global", "table"):
             raise UserError(
-                f"{asked}heads of a layer, but policy.heads={self.heads.kind} policy.layers={self.layers.kind} of "
+                f"{subject}heads of a layer, but policy.heads={self.heads.kind} policy.layers={self.layers.kind} of "
                 f"{self.name} keep more pairs in some heads than in others: use policy.heads=uniform "
                 "policy.layers=uniform, or policy.share=head"
             )
         if self.share == "model" and self.layers.kind != "uniform":
             raise UserError(
-                f"{asked}layers, but policy.layers={self.layers.kind} of {self.name} keeps more pairs in some layers "
+                f"{subject}layers, but policy.layers={self.layers.kind} of {self.name} keeps more pairs in some layers "
                 "than in others: use policy.layers=uniform, or policy.share=layer"
             )
 

@@ -30,8 +30,8 @@ def over_layers(rankings: Sequence[Ranking], merge: Merge) -> tuple[Ranking, ...
     unpooled = mean_or_most([ranking.unpooled for ranking in rankings])
     stages = [ranking.second for ranking in rankings if ranking.second is not None]
     second = replace(stages[0], scores=mean_or_most([stage.scores for stage in stages])) if stages else None
-    one = replace(rankings[0], scores=scores, unpooled=unpooled, second=second)
-    return tuple(replace(one, layer_weight=ranking.layer_weight) for ranking in rankings)
+    shared = replace(rankings[0], scores=scores, unpooled=unpooled, second=second)
+    return tuple(replace(shared, layer_weight=ranking.layer_weight) for ranking in rankings)
 
 
 def standardised(scores: Ranked) -> Ranked:

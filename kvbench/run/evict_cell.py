@@ -70,8 +70,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
         incremental = None
         if cell.schedule.decode_every is not None:
             incremental = incremental_eviction(cell, shared.prompt).after(full)
-            if cell.schedule.answer_budget is not None:
-                incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
+            incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
         return CompressedCache(measure(cell, full, kept_of(full), None), full, incremental)
     eviction.check(full)
     rankings, seconds = None, 0.0
@@ -92,8 +91,7 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
             if cell.schedule.decode_every is not None:
                 incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
                 cache = incremental.remember(full, decision, cache)
-                if cell.schedule.answer_budget is not None:
-                    incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
+                incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
             if cell.policy.positions == "cache":
                 cache = model.engine.re_rotation.begin(cache)
     result = measure(cell, cache, decision.kept, seconds + clock(model) - start)

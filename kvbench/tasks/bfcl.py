@@ -88,15 +88,15 @@ class LongContextBFCL(Trajectories):
 
     def run(self, number: int, tokens: Tokens) -> Trajectory:
         start, simulators = self._start(number)
-        messages, asked = list[Message](), list[str]()
+        messages, unanswered = list[Message](), list[str]()
         for words, texts in zip(start.words, _recorded(self.root, ANSWERS)[number].turns, strict=True):
-            asked.append(words)
+            unanswered.append(words)
             for text in texts:  # a few turns have none, whose words the next turn begins with
                 call = _call(text, simulators)
-                messages += [Message("user", "\n\n".join(asked))] if asked else []
+                messages += [Message("user", "\n\n".join(unanswered))] if unanswered else []
                 messages.append(Message("assistant", calls=(call,)))
                 messages.append(Message("tool", simulators.call(call.name, json.loads(call.arguments))))
-                asked.clear()
+                unanswered.clear()
         tools = [tool for name in start.classes for tool in _tools(self.root, _described(name))]
         return Trajectory(tuple(messages), json.dumps(tools, ensure_ascii=False))
 

@@ -124,6 +124,18 @@ def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None,
     return current
 
 
+def own_name(path: str) -> str:
+    """The name of a user's own file among those of a task: its absolute path."""
+    return str(Path(path).expanduser().absolute())
+
+
+def own_file(path: str, form: str) -> Path:
+    """A user's own file, `task.path`. Raises MissingFile, with the form of its lines, where there is none."""
+    if not (file := Path(own_name(path))).is_file():
+        raise MissingFile(f"task.path={path}: no such file; {form}")
+    return file
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with path.open("rb") as file:

@@ -25,7 +25,7 @@ class Line:
     def read(self) -> Row:
         """The JSON object. Raises UserError for anything else."""
         try:
-            row = json.loads(self.content.decode("utf-8"), object_pairs_hook=_unrepeated)
+            row = json.loads(self.content.decode("utf-8"), object_pairs_hook=unrepeated)
         except UnicodeDecodeError as error:
             raise UserError(f"not UTF-8: {error.reason} at byte {error.start}") from None
         except RecursionError:
@@ -37,7 +37,7 @@ class Line:
         return row
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON. Raises ValueError for a key that it has twice: only one of the values would count."""
     content = dict(pairs)
     if len(content) < len(pairs):

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import sha256_of
+from kvbench.tasks.files import own_file, own_name, sha256_of
 from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
@@ -63,12 +63,11 @@ class OwnFile(jsonl.RowTask):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (str(Path(self.path).expanduser().absolute()),)
+        return (own_name(self.path),)
 
     @cached_property
     def data_sha256(self) -> str | None:
-        if not (file := Path(self.files[0])).is_file():
-            raise MissingFile(f"task.path={self.path}: no such file; {FORM}")
+        file = own_file(self.path, FORM)
         if not jsonl.count(None, self.files[0]):
             raise UserError(f"task.path={self.path} has no lines; {FORM}")
         return sha256_of(file)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvbench.tasks.jsonl import unrepeated
 from kvbench.tasks.trajectory import Call
 
 
@@ -12,7 +13,7 @@ def calls_in(text: str) -> list[tuple[str, Mapping[str, Any]]]:
 
     It may stand in other text, and in an object that is no call.
     """
-    decoder, calls, place = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_refuse), [], text.find("{")
+    decoder, calls, place = json.JSONDecoder(object_pairs_hook=unrepeated, parse_constant=_refuse), [], text.find("{")
     while place >= 0:
         following = place + 1
         try:
@@ -34,7 +35,7 @@ def call_of(value: Any) -> tuple[str, Mapping[str, Any]] | None:
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments, object_pairs_hook=_unrepeated, parse_constant=_refuse)
+            arguments = json.loads(arguments, object_pairs_hook=unrepeated, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return None
     return (name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
@@ -59,12 +60,6 @@ def same_json(first: Any, second: Any) -> bool:
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(same_json, first, second))
     return isinstance(first, bool) == isinstance(second, bool) and first == second
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return dict(pairs)
 
 
 def _refuse(name: str) -> Any:

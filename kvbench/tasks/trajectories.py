@@ -27,10 +27,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, sha256_of
+from kvbench.tasks.files import FromFiles, own_file, own_name, sha256_of
 from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive, require_samples
 from kvbench.tasks.tool_calls import call_of, match
 from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plain_turns
@@ -140,12 +140,11 @@ class RecordedTrajectories(Trajectories):
 
     @property
     def files(self) -> tuple[str, ...]:
-        return (str(Path(self.path).expanduser().absolute()),)
+        return (own_name(self.path),)
 
     @cached_property
     def data_sha256(self) -> str | None:
-        if not (file := Path(self.files[0])).is_file():
-            raise MissingFile(f"task.path={self.path}: no such file; {FORM}")
+        file = own_file(self.path, FORM)
         if not self._points:
             distant = "" if self.distance is None else f" with task.distance={self.distance}"
             raise UserError(f"task.path={self.path} has no recorded call{distant}; {FORM}")

@@ -67,7 +67,7 @@ class World:
     def tools(self) -> str:
         """Both tools, as a list of JSON."""
         kind = {str: "string", int: "integer", float: "number"}[type(self.details[0])]
-        said = ((self.listing, {self.place: "string"}), (self.action, {self.key: "string", self.detail: kind}))
+        arguments_of = ((self.listing, {self.place: "string"}), (self.action, {self.key: "string", self.detail: kind}))
         functions = [
             {
                 "name": name,
@@ -78,7 +78,7 @@ class World:
                     "required": list(arguments),
                 },
             }
-            for name, arguments in said
+            for name, arguments in arguments_of
         ]
         return json.dumps([{"type": "function", "function": function} for function in functions])
 
@@ -191,9 +191,9 @@ class SyntheticTrajectories(Trajectories):
             source = turn - distance - 1  # the call whose output was read in the turn that is needed
             record, detail = draw.choice(outputs[source - 1]), draw.choice(world.details)
             call = Call(world.action, json.dumps({world.key: record[world.key], world.detail: detail}))
-            said = {world.records: outputs[turn - 2]}
+            output = {world.records: outputs[turn - 2]}
             messages += [
-                Message("tool", json.dumps(said if turn == 2 else {"done": True} | said)),
+                Message("tool", json.dumps(output if turn == 2 else {"done": True} | output)),
                 Message("user", world.ask_action.format(record[world.label], detail)),
                 Message("assistant", calls=(call,), needs=3 * source - 1),
             ]

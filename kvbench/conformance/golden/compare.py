@@ -138,8 +138,7 @@ def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision:
     """The evictions that follow that of the prompt, one after every generated token."""
     incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     remembered = incremental.remember(cache, decision, smaller)
-    if answer_budget := schedule_of(case).get("answer_budget"):
-        incremental = incremental.with_answer_budget(remembered, answer_budget)
+    incremental = incremental.with_answer_budget(remembered, schedule_of(case).get("answer_budget"))
     layers = remembered.layers
     tokens = zip(*(torch.from_numpy(case.arrays[f"{name}_step"]) for name in ("query", "key", "value")), strict=True)
     return list(_run_steps(incremental, layers, cache.num_tokens, tokens))

@@ -57,11 +57,11 @@ class ThinK(Apply):
         head_dim = after.keys.shape[1]
         if (removed := self.removed(head_dim)) == 0:
             return after
-        asked = rows.queries.float().square().mean(dim=1)
-        asked = asked.unflatten(0, (after.cache_heads, -1)).mean(dim=1)
+        by_query_head = rows.queries.float().square().mean(dim=1)
+        squares = by_query_head.unflatten(0, (after.cache_heads, -1)).mean(dim=1)
         keys, channels = after.keys.clone(), []
         for head, (start, stop) in enumerate(zip(after.offsets, after.offsets[1:], strict=False)):
-            weights = asked[head] * after.keys[start:stop].float().square().mean(dim=0)
+            weights = squares[head] * after.keys[start:stop].float().square().mean(dim=0)
             lowest = weights.argsort(stable=True)[:removed]
             keys[start : max(start, stop - self.recent), lowest] = 0
             is_stored = torch.ones(head_dim, dtype=torch.bool, device=keys.device)

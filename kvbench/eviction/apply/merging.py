@@ -105,28 +105,28 @@ class D2O(Apply):
         self, before: LayerCache, kept: Kept, after: LayerCache, rows: Window | None, variant: Variant
     ) -> LayerCache:
         heads = list(heads_of(before, kept, after))
-        found = {
+        similar = {
             number: nearest(before.keys[head.source][~head.kept], before.keys[head.source][head.kept])
             for number, head in enumerate(heads)
             if head.kept.any() and not head.kept.all()
         }
-        if not found:
+        if not similar:
             return after
         last = after.thresholds
         if last is None:
             last = torch.full((len(heads),), torch.nan, device=after.keys.device)
         official = variant == "official"
         means = torch.full(last.shape, torch.nan, dtype=torch.double, device=last.device)
-        for number, (similarity, _) in found.items():
+        for number, (similarity, _) in similar.items():
             means[number] = similarity.double().mean()  # exact where all are equal
         if official:
-            means[:] = torch.stack([similarity for similarity, _ in found.values()]).double().mean()
+            means[:] = torch.stack([similarity for similarity, _ in similar.values()]).double().mean()
         beta = self.published_beta if official else self.beta
         thresholds = torch.where(last.isnan(), means, beta * means + (1 - beta) * last)
         thresholds = torch.where(means.isnan(), last, thresholds)
         keys, values = after.keys.clone(), after.values.clone()
-        together = torch.stack([similarity for similarity, _ in found.values()]).mean(dim=0) if official else None
-        for number, (similarity, places) in found.items():
+        together = torch.stack([similarity for similarity, _ in similar.values()]).mean(dim=0) if official else None
+        for number, (similarity, places) in similar.items():
             head, own, divisor = heads[number], math.e, None
             is_merged = (similarity if together is None else together) >= thresholds[number]
             weights = similarity.exp() * is_merged

@@ -60,8 +60,8 @@ def turn_texts(tokenizer: Any, templated: bool, system: str | None, run: Traject
 def _answer(show: Show, before: Sequence[Message], answer: Message) -> tuple[str, str]:
     """How a message of the assistant is written after the beginning of its turn, and what ends the turn."""
     head, mark, closing = show((*before, Message("assistant", CONTENT)), False).partition(CONTENT)
-    text, asked = show((*before, answer), False), show(before, True)
-    head = asked if text.startswith(asked) else head  # a template may begin an answer with an empty thought
+    text, opening = show((*before, answer), False), show(before, True)
+    head = opening if text.startswith(opening) else head  # a template may begin an answer with an empty thought
     if not mark or not text.startswith(head) or not text.endswith(closing):
         raise UserError(
             f"the model's chat template writes message {len(before)}, a tool call, unlike other answers, so that its "

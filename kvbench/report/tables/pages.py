@@ -86,11 +86,11 @@ def losses(source: Source, warn: Warn, where: Where | None = None, resamples: in
         )
     both = Side("", (), place, describe)
     lines = judged([match for _, _, match in pairs], both, both, ALPHA, RELEVANT, resamples)
-    found = [
+    compared = [
         _loss(cells[base][0], policies[cell] or {}, match, line)
         for (base, cell, match), line in zip(pairs, lines, strict=True)
     ]
-    return sorted(found, key=_place)
+    return sorted(compared, key=_place)
 
 
 def _policy_of(description: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
