@@ -27,6 +27,7 @@ ELSEWHERE = (
     "helmet",
     "helmet_icl",
     "longproc",
+    "bfcl",
 )
 """Sources of which the shared files hold nothing, or something else."""
 
