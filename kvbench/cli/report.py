@@ -40,7 +40,7 @@ chance; a SELECTION, as of kvbench compare, where the policy has several scores:
 Exit code 4: no row was selected, or none of them has a value.
 
 Kinds of plots, and their keys:
-  tradeoff    mean against what the cache costs            x=fraction|pairs|bytes|question intervals=yes|no
+  tradeoff    mean against what the cache costs            x=fraction|pairs|bytes|read|question intervals=yes|no
   bars        means with intervals, a panel per budget
   perplexity  by position, or against the cost             x=position|fraction|pairs|bytes intervals=yes|no
               y=ratio: by position, divided by the full cache's on the same texts

@@ -86,6 +86,11 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
             raise UserError(
                 f"reader={cell.reader.name}: a probe is about what is kept, all of which it reads; leave it out"
             )
+        if cell.policy.apply.kind != "drop":
+            raise UserError(
+                f"policy.apply={cell.policy.apply.kind}: a probe is about which pairs are kept, not about what is "
+                "merged into them; leave it out"
+            )
         probe.read_for(cell)
         before = judged.get(cell.id)
         if before is None or before.task.samples < cell.task.samples:

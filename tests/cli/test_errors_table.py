@@ -47,6 +47,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("reader=quest: a server evicts as it was started",),
     ),
+    "merging in a probe": (
+        "probe set_error policy=snapkv policy.apply=d2o budget=0.2",
+        2,
+        ("policy.apply=d2o: a probe is about which pairs are kept",),
+    ),
     "reader of a probe": ("probe set_error reader=quest", 2, ("reader=quest: a probe is about what is kept",)),
     "file of a reader": ("plan reader=mine.py", 3, ("no such file: mine.py; reader=FILE.py names",)),
     "launcher": ("plan launcher=slrm", 2, ("unknown launcher slrm", "did you mean slurm?")),

@@ -76,6 +76,21 @@ def test_a_tradeoff_stands_where_it_was_measured(small: Path) -> None:
     assert {x for line in axis.lines[1:] for x in line.get_xdata()} == {int(512 * 1024 * s) for s in (0.1, 0.2)}
 
 
+def test_a_tradeoff_over_bytes_read_counts_what_a_reader_reads_to_choose(cell, results) -> None:
+    rows = results(
+        cell([1.0, 1.0], "full", read_bytes=4096),
+        cell([1.0, 0.0], "snapkv", read_bytes=1024),
+        cell([1.0, 0.0], "snapkv reader=quest", read_bytes=512, index_bytes=128),
+    )
+    (axis,) = drawn(tradeoff.draw, rows, x="read").axes
+    assert {x for line in axis.lines[1:] for x in line.get_xdata()} == {1024, 640}
+
+
+def test_rows_that_do_not_say_what_was_read_are_not_drawn_over_it(small: Path) -> None:
+    with pytest.raises(NothingSelected, match="no selected row says x=read"):
+        drawn(tradeoff.draw, small, x="read")
+
+
 def test_a_line_of_turns_is_the_mean_of_each_question(cell, results) -> None:
     """Two contexts of three questions; the full cache is a line too."""
     rows = [

@@ -1,7 +1,8 @@
 """`kvbench report plot tradeoff`: quality of the answers against the size of the cache, one line per policy and score.
 
-x is measured, not the requested budget: the share of KV pairs kept, KV pairs per head, or bytes held. x=question: the
-number of the question about a context, or of the turn, with a line for each budget.
+x is measured, not the requested budget: the share of KV pairs kept, KV pairs per head, bytes held, or bytes that a
+token of the answer reads (x=read: keys, values and what a reader reads to choose them). x=question: the number of the
+question about a context, or of the turn, with a line for each budget.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,11 +14,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from kvbench.report.plots.canvas import REFERENCE, Marks, Point, titles
 from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
+from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
 from kvbench.support.quantity import size
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {"x": ("fraction", "pairs", "bytes", "question"), "intervals": ("yes", "no")}
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "x": ("fraction", "pairs", "bytes", "read", "question"),
+    "intervals": ("yes", "no"),
+}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
 PERCENT = (-4, 104)
 """An axis of rates, the same in all figures."""
@@ -28,6 +33,7 @@ _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
     "pairs": ("KV pairs kept per head", lambda cell: cell.kept_tokens),
     "bytes": ("bytes held", lambda cell: cell.cache_bytes),
+    "read": ("bytes read by a token of the answer", lambda cell: _read(cell)),
     "question": ("question", lambda cell: cell.question_number),
 }
 
@@ -42,6 +48,8 @@ def draw(request: Request) -> Figure:
     if crowded:
         shown = [(block, policy) for block in blocks for policy in marks_of([block]).policies]
     common, panel_titles = titles([block.title | ({"policy": policy} if policy else {}) for block, policy in shown])
+    if all(_AXES[x][1](cell) is None for cell in cells):
+        raise NothingSelected(f"no selected row says x={x}: the run that wrote them did not measure it")
     intervals = request.settings.get("intervals") != "no"
     grey = "; grey: the other policies" * (crowded and len(marks.policies) > 1)
     panels = [
@@ -87,6 +95,10 @@ def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: b
         yield Trace(points, grey if is_behind else {"zorder": 3, **marks.of(label_of(line))})
 
 
+def _read(cell: Summary) -> float | None:
+    return None if cell.read_bytes is None else cell.read_bytes + (cell.index_bytes or 0)
+
+
 def _apart(values: Sequence[float], factor: float) -> list[float]:
     """The largest value, and each further one that is smaller than the last by more than a factor; descending."""
     apart: list[float] = []
@@ -108,12 +120,13 @@ def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
             axis.set_xticks(_apart(ticks, max(1.1, (max(xs) / min(xs)) ** LABEL_WIDTH)))
         else:
             base, subs = (10, (1, 2, 5)) if x == "fraction" else (2, (1,))
-            axis.xaxis.set_major_locator(LogLocator(base, subs, numticks=5 if x == "bytes" else 8))
+            axis.xaxis.set_major_locator(LogLocator(base, subs, numticks=5 if x in ("bytes", "read") else 8))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.minorticks_off()
     words: Mapping[str, Callable[[float, int], str]] = {
         "fraction": lambda value, _: f"{round(value, 1):g} %",
         "pairs": lambda value, _: f"{value:.3g}" if value < 1000 else f"{value:.0f}",
         "bytes": lambda value, _: size([value]),
+        "read": lambda value, _: size([value]),
     }
     axis.xaxis.set_major_formatter(FuncFormatter(words[x]))

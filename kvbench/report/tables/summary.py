@@ -33,8 +33,9 @@ class Summary:
 
     ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.paired`),
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
-    per sample, ``kept_fraction`` as measured, 0..1. ``errors`` counts failed samples, ``blanks`` those that have
-    neither an error nor a number; both are in no mean. ``question_number`` is blank in a summary of a whole cell.
+    per sample, ``kept_fraction`` as measured, 0..1; ``read_bytes index_bytes`` per token of an answer. ``errors``
+    counts failed samples, ``blanks`` those that have neither an error nor a number; both are in no mean.
+    ``question_number`` is blank in a summary of a whole cell.
     ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is that of ``mean``, if samples
     are independent or the mean is over contexts.
     """
@@ -66,6 +67,8 @@ class Summary:
     task_version: str | None
     cell: str
     kept_tokens: float | None
+    read_bytes: float | None
+    index_bytes: float | None
     blanks: int
     rate: bool  # not a column: print x100
     higher: bool  # not a column: more is better
@@ -84,7 +87,7 @@ _FIRST = (
 )
 MEANS = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
-    *("decode_seconds", "new_tokens", "prompt_tokens"),
+    *("decode_seconds", "new_tokens", "prompt_tokens", "read_bytes", "index_bytes"),
 )
 _CONTEXT = ("context_sha256", "prompt_sha256")
 _VALUES = ("metric", "unit", "better", "value", "error")
