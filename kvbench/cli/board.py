@@ -52,16 +52,16 @@ def main(flags: argparse.Namespace) -> int:
     sources = [word for word in words if not is_selection(word)]
     if not sources or len(selections) > 1:
         raise UserError(f"board takes folders and at most one selection; got {' '.join(flags.words) or 'nothing'}")
-    made = board(sources, warner(flags.partial), conditions("".join(selections)), sizes, share["alpha"])
-    if failed := [gate for gate in made.gates if gate.verdict == FAILED]:
+    leaderboard = board(sources, warner(flags.partial), conditions("".join(selections)), sizes, share["alpha"])
+    if failed := [gate for gate in leaderboard.gates if gate.verdict == FAILED]:
         for gate in failed:
             findings = [str(finding) for finding in gate.findings]
             tell(f"{gate.current} against {gate.baseline}: {shortened(findings, 3)}")
         return Exit.GATE
     if flags.out is None:
-        emit(report_of(made), "text", sys.stdout)
+        emit(report_of(leaderboard), "text", sys.stdout)
     else:
-        write_board(made, flags.out)
+        write_board(leaderboard, flags.out)
         say(screen(), f"wrote {flags.out / PAGE} and {flags.out / LINES}")
     return Exit.OK
 

@@ -149,8 +149,8 @@ def _named(group: str, names: Sequence[str]) -> list[Description]:
     for pattern in names:
         if not fnmatch.filter(available, pattern):
             raise UserError(f"unknown {group} {pattern}: {closest(pattern, available)}")
-    wanted = {name for pattern in names or ("*",) for name in fnmatch.filter(available, pattern)}
-    return [describe(item) for name, item in available.items() if name in wanted]
+    matches = {name for pattern in names or ("*",) for name in fnmatch.filter(available, pattern)}
+    return [describe(item) for name, item in available.items() if name in matches]
 
 
 def _names(before: Sequence[str]) -> Sequence[str]:
@@ -201,11 +201,11 @@ def _under(protocol: str, policy: Description) -> Description:
     values = {name: dict(flat(each.over(file), "policy.")) for name, each in protocols().items()}
     settings = []
     for setting in policy.settings:
-        here = values[protocol].get(setting.key)
-        others = {name: there for name, of in values.items() if (there := of.get(setting.key)) != here}
+        default = values[protocol].get(setting.key)
+        others = {name: other for name, tree in values.items() if (other := tree.get(setting.key)) != default}
         if others and setting.default:
-            otherwise = ", ".join(f"protocol={name}: {written(there)}" for name, there in others.items())
-            setting = replace(setting, default=written(here), otherwise=otherwise)
+            otherwise = ", ".join(f"protocol={name}: {written(other)}" for name, other in others.items())
+            setting = replace(setting, default=written(default), otherwise=otherwise)
         settings.append(setting)
     return replace(policy, settings=tuple(settings))
 
@@ -218,7 +218,7 @@ def _print_reports(names: Sequence[str], as_json: bool) -> int:
         raise UserError(f"kvbench list reports takes no names: {' '.join(names)}; see kvbench report --help")
     reports = [(name, str(verb.description)) for name, verb in declared("report").verbs.items()]
     if as_json:
-        print(json.dumps([{"name": name, "says": says} for name, says in reports], indent=1))
+        print(json.dumps([{"name": name, "says": description} for name, description in reports], indent=1))
     else:
         print_columns(reports, ("bold",))
     return Exit.OK

@@ -119,8 +119,8 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
                 say(console, memory)
             say(console, request_text(group))
         say(console, _cost(group))
-        if (left := seconds.get(group.key)) is not None:
-            say(console, f"time: about {written(left)}, from similar rows\n")
+        if (remaining := seconds.get(group.key)) is not None:
+            say(console, f"time: about {written(remaining)}, from similar rows\n")
     if alone := unshared_text([group for group in plan.groups if not group.cells[0].is_served]):
         say(console, alone)
     if any(group.jobs and not group.cells[0].is_served for group in plan.groups):
@@ -206,8 +206,8 @@ def _cost(group: "PrefillGroup") -> str:
     if isinstance(task, Likelihood):
         texts = sum(len(job.missing) for job in group.jobs)
         most = group.rows_to_do * (task.context_length or 0)
-        given = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
-        return f"to score: {plural(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{given}\n"
+        preceding = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
+        return f"to score: {plural(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{preceding}\n"
     read = f"prefill: {plural(units, group.cells[0].schedule.evict_after)}"
     if task.context_length is not None:
         alone = group.rows_to_do * task.context_length

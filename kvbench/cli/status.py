@@ -41,20 +41,20 @@ class Status:
     device_hours: float
 
     @property
-    def left(self) -> int:
+    def rows_left(self) -> int:
         """Rows that are not recorded yet."""
         return self.rows - self.done
 
     @property
     def eta_seconds(self) -> float | None:
         """Time left at the present pace. None if no process is at work, or has recorded a row yet."""
-        if not self.left:
+        if not self.rows_left:
             return 0.0
-        return self.left / self.rows_per_second if self.rows_per_second else None
+        return self.rows_left / self.rows_per_second if self.rows_per_second else None
 
     def to_json(self) -> str:
         """One object; unknown values are null."""
-        more: dict[str, Any] = {"left": self.left, "eta_seconds": self.eta_seconds}
+        more: dict[str, Any] = {"left": self.rows_left, "eta_seconds": self.eta_seconds}
         return json.dumps(asdict(self) | more, indent=2)
 
 
@@ -78,7 +78,7 @@ def main(flags: argparse.Namespace) -> int:
         print(current.to_json())
     else:
         _print(current, folder)
-    if current.left:
+    if current.rows_left:
         return Exit.TEMPORARY
     return Exit.INCOMPLETE if current.failed else Exit.OK
 
@@ -87,14 +87,14 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     console = screen()
     share = f" ({100 * current.done / current.rows:.0f} %)" if current.rows else ""
     failed = f", {current.failed} of them failed" if current.failed else ""
-    say(console, f"{folder.path}: {current.done} of {current.rows} rows done{share}{failed}, {current.left} left")
+    say(console, f"{folder.path}: {current.done} of {current.rows} rows done{share}{failed}, {current.rows_left} left")
     if current.processes:
         say(console, f"processes: {_counts(current.processes)}; {current.prompts_running} prompts being made")
     for job, tasks in (current.jobs or {}).items():
         say(console, f"job {job}: {_counts(tasks) or 'SLURM no longer lists it'}")
     if current.jobs is None:
         say(console, "jobs: squeue does not answer here")
-    if current.left:
+    if current.rows_left:
         pace = f" at {60 * current.rows_per_second:.3g} rows per minute" if current.rows_per_second else ""
         eta = current.eta_seconds
         say(console, f"time left: {'unknown' if eta is None else timedelta(seconds=round(eta))}{pace}")

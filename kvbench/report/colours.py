@@ -57,14 +57,14 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     combinations = len(COLOURS) * len(MARKERS)
     places = {name: i for listed in (POLICIES, SCORES) for i, name in enumerate(listed)}
     places |= {name: combinations // 2 + i for i, name in enumerate(LATER)}
-    taken = {places[name] for name in names if name in places}
+    used = {places[name] for name in names if name in places}
     for name in names:
         if name not in places:
             first = crc32(name.encode())
-            free = [place for i in range(combinations) if (place := (first + i) % combinations) not in taken] or [first]
-            colours = {place % len(COLOURS) for place in taken}
+            free = [place for i in range(combinations) if (place := (first + i) % combinations) not in used] or [first]
+            colours = {place % len(COLOURS) for place in used}
             places[name] = next((place for place in free if place % len(COLOURS) not in colours), free[0])
-            taken.add(places[name])
+            used.add(places[name])
     return {name: _look(places[name] % combinations) for name in names}
 
 

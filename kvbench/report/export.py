@@ -27,21 +27,21 @@ from kvbench.support.grouped import grouped
 
 FORMATS = ("eee", "github-benchmark", "junit", "markdown", "parquet")
 ROW_FORMATS = ("jsonl", "csv", "parquet")
-WHAT = ("accuracy", "bytes", "seconds")
+QUANTITIES = ("accuracy", "bytes", "seconds")
 
 
 def export(
     folder: str | os.PathLike[str],
     format: str,
     out: TextIO | Path,
-    what: str = "accuracy",
+    quantity: str = "accuracy",
     warn: Warn = lambda text: None,
     where: Where | None = None,
 ) -> None:
     """Write a results folder, or a Parquet file of rows, in one of `FORMATS`; ``eee`` into a folder."""
     check_format(format, FORMATS)
-    if what not in WHAT:
-        raise UserError(f"what={what}: allowed: {', '.join(WHAT)}")
+    if quantity not in QUANTITIES:
+        raise UserError(f"what={quantity}: allowed: {', '.join(QUANTITIES)}")
     if format == "eee":
         return write_eee(folder, out, warn, where)
     if format == "parquet":
@@ -53,7 +53,7 @@ def export(
         tasks = grouped(cells, lambda cell: cell.task)
         text = junit_xml("kvbench", {task: list(map(_case, members)) for task, members in tasks.items()})
     else:
-        text = json.dumps([*filter(None, (_point(cell, what) for cell in cells))], indent=2, allow_nan=False) + "\n"
+        text = json.dumps([*filter(None, (_point(cell, quantity) for cell in cells))], indent=2, allow_nan=False) + "\n"
     with text_to(out) as stream:
         stream.write(text)
 
@@ -65,23 +65,23 @@ def named(cell: Summary) -> str:
     return " ".join(str(part) for part in (*question, *method) if part not in (None, "kv_heads", "prompt"))
 
 
-def _point(cell: Summary, what: str) -> dict[str, object] | None:
+def _point(cell: Summary, quantity: str) -> dict[str, object] | None:
     """A point of a chart; None if the cell does not have the quantity."""
-    value, unit, span = measured(cell, what)
+    value, unit, span = measured(cell, quantity)
     extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
     point: dict[str, object] = {"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra}
     return None if value is None else point
 
 
-def measured(cell: Summary, what: str) -> tuple[float | None, str, str]:
+def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
     """The number of a cell, its unit and its interval.
 
     Seconds are those of evicting one prompt; of an efficiency task those of one decoding step. Elsewhere cells share
     their steps, so that a cell has no decoding time of its own.
     """
-    if what == "bytes":
+    if quantity == "bytes":
         return cell.cache_bytes, "bytes", ""
-    if what == "seconds":
+    if quantity == "seconds":
         is_timed = cell.metric == "seconds_per_token"
         return cell.mean if is_timed else cell.evict_seconds, "seconds", ""
     scale = 100 if cell.rate else 1

@@ -91,7 +91,7 @@ class Claims:
 
     def wait(self, plan: Plan) -> Plan:
         """Wait until others have recorded what is left, or given up some of it: that is returned. Raises as `check`."""
-        pause, named = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS), set[str]()
+        pause, known_holders = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS), set[str]()
         while (plan := self.left(plan)).rows_to_do:
             holders = set[str]()
             for name in (_name(group, job) for group in plan.groups for job in group.jobs):
@@ -99,14 +99,14 @@ class Claims:
                 if holder is None:
                     return plan
                 holders.add(holder)
-            if new := sorted(holders - named):
-                named.update(new)
+            if new := sorted(holders - known_holders):
+                known_holders.update(new)
                 self._sharing.tell(
                     f"waiting for {plan.rows_to_do} rows of {shortened(new, 3)}; prompts of a process that is silent "
                     f"for {self._sharing.seconds:g} s are taken over"
                 )
-            until = time.monotonic() + pause
-            while time.monotonic() < until:
+            deadline = time.monotonic() + pause
+            while time.monotonic() < deadline:
                 self.check()
                 time.sleep(min(0.1, pause))
         return plan

@@ -110,8 +110,8 @@ class _Run:
                     if cell.code.parts is not None:
                         self._results.write_code(cell.code.parts)
                 environment_id = self._results.write_environment(environment(model.device))
-            wanted = [sample for sample in samples if sample.id in job.missing]
-            result = self._claims.record(self._run_job(model, group.task, job, wanted, environment_id))
+            missing = [sample for sample in samples if sample.id in job.missing]
+            result = self._claims.record(self._run_job(model, group.task, job, missing, environment_id))
             if result is not None:
                 self.outcome.rows += len(result.rows)
                 self.outcome.errors += sum(row.error is not None for row in result.rows)
@@ -132,7 +132,7 @@ class _Run:
             self._loaded.spec, self._loaded.model = info.spec, model
             self._claims.check()
         counters = self._loaded.model.engine.counters
-        if not any(counters is known for known in self.counters):
+        if not any(counters is other for other in self.counters):
             self.counters.append(counters)
         return self._loaded.model
 
@@ -151,16 +151,16 @@ class _Run:
         try:
             if valid:
                 valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
-                answered = runner(model, valid_job, valid, environment_id, self._kept)
-                hashes = {row.sample: row.prompt_sha256 for row in answered.rows if row.prompt_sha256 is not None}
+                job_result = runner(model, valid_job, valid, environment_id, self._kept)
+                hashes = {row.sample: row.prompt_sha256 for row in job_result.rows if row.prompt_sha256 is not None}
                 for sample in valid:
                     if (name := hashes.get(sample.id)) is not None:
-                        texts = answered.token_texts.get(name)
-                        answered.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
-                if answered.block is not None:
-                    smaller = self._results.write_environment(environment(model.device | {"block": answered.block}))
-                    answered.rows = [replace(row, environment=smaller) for row in answered.rows]
-                result.add(answered)
+                        texts = job_result.token_texts.get(name)
+                        job_result.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
+                if job_result.block is not None:
+                    smaller = self._results.write_environment(environment(model.device | {"block": job_result.block}))
+                    job_result.rows = [replace(row, environment=smaller) for row in job_result.rows]
+                result.add(job_result)
         except Exception as error:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise

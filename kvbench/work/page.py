@@ -19,7 +19,7 @@ def rows_of_item(name: str, request: Request, sweep: Sweep, task: Callable[[Shar
     """
     flags = {"--smoke": request.small, "--retry-errors": request.retry_errors}
     flags[f"--stale={request.stale}"] = request.stale != "stop"
-    command = ("kvbench", "paper", name, *request.own_words, *(flag for flag, given in flags.items() if given))
+    command = ("kvbench", "paper", name, *request.own_words, *(flag for flag, is_set in flags.items() if is_set))
     submits = sweep.launcher.submits and sweep.plan.rows_to_do
     if submits and (jobs := active(sweep.results, command)):
         raise RowsElsewhere(

@@ -82,10 +82,12 @@ class Shown:
         failed = f" rows, {self._errors} failed" if self._errors else " rows"
         self._bar.update(self._task, advance=1, rows=f"{self._rows}{failed}")
         now, total = time.monotonic(), self._plan.prefills_to_do
-        done = min(self._prompts + self._elsewhere, total)  # what another process gave up is counted twice
-        if self._lines and (now - self._last >= SECONDS_BETWEEN_LINES or done == total):
+        prompts_done = min(self._prompts + self._elsewhere, total)  # what another process gave up is counted twice
+        if self._lines and (now - self._last >= SECONDS_BETWEEN_LINES or prompts_done == total):
             self._last, seconds = now, now - self._start
             others = f" ({self._elsewhere} by other processes)" if self._elsewhere else ""
-            counts = f"{done}/{total} prompts{others}, {self._rows}/{self._plan.rows_to_do}{failed}"
-            left = seconds / done * (total - done)
-            self._bar.console.print(f"{counts}, {seconds:.0f} s, {left:.0f} s left", highlight=False, soft_wrap=True)
+            counts = f"{prompts_done}/{total} prompts{others}, {self._rows}/{self._plan.rows_to_do}{failed}"
+            remaining = seconds / prompts_done * (total - prompts_done)
+            self._bar.console.print(
+                f"{counts}, {seconds:.0f} s, {remaining:.0f} s left", highlight=False, soft_wrap=True
+            )

@@ -91,7 +91,7 @@ def test_a_method_with_other_tasks_is_named_and_not_ranked(
         {"full", "good", "bad"},
         {"ruler/niah_single_1 512": N},
     )
-    assert [name.split()[0] for name in ranking.lacking] == ["few", "odd"]
+    assert [name.split()[0] for name in ranking.unranked] == ["few", "odd"]
 
 
 def test_rows_without_bytes_and_without_a_full_cache_are_not_ranked(

@@ -128,8 +128,8 @@ def _table(ranking: Ranking) -> Table:
         names = [method(place, varying), *([place.submission] if "submission" in varying else [])]
         figures = [Figure(text) for text in _texts(place).values()]
         lines.append(Line(tuple(names), tuple(figures), reference=place.is_full))
-    lacking = [f"Not ranked, other tasks or too few prompts: {', '.join(ranking.lacking)}"] * bool(ranking.lacking)
-    return Table.of(labels, HEADS, lines, title=title(ranking), caption=(_caption(ranking),), notes=tuple(lacking))
+    notes = [f"Not ranked, other tasks or too few prompts: {', '.join(ranking.unranked)}"] * bool(ranking.unranked)
+    return Table.of(labels, HEADS, lines, title=title(ranking), caption=(_caption(ranking),), notes=tuple(notes))
 
 
 def _share(ranking: Ranking) -> str:

@@ -84,7 +84,7 @@ class Ranking:
     n: int
     contexts: int
     places: tuple[Place, ...]
-    lacking: tuple[str, ...]
+    unranked: tuple[str, ...]
 
 
 def rankings(
@@ -209,7 +209,7 @@ def _ranking(
         n=len(every),
         contexts=len(numbers),
         places=places,
-        lacking=tuple(" ".join(_words(label[1:])) for label in mixed if label not in ranked),
+        unranked=tuple(" ".join(_words(label[1:])) for label in mixed if label not in ranked),
     )
 
 

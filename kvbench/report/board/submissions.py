@@ -114,10 +114,10 @@ def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
         if not files or not path.exists():
             raise MissingFile(f"{source}: neither a results folder (rows/) nor Parquet files of rows")
         name = os.path.normpath(path if path.is_dir() else path.parent if path.parent.name else path)
-        known = named.setdefault(name, [])
-        if again := {*known} & {*files}:
-            raise UserError(f"{shortened(sorted(map(str, again)), 3)} is named twice; name each source once")
-        known += files
+        own_files = named.setdefault(name, [])
+        if repeated := {*own_files} & {*files}:
+            raise UserError(f"{shortened(sorted(map(str, repeated)), 3)} is named twice; name each source once")
+        own_files += files
     return named
 
 

@@ -49,12 +49,12 @@ class Finding:
     text: str
 
     @property
-    def what(self) -> str:
+    def message(self) -> str:
         """The text and the samples."""
         return f"{self.text}{_named(self.samples)}"
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
+        return f"{self.where}: {self.message}"
 
 
 @dataclass(frozen=True)

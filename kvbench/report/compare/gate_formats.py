@@ -43,7 +43,7 @@ def markdown(gate: Gate) -> str:
     lines = [f"## {escaped(headline(gate))}", ""]
     for findings, prefix in ((folded(gate.findings), ""), (folded(gate.undecided), "cannot tell: ")):
         if findings:
-            table = [[each.check, escaped(each.where), escaped(prefix + each.what)] for each in findings[:_LISTED]]
+            table = [[each.check, escaped(each.where), escaped(prefix + each.message)] for each in findings[:_LISTED]]
             lines += markdown_table(["check", "where", "what"], *table, align="lll")
             lines += ["", f"and {len(findings) - _LISTED} more"] if len(findings) > _LISTED else []
             lines.append("")

@@ -23,7 +23,7 @@ from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
-from kvbench.report.export import WHAT, measured, named
+from kvbench.report.export import QUANTITIES, measured, named
 from kvbench.report.formats.data import write_json
 from kvbench.report.html.page import check_page
 from kvbench.report.html.rendered import rendered
@@ -168,7 +168,7 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
             name=name,
             date=date,
             code=code,
-            numbers={named(cell): {what: measured(cell, what)[0] for what in WHAT} for cell in cells},
+            numbers={named(cell): {quantity: measured(cell, quantity)[0] for quantity in QUANTITIES} for cell in cells},
             limits={named(cell): limits for cell in cells if (limits := _limits(cell))},
             methods={named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells},
             costs=spent,
@@ -377,7 +377,7 @@ def _cases(run: Run) -> list[Case]:
 
 
 def _outcome(tag: str, findings: Sequence[Finding], where: str) -> Outcome | None:
-    texts = [f"{finding.check}: {finding.what}" for finding in findings if finding.where == where]
+    texts = [f"{finding.check}: {finding.message}" for finding in findings if finding.where == where]
     prefix = "cannot tell: " if tag == "skipped" else ""
     return Outcome(tag, prefix + "; ".join(texts), "", "\n".join(texts)) if texts else None
 

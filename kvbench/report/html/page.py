@@ -109,11 +109,12 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
     places = {prompt: place for place, prompt in enumerate(sorted(by_prompt, key=worst_first))}
     ranked = grouped(sorted(rows, key=lambda row: places[prompt_of(row)]), lambda row: row.cell)
     chosen = {cell: ranked[cell][:samples] for cell in dict.fromkeys(row.cell for row in rows)}
-    needed = {row.prompt_sha256 for members in chosen.values() for row in members}
-    shown = {name: ShownPrompt.of(record) for name, record in prompts.items() if name in needed}
+    prompt_hashes = {row.prompt_sha256 for members in chosen.values() for row in members}
+    shown_prompts = {name: ShownPrompt.of(record) for name, record in prompts.items() if name in prompt_hashes}
     drill = {
         cell: [
-            sample_data(row, kept.get((row.cell, row.sample)), shown.get(row.prompt_sha256 or "")) for row in members
+            sample_data(row, kept.get((row.cell, row.sample)), shown_prompts.get(row.prompt_sha256 or ""))
+            for row in members
         ]
         for cell, members in chosen.items()
     }
@@ -122,7 +123,7 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
     if len(tasks) > MOST_TASKS:
         tasks = [*tasks[:MOST_TASKS], f"{len(tasks) - MOST_TASKS} more"]
     cells = [cell_data(line) for line in summaries(rows)]
-    readable = {name: prompt.data for name, prompt in shown.items()}
+    readable = {name: prompt.data for name, prompt in shown_prompts.items()}
     return Page(", ".join(tasks), cells, drill, readable, environments, len(rows), sum(map(len, chosen.values())))
 
 

@@ -197,10 +197,10 @@ def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str
     return shared, panel_titles
 
 
-def n_of(counts: Collection[int], what: str = "sample") -> str:
+def n_of(counts: Collection[int], noun: str = "sample") -> str:
     """How many samples means are over: ``n = 2 to 3 samples``."""
     least, most = min(counts), max(counts)
-    return f"n = {least}" + f" to {most}" * (most > least) + f" {what}" + "s" * (most > 1)
+    return f"n = {least}" + f" to {most}" * (most > least) + f" {noun}" + "s" * (most > 1)
 
 
 def _named(key: str, value: Any) -> str:

@@ -50,8 +50,8 @@ def more_prompts(losses: np.ndarray, limit: float, above: float, below: float) -
     those so far; None: too many.
     """
     both = (_times(_growth(side * losses, side * limit), -math.log(p)) for side, p in ((1, above), (-1, below)))
-    needed = min((times for times in both if times is not None), default=FAR)
-    total = math.ceil(needed * len(losses))
+    fewest = min((times for times in both if times is not None), default=FAR)
+    total = math.ceil(fewest * len(losses))
     return None if total >= FAR else max(1, total - len(losses))
 
 

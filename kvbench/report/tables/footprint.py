@@ -67,8 +67,8 @@ class Life:
         start = read // (self.block or self.read) * (self.block or self.read)
         first = np.minimum(self.kept, start) + read - start + 1
         since = later % (self.every or self.later or 1)
-        left = np.minimum(max(self.kept, self.limit), self.kept + later - since)
-        return np.concatenate((first * (self.copies if self.block else 1), self.copies * (left + since + 1)))
+        after_eviction = np.minimum(max(self.kept, self.limit), self.kept + later - since)
+        return np.concatenate((first * (self.copies if self.block else 1), self.copies * (after_eviction + since + 1)))
 
     @property
     def footprint(self) -> float:

@@ -28,7 +28,7 @@ class Query:
     facets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     find: str = ""
     cells: tuple[str, ...] = ()
-    wrong: bool = False
+    only_wrong: bool = False
     text: str = ""
     sample: int | None = None
     page: int = 1
@@ -45,7 +45,7 @@ class Query:
             facets={name: words[name] for name in FACETS if name in words},
             find=last.get("find", ""),
             cells=tuple(filter(None, last.get("cells", "").split(",")))[:BESIDE],
-            wrong=last.get("wrong") == "only",
+            only_wrong=last.get("wrong") == "only",
             text=last.get("text", ""),
             sample=_number("sample", last["sample"]) if "sample" in last else None,
             page=max(1, _number("page", last.get("page", "1"))),

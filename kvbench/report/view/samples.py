@@ -81,17 +81,17 @@ class Samples:
         groups: Sequence[Sequence[int]] | np.ndarray
         if chosen:
             groups = self._side_by_side(chosen, places)
-            wrong = [group for group in groups if self._wrong[[*group]].any()]
+            wrong_groups = [group for group in groups if self._is_wrong[[*group]].any()]
         else:
             groups = self._worst_first(places)[:, None]
-            wrong = groups[self._wrong[groups[:, 0]]]
-        shown = wrong if query.wrong else groups
+            wrong_groups = groups[self._is_wrong[groups[:, 0]]]
+        shown = wrong_groups if query.only_wrong else groups
         pages = max(1, -(-len(shown) // PAGE))
         page = min(query.page, pages)
         members = shown[PAGE * (page - 1) : PAGE * page]
         return {
             "total": len(groups),
-            "wrong": len(wrong),
+            "wrong": len(wrong_groups),
             "page": page,
             "pages": pages,
             **self._entries(members, chosen, None if query.sample is not None else LONGEST),
@@ -191,7 +191,7 @@ class Samples:
         return np.where(np.isnan(self._value), -np.inf, self._value * ways)
 
     @cached_property
-    def _wrong(self) -> np.ndarray:
+    def _is_wrong(self) -> np.ndarray:
         """Which rows failed, have no value, or have one of a rate that is not its best."""
         rates = np.array([cell["rate"] for cell in self.cells] or [False])[self._cell]
         best = np.array([float(cell["higher"]) for cell in self.cells] or [1.0])[self._cell]

@@ -140,7 +140,7 @@ class Server(ThreadingHTTPServer):
             "/": (HTML, self.page.html),
             "/history": (HTML, self.page.history),
         }
-        return {path: partial(_answered, kind, made) for path, (kind, made) in fixed.items()} | {
+        return {path: partial(_rendered, kind, render) for path, (kind, render) in fixed.items()} | {
             "/cells": self._cells,
             "/samples": lambda words: _json(self.page.samples(Query.of(words))),
         }
@@ -174,8 +174,8 @@ def _json(data: object) -> Answer:
     return Answer(HTTPStatus.OK, JSON, json.dumps(data, allow_nan=False, separators=(",", ":")).encode())
 
 
-def _answered(kind: str, made: Callable[[], str], words: str) -> Answer:
-    return Answer(HTTPStatus.OK, kind, made().encode())
+def _rendered(kind: str, render: Callable[[], str], words: str) -> Answer:
+    return Answer(HTTPStatus.OK, kind, render().encode())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -201,10 +201,10 @@ class _Handler(BaseHTTPRequestHandler):
             return text(HTTPStatus.MISDIRECTED_REQUEST, "this server is not known by that name: use its number"), {}
         if door.token:
             words = parse_qsl(parts.query, keep_blank_values=True)
-            given = next((value for name, value in words if name == "token"), None)
-            if not door.opens(self._cookie() if given is None else given):
+            token = next((value for name, value in words if name == "token"), None)
+            if not door.opens(self._cookie() if token is None else token):
                 return text(HTTPStatus.FORBIDDEN, "open the address that kvbench view printed, with its token"), {}
-            if given is not None:  # into a cookie, so that no link that is copied holds it
+            if token is not None:  # into a cookie, so that no link that is copied holds it
                 rest = urlencode([pair for pair in words if pair[0] != "token"])
                 path = "/" + parts.path.lstrip("/")  # "//host" would lead to another server
                 cookie = f"{self.server.cookie}={door.token}; Path=/; HttpOnly; SameSite=Lax"

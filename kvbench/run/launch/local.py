@@ -103,9 +103,9 @@ class Local(Launcher):
             return code
         verb = "was" if len(killed) == 1 else "were"
         text = f"kvbench: {len(killed)} of {number} processes {verb} killed ({', '.join(killed)})"
-        done = code in (0, 4)
-        print(f"{text}; this process runs what the others left" if done else text, file=sys.stderr, flush=True)
-        return None if done else code
+        is_complete = code in (0, 4)
+        print(f"{text}; this process runs what the others left" if is_complete else text, file=sys.stderr, flush=True)
+        return None if is_complete else code
 
 
 def devices(variables: Mapping[str, str]) -> Sequence[str]:

@@ -170,14 +170,14 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
             f"{address(download)} is not in the cache of the hub, and HF_HUB_OFFLINE is set: unset it, or copy the "
             "files into data.root (docs/data.md says how)"
         )
-    needed = (download.bytes or download.about_bytes or 0) - size_of(partial)
+    required_bytes = (download.bytes or download.about_bytes or 0) - size_of(partial)
     if download.kind in ("zip", "tar", "gguf"):
-        needed += sum(output.bytes or 0 for output in download.outputs)
+        required_bytes += sum(output.bytes or 0 for output in download.outputs)
     free = shutil.disk_usage(partial.parent).free
-    if needed > free:
+    if required_bytes > free:
         raise Full(
-            f"{partial.parent.parent}: {download.name} needs {needed} bytes, {free} are free: free some space, or "
-            "name another folder with data.root=FOLDER"
+            f"{partial.parent.parent}: {download.name} needs {required_bytes} bytes, {free} are free: free some space, "
+            "or name another folder with data.root=FOLDER"
         )
     if not download.package:
         return fetch(download, partial, watcher)
