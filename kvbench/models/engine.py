@@ -216,7 +216,7 @@ class Engine:
             batch.check()
             batch.finish(len(part))
         batch.settle()
-        return self._prefilled(cache.freeze(), logits, cache.read_bytes)
+        return self._prefilled(cache.freeze(), logits, cache.full_bytes)
 
     def _prefilled(self, cache: KVCache, logits: Float[Tensor, "vocabulary"], full_bytes: int) -> Prefilled:
         self.counters.prefills += 1

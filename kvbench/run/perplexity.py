@@ -126,7 +126,7 @@ class _Reading:
                     evicting.num_tokens,
                     prompt_tokens=evicting.num_tokens,
                     **cache.exempt,
-                    full_cache_bytes=evicting.read_bytes,
+                    full_cache_bytes=evicting.full_bytes,
                     peak_bytes=evicting.peak_bytes,
                     decode_seconds=seconds,
                     new_tokens=len(values),
@@ -157,7 +157,7 @@ def _nll(
     for cell, before in zip(cells, caches, strict=True):
         decoding = replace(before.evictor, decoding=True)
         after = model.engine.evicting_cache(decoding, cell.schedule.decode_every, before.freeze())
-        after.read_bytes, after.peak_bytes = before.read_bytes, max(before.peak_bytes, after.peak_bytes)
+        after.full_bytes, after.peak_bytes = before.full_bytes, max(before.peak_bytes, after.peak_bytes)
         scoring.append(after)
     return scoring, model.engine.nll(ids[num_context:], scoring)
 

@@ -44,7 +44,7 @@ class EvictingBatch(DecodeBatch):
         if rule.sliding_window is not None:
             return self._attend_locally(layer, queries, keys, values, rule)
         for _, cache in self._open(range(self.num_active)):
-            cache.read_bytes += (keys.nbytes + values.nbytes) // len(keys)
+            cache.full_bytes += (keys.nbytes + values.nbytes) // len(keys)
         if self._groups and len(self._groups[0]) == self.num_active:
             return self._attend_together(0, layer, queries, keys, values, rule)
         outputs = torch.zeros_like(queries)
@@ -108,7 +108,7 @@ class EvictingBatch(DecodeBatch):
             self._local[layer] = LocalLayer(borrowed, self.num_tokens + self.num_new_tokens)
         outputs = self._local[layer].attend(queries, keys, values, rule)
         for _, cache in self._open(range(self.num_active)):
-            cache.read_bytes += self._local[layer].bytes_read
+            cache.full_bytes += self._local[layer].bytes_read
         return outputs
 
     def settle(self) -> None:

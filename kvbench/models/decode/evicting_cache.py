@@ -28,7 +28,7 @@ class EvictingCache:
     `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. divides:
     whether layers are only ranked as they read, and `finish` divides one budget among them. num_tokens: tokens read so
     far. position: that of the next token. pending: tokens read since the last eviction. peak_bytes: the
-    most bytes held between two forward passes, before a division of the budget. read_bytes: bytes of the tokens read
+    most bytes held between two forward passes, before a division of the budget. full_bytes: bytes of the tokens read
     here if nothing were evicted. recurrent: the state of layers without keys.
     """
 
@@ -43,7 +43,7 @@ class EvictingCache:
     position: int = 0
     pending: int = 0
     peak_bytes: int = 0
-    read_bytes: int = 0
+    full_bytes: int = 0
     recurrent: RecurrentState | None = None
     _layers: dict[int, LayerCache] = field(default_factory=dict)
     _rows: dict[int, list[Window]] = field(default_factory=dict)
