@@ -42,19 +42,19 @@ def code_of(policy: "Policy", score: "Score", task: Task, reader: "Reader | None
 
     Reading it takes 0.2 s, once per process.
     """
-    evaluating = "timed" if isinstance(task, Efficiency) else "prefill_job"
-    evaluating = "perplexity" if isinstance(task, Likelihood) else evaluating
+    runner = "timed" if isinstance(task, Efficiency) else "prefill_job"
+    runner = "perplexity" if isinstance(task, Likelihood) else runner
     components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
     if "budget" in policy.takes:
         components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
     if reader is not None:
         components[f"reader {reader.name}"] = (reader, READERS)
     try:
-        parts = {"run": _sha256((f"kvbench.run.{evaluating}", "kvbench.run.evict_cell"))}
-        parts |= {name: _room(name) for name in ("cache", "eviction", "models")}
+        parts = {"run": _sha256((f"kvbench.run.{runner}", "kvbench.run.evict_cell"))}
+        parts |= {name: _package_sha256(name) for name in ("cache", "eviction", "models")}
         for name, (component, within) in components.items():
             if modules := frozenset(_modules(component, within)):
-                parts[name] = _component(modules, within)
+                parts[name] = _component_sha256(modules, within)
     except NoSource:
         return Code(None)
     return Code(parts)
@@ -63,9 +63,9 @@ def code_of(policy: "Policy", score: "Score", task: Task, reader: "Reader | None
 def served_code(task: Task) -> Code:
     """The code of a cell that a server answers: what asks it, what builds prompts, and the task with its metric."""
     try:
-        parts = {"servers": _room("servers"), "prompts": _room("models.prompts")}
+        parts = {"servers": _package_sha256("servers"), "prompts": _package_sha256("models.prompts")}
         if modules := frozenset(_modules(task, TASKS)):
-            parts[f"task {task.name}"] = _component(modules, TASKS)
+            parts[f"task {task.name}"] = _component_sha256(modules, TASKS)
     except NoSource:
         return Code(None)
     return Code(parts)
@@ -80,13 +80,13 @@ def _modules(component: Any, within: str) -> Iterator[str]:
 
 
 @cache
-def _component(modules: frozenset[str], within: str) -> str:
+def _component_sha256(modules: frozenset[str], within: str) -> str:
     packages = {module: within if module.startswith(within) else module.partition(".")[0] for module in modules}
     return _sha256(tuple(set[str]().union(*(closure([module], package) for module, package in packages.items()))))
 
 
 @cache
-def _room(name: str) -> str:
+def _package_sha256(name: str) -> str:
     """A package, eviction without its scores and readers."""
     modules = modules_in(f"kvbench.{name}")
     return _sha256(tuple(module for module in modules if not module.startswith((SCORES, READERS))))

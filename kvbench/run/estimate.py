@@ -79,8 +79,8 @@ def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: Result
         part = shard.part_of(plan)
         seconds = _total(estimate(part, rows).values())
         tasks.append(ArrayTask(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, seconds))
-    here = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
-    caches = [memory.total for group in here if (memory := memory_of(group))]
+    local_groups = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
+    caches = [memory.total for group in local_groups if (memory := memory_of(group))]
     seconds, devices = _total(task.seconds for task in tasks), launcher.gpus or 1
     return Submission(
         launcher=launcher,
@@ -149,12 +149,12 @@ def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]]
     timed = {name: by_kind.get(name) or by_kind.get(_kind_of(cell), ()) for name, cell in cells.items()}
     if not all(timed.values()):
         return None
-    reading = [row.prefill_seconds for rows in timed.values() for row in rows if row.prefill_seconds is not None]
+    prefills = [row.prefill_seconds for rows in timed.values() for row in rows if row.prefill_seconds is not None]
     prompts, batch = len(group.jobs), 1
     if isinstance(group.task, Efficiency):  # each row prefills its own prompts
         prompts, batch = sum(missing.values()), group.task.batch
-    seconds = prompts * fmean(reading) if reading else 0.0
+    seconds = prompts * fmean(prefills) if prefills else 0.0
     for name, rows in timed.items():
-        each = ((row.evict_seconds or 0.0) + (row.decode_seconds or 0.0) for row in rows)
-        seconds += missing[name] * fmean(each)
+        row_seconds = ((row.evict_seconds or 0.0) + (row.decode_seconds or 0.0) for row in rows)
+        seconds += missing[name] * fmean(row_seconds)
     return batch * seconds

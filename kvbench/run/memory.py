@@ -185,28 +185,28 @@ def memory_of(group: PrefillGroup) -> Memory | None:
     if lengths is None:
         return None
     tokens, max_new_tokens = lengths.read, lengths.later
-    full, heads, members = full_bytes(group.model, tokens)
-    sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, members) for cell in group.cells)
+    full, heads, group_size = full_bytes(group.model, tokens)
+    sizes = (cell_bytes(cell, tokens, max_new_tokens, full // tokens, group_size) for cell in group.cells)
     block, reading = group.cells[0].schedule.block_of(tokens), None
     if block is not None:
         (cell,) = group.cells
-        held = min(tokens, cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
-        copies = members if cell.policy.layout == "query_heads" else 1
-        reading, scoring = copies * held * full // tokens, copies * held * heads * RANKED
+        held_pairs = min(tokens, cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
+        copies = group_size if cell.policy.layout == "query_heads" else 1
+        reading, scoring = copies * held_pairs * full // tokens, copies * held_pairs * heads * RANKED
     else:
-        scoring = scoring_bytes(group.cells, tokens, full, heads, members)
+        scoring = scoring_bytes(group.cells, tokens, full, heads, group_size)
     largest = tuple(sorted(sizes, reverse=True)[: group.model.tile])
     states = (1 + len(largest) + group.model.tile) * state_bytes_of(group.model)
     return Memory(full, largest, scoring, states, reading)
 
 
-def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, members: int) -> int:
+def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, group_size: int) -> int:
     """Bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, and of the
-    rankings. full, heads, members: as `full_bytes` returns them.
+    rankings. full, heads, group_size: as `full_bytes` returns them.
     """
     rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in cells)))
-    number, each = rankings_of(cells, tokens, heads, members)
-    return rows * members * (full // tokens + 4 * heads) + number * each
+    count, ranking_bytes = rankings_of(cells, tokens, heads, group_size)
+    return rows * group_size * (full // tokens + 4 * heads) + count * ranking_bytes
 
 
 def memory_text(group: PrefillGroup) -> str | None:

@@ -51,13 +51,13 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     """What a prompt of these lengths takes with a cell. Raises MissingFile where the model's files are missing."""
     single, tokens = PrefillGroup((cell,), ()), lengths.read
     text, dtype = memory.text_and_dtype(cell.model)
-    full, heads, members = memory.full_bytes(cell.model, tokens)
+    full, heads, group_size = memory.full_bytes(cell.model, tokens)
     pair_bytes, state = full // tokens, memory.state_bytes_of(cell.model)
     policy = cell.policy.of_prompt(0, tokens, cell.budget)
     pairs = min(policy.pairs(cell.budget, tokens), tokens)
-    copies = members if cell.policy.layout == "query_heads" else 1
+    copies = group_size if cell.policy.layout == "query_heads" else 1
     kept = copies * pairs * pair_bytes
-    scoring = memory.scoring_bytes((cell,), tokens, full, heads, members)
+    scoring = memory.scoring_bytes((cell,), tokens, full, heads, group_size)
     scoring += sum(memory.hidden_bytes(single) or ())
     later = min(lengths.later, (cell.schedule.answer_budget or 0) + (cell.schedule.decode_every or lengths.later))
     held = kept
@@ -72,8 +72,8 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     activations = _activations(text, dtype, min(tokens, block or Engine.block))
     if block is None:
         repeat = cell.score.inputs.repeat  # a part of the prompt at a time is read again
-        again = _activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0
-        prefill = full + (max(activations, scoring + max(held, again)) if pairs < tokens else activations)
+        repeat_activations = _activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0
+        prefill = full + (max(activations, scoring + max(held, repeat_activations)) if pairs < tokens else activations)
     else:
         most = min(tokens, pairs + block)
         scoring = copies * most * heads * memory.RANKED
@@ -120,9 +120,9 @@ def request_text(group: PrefillGroup) -> str:
     if lengths is None:
         return f"weights: {size([weights_of(group.model)])}"
     needs = [request_memory(cell, lengths) for cell in group.cells]
-    counted = "the longest prompt has" if lengths.is_counted else "a prompt has at most"
+    length = "the longest prompt has" if lengths.is_counted else "a prompt has at most"
     return (
-        f"a request alone: {counted} {lengths.read} tokens, and at most {lengths.later} follow; weights "
+        f"a request alone: {length} {lengths.read} tokens, and at most {lengths.later} follow; weights "
         f"{size([needs[0].weights])}, and beside them to read, score and evict {size(need.prefill for need in needs)}, "
         f"to answer {size(need.decode for need in needs)}; at its peak {size(need.peak() for need in needs)} in all"
     )

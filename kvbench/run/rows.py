@@ -105,7 +105,7 @@ class JobResult:
     def only(self, keys: Collection[tuple[str, int]]) -> "JobResult":
         """The part about these (cell id, sample) pairs."""
         lists = {name: getattr(self, name) for name in ("rows", "kept", "curves", "timings")}
-        chosen = {name: [x for x in lines if (x.cell, x.sample) in keys] for name, lines in lists.items()}
+        chosen = {name: [line for line in lines if (line.cell, line.sample) in keys] for name, lines in lists.items()}
         return replace(self, **chosen)
 
     def sort(self) -> None:

@@ -80,10 +80,10 @@ def speed_text(groups: Sequence[PrefillGroup]) -> str | None:
     if not speeds or len(speeds) < len(groups):
         return None
     seconds = sum(seconds_by_speed(group, speeds[group.key]) for group in groups)
-    each = " or ".join(dict.fromkeys(map(str, speeds.values())))
+    text = " or ".join(dict.fromkeys(map(str, speeds.values())))
     longest = plural(max(lengths.later for group in groups if (lengths := lengths_of(group))), "token")
     return (
-        f"time by the speed of this machine, measured just now ({each}): {written(seconds)} if every answer is as long "
+        f"time by the speed of this machine, measured just now ({text}): {written(seconds)} if every answer is as long "
         f"as it may be, up to {longest}; scoring and element-wise work come on top"
     )
 
@@ -101,7 +101,7 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
     """Seconds of what is left of a group, if prompts and answers have the most tokens."""
     lengths, shape = lengths_of(group), model_shape(group.model)
     assert lengths is not None
-    tokens, new = lengths.read, lengths.later
+    tokens, later = lengths.read, lengths.later
     seconds = len(group.jobs) * speed.seconds(
         roofline.prefill_flops(shape, tokens), roofline.prefill_bytes(shape, tokens)
     )
@@ -113,7 +113,7 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
     for cells in (cells for job in group.jobs for cells in job.missing.values()):
         for start in range(0, len(cells), group.model.tile):
             batch = [kept[cell.id] * pairs for cell in cells[start : start + group.model.tile]]
-            flops = roofline.step_flops(shape, [(held, shape.heads // shape.kv_heads) for held in batch], new / 2)
-            tails = len(batch) * pairs * new / 2 * shape.pair_bytes
-            seconds += new * speed.seconds(flops, roofline.step_bytes(shape, sum(batch) * shape.pair_bytes, tails))
+            flops = roofline.step_flops(shape, [(held, shape.heads // shape.kv_heads) for held in batch], later / 2)
+            tails = len(batch) * pairs * later / 2 * shape.pair_bytes
+            seconds += later * speed.seconds(flops, roofline.step_bytes(shape, sum(batch) * shape.pair_bytes, tails))
     return seconds

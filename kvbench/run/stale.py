@@ -48,20 +48,20 @@ def settled(
     if retry_errors:
         rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
     differing = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
-    other = [group for group in differing if is_known(group.code) and by_id[group.cell].code.parts is not None]
+    other_code = [group for group in differing if is_known(group.code) and by_id[group.cell].code.parts is not None]
     if stale == "rerun":
-        again = {(group.cell, group.code) for group in differing}
-        made_by = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
-        return _keys(rows.filter(pa.array([pair not in again for pair in made_by], pa.bool_())))
-    counted = f"{plural(sum(group.rows for group in other), 'row')} of {results.path}"
-    if other and stale == "stop":
+        to_rerun = {(group.cell, group.code) for group in differing}
+        codes = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
+        return _keys(rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
+    counted = f"{plural(sum(group.rows for group in other_code), 'row')} of {results.path}"
+    if other_code and stale == "stop":
         raise UserError(
-            f"{counted} {_made_by(other, by_id, results)}: --stale=rerun makes them again, --stale=keep takes them as "
-            "they are, results.dir=FOLDER starts a new folder"
+            f"{counted} {_made_by(other_code, by_id, results)}: --stale=rerun makes them again, --stale=keep takes "
+            "them as they are, results.dir=FOLDER starts a new folder"
         )
-    if other:
+    if other_code:
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
-    if unknown := sum(group.rows for group in differing) - sum(group.rows for group in other):
+    if unknown := sum(group.rows for group in differing) - sum(group.rows for group in other_code):
         tell(
             f"{plural(unknown, 'row')} of {results.path} do not say which code made them and are kept; --stale=rerun "
             "makes them again"
@@ -96,18 +96,18 @@ def is_known(code: str | None) -> bool:
 def _made_by(rows: Sequence[RowsOfCode], cells: dict[str, Cell], results: ResultsFolder) -> str:
     """Which code made rows and which runs now, by hash, commit and the parts that differ."""
     codes = list(dict.fromkeys(row.code or "" for row in rows))
-    first = rows[0]
-    now = cells[first.cell].code
-    differ = set[str]()
+    first_row = rows[0]
+    current = cells[first_row.cell].code
+    differing = set[str]()
     for row in {(row.cell, row.code): row for row in rows}.values():
-        before, parts = results.read_code(row.code or "") or {}, cells[row.cell].code.parts or {}
-        differ |= {name for name in {*before, *parts} if before and before.get(name) != parts.get(name)}
-    environment = results.read_environment(first.environment) if first.environment else None
+        recorded, parts = results.read_code(row.code or "") or {}, cells[row.cell].code.parts or {}
+        differing |= {name for name in {*recorded, *parts} if recorded and recorded.get(name) != parts.get(name)}
+    environment = results.read_environment(first_row.environment) if first_row.environment else None
     packages: dict[str, Any] = (environment or {}).get("packages") or {}
-    theirs = _version(packages.get("kvbench"), (environment or {}).get("source") or {})
-    ours = _version(__version__, source(Path(__file__).parents[1]))
-    names = f"; {shortened(sorted(differ), 4)} differ" if differ else ""
-    return f"were made by other code ({shortened(codes, 2)}, {theirs}) than runs now ({now.id}, {ours}{names})"
+    old = _version(packages.get("kvbench"), (environment or {}).get("source") or {})
+    new = _version(__version__, source(Path(__file__).parents[1]))
+    names = f"; {shortened(sorted(differing), 4)} differ" if differing else ""
+    return f"were made by other code ({shortened(codes, 2)}, {old}) than runs now ({current.id}, {new}{names})"
 
 
 def _version(version: Any, checkout: dict[str, Any]) -> str:

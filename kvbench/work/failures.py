@@ -12,10 +12,10 @@ from pathlib import Path
 from kvbench.records import ResultsFolder, Stopped
 from kvbench.support.errors import MissingFile, NothingSelected, UserError, is_panic
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
 """What the system reports where a disk, or the server of a network disk, fails."""
-CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """What the system reports for a file that was named and cannot be read or written."""
 
 
@@ -49,15 +49,15 @@ class FileRefused(Exception):
     """
 
     def __init__(self, error: OSError) -> None:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             fix = "free some space, then run the same command to continue"
-        elif error.errno in FAILED:
+        elif error.errno in DISK_FAILED:
             fix = "the disk or its server failed; when it works again, run the same command to continue"
         else:
             fix = "name another file, or change its permissions"
         file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
         super().__init__(f"{file}{error.strerror}: {fix}")
-        self.code = Exit.UNEXPECTED if error.errno in (*FULL, *FAILED) else Exit.USAGE
+        self.code = Exit.UNEXPECTED if error.errno in (*DISK_FULL, *DISK_FAILED) else Exit.USAGE
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         if isinstance(error, OSError) and (
-            error.errno in (*FULL, *FAILED) or (error.errno in CLOSED and error.filename)
+            error.errno in (*DISK_FULL, *DISK_FAILED) or (error.errno in NO_ACCESS and error.filename)
         ):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error

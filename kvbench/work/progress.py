@@ -42,10 +42,10 @@ def progress(plan: Plan, quiet: bool = False) -> Iterator[Progress]:
     live = bar.console.is_terminal or (bar.console.is_jupyter and find_spec("ipywidgets") is not None)
     on_screen = live and not quiet
     with bar if on_screen else nullcontext():
-        yield Shown(plan, bar, not on_screen and not quiet, quiet)
+        yield RunProgress(plan, bar, not on_screen and not quiet, quiet)
 
 
-class Shown:
+class RunProgress:
     """Counts what is recorded, on a bar; with `lines`, prints a line per model, every ten seconds, and at the end.
     Notes are printed in both cases, unless `quiet`.
     """

@@ -62,8 +62,8 @@ class Need:
 def need_of(settings: Mapping[str, str]) -> Need:
     """The need of `SETTINGS` as a command line writes them. Raises UserError for values that are not allowed."""
     memory = settings.get("memory")
-    number = None if memory is None else parse_size(memory)
-    if memory is not None and not number:
+    memory_bytes = None if memory is None else parse_size(memory)
+    if memory is not None and not memory_bytes:
         raise UserError(f"memory={memory}: allowed: bytes with a unit, such as memory=2GiB or memory=600MiB")
     loss = _number("loss", settings, "points of the mean from 0 to below 100, such as loss=2", 0, 100)
     alpha = _number("alpha", settings, "a number between 0 and 1, such as alpha=0.05", 0, 1)
@@ -72,7 +72,7 @@ def need_of(settings: Mapping[str, str]) -> Need:
     requests = settings.get("requests", SETTINGS["requests"]) or ""
     if not requests.isdecimal() or not 0 < int(requests) <= 10**6:
         raise UserError(f"requests={requests}: allowed: a number of requests at a time, from 1 to 1000000")
-    return Need(number, loss / 100, int(requests), alpha)
+    return Need(memory_bytes, loss / 100, int(requests), alpha)
 
 
 def _number(name: str, settings: Mapping[str, str], allowed: str, low: float, high: float) -> float:
@@ -122,20 +122,20 @@ def recommend(
     if not _running(candidates) and "policy" in assumed and not named & {"score", "schedule.prefill_block"}:
         in_blocks = [f"policy={','.join(IN_BLOCKS)}", f"schedule.prefill_block={BLOCK}"]
         words = [*(word for word in words if not word.startswith("policy=")), *in_blocks]
-        sweep, more, lengths = candidates_of(words)
-        candidates += more
+        sweep, candidates_in_blocks, lengths = candidates_of(words)
+        candidates += candidates_in_blocks
         assumed["policy"] = (
             f"No method that evicts after the prompt fits, so {', '.join(IN_BLOCKS)} evict while it is read, after "
             f"every {BLOCK} tokens (schedule.prefill_block), and share no prefill."
         )
     running = _running(candidates)
     if not running:
-        least = min(candidates, key=lambda each: each.memory.peak(need.requests))
-        peak = size([least.memory.peak(need.requests)])
+        smallest = min(candidates, key=lambda candidate: candidate.memory.peak(need.requests))
+        peak = size([smallest.memory.peak(need.requests)])
         raise UserError(
-            f"memory={size([need.memory or 0])} is too small: weights take {size([least.memory.weights])}, and the "
-            f"least peak is {peak} ({least.cell.policy_label} at budget={least.cell.budget}): give more, a smaller "
-            f"budget, shorter prompts or schedule.prefill_block={BLOCK}"
+            f"memory={size([need.memory or 0])} is too small: weights take {size([smallest.memory.weights])}, and the "
+            f"least peak is {peak} ({smallest.cell.policy_label} at budget={smallest.cell.budget}): give more, a "
+            f"smaller budget, shorter prompts or schedule.prefill_block={BLOCK}"
         )
     fit = f"{len(running)} of {plural(len(candidates), 'method')} fit"
     screen.tell(f"{fit}, at most {plural(_total(sweep), 'prompt')}; results in {sweep.results.path}")
@@ -229,7 +229,7 @@ def _candidates(sweep: Sweep, need: Need) -> tuple[list[Candidate], Lengths]:
 
 
 def _running(candidates: Sequence[Candidate]) -> list[Candidate]:
-    return [each for each in candidates if each.verdict != "too large"]
+    return [candidate for candidate in candidates if candidate.verdict != "too large"]
 
 
 def _total(sweep: Sweep) -> int:
@@ -252,58 +252,58 @@ def _rounds(
     sweep: Sweep, candidates: Sequence[Candidate], need: Need, screen: Screen
 ) -> tuple[Mapping[str, list[Row]], int]:
     """Run rounds until nothing is open. Returns the rows of the full cache by cell, and the number of prompts."""
-    loaded, full, prompts = Loaded(), dict[str, list[Row]](), 0
+    loaded, full_rows, prompts = Loaded(), dict[str, list[Row]](), 0
     warnings = Screen(lambda text: screen.tell(text) if text.startswith("warning") else None, screen.progress)
     for prompts in rounds(sweep):
-        running = [each for each in candidates if each.verdict == "open"]
-        cells = {cell.id: cell for each in running for cell in (each.reference, each.cell)}
+        running = [candidate for candidate in candidates if candidate.verdict == "open"]
+        cells = {cell.id: cell for candidate in running for cell in (candidate.reference, candidate.cell)}
         part = _round(sweep, [*cells.values()], prompts)
         make(part, (), _no_part, warnings, loaded)
         rows = {name: list[Row]() for name in cells}
         for row in rows_of(part):
             rows[row.cell].append(row)
-        full |= {each.reference.id: rows[each.reference.id] for each in running}
-        for each in running:
-            each.rows = rows[each.cell.id]
-            each.losses = _losses(full[each.reference.id], each.rows)
-            each.evidence = each.evidence.looked(each.losses, need.loss)
+        full_rows |= {candidate.reference.id: rows[candidate.reference.id] for candidate in running}
+        for candidate in running:
+            candidate.rows = rows[candidate.cell.id]
+            candidate.losses = _losses(full_rows[candidate.reference.id], candidate.rows)
+            candidate.evidence = candidate.evidence.looked(candidate.losses, need.loss)
         _decide(candidates, need)
-        counts = Counter(each.verdict for each in candidates)
+        counts = Counter(candidate.verdict for candidate in candidates)
         screen.tell(f"{plural(prompts, 'prompt')}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
         if not counts["open"]:
             break
-    return full, prompts
+    return full_rows, prompts
 
 
 def _round(sweep: Sweep, cells: Sequence[Cell], prompts: int) -> Sweep:
     """The sweep of these cells on the first prompts, with what of it is recorded now."""
     cells = [replace(cell, task=replace(cell.task, samples=prompts)) for cell in cells]
     since, empty = places(sweep.results), replace(sweep, plan=plan(cells, set()))
-    done = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)
+    recorded = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)
     words = [word for word in sweep.arguments if not word.startswith("task.samples=")]
     arguments = (*words, f"task.samples={prompts}")
-    return replace(sweep, plan=plan(cells, done), since=since, arguments=arguments, quiet=False)
+    return replace(sweep, plan=plan(cells, recorded), since=since, arguments=arguments, quiet=False)
 
 
 def _losses(full: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
     """Full cache minus method, one number in -1..1 for each context, of the samples that both have a value of."""
     values = {row.sample: row for row in full if row.value is not None}
-    both = [(row, values[row.sample]) for row in rows if row.value is not None and row.sample in values]
-    sums, sizes = Paired.of(both).gain().sums()
+    pairs = [(row, values[row.sample]) for row in rows if row.value is not None and row.sample in values]
+    sums, sizes = Paired.of(pairs).gain().sums()
     return sums / sizes
 
 
 def _decide(candidates: Sequence[Candidate], need: Need) -> None:
-    decided = decisions([each.evidence for each in candidates], need.alpha)
-    for each, decision in zip(candidates, decided, strict=True):
-        if each.verdict == "open":
-            each.verdict = decision if len(each.losses) else "failed"
-    good = [each.memory for each in candidates if each.verdict == "within"]
-    for each in candidates:
-        if each.verdict == "open" and any(
-            memory.decode <= each.memory.decode and memory.prefill <= each.memory.prefill for memory in good
+    decided = decisions([candidate.evidence for candidate in candidates], need.alpha)
+    for candidate, decision in zip(candidates, decided, strict=True):
+        if candidate.verdict == "open":
+            candidate.verdict = decision if len(candidate.losses) else "failed"
+    within = [candidate.memory for candidate in candidates if candidate.verdict == "within"]
+    for candidate in candidates:
+        if candidate.verdict == "open" and any(
+            memory.decode <= candidate.memory.decode and memory.prefill <= candidate.memory.prefill for memory in within
         ):
-            each.verdict = "not needed"
+            candidate.verdict = "not needed"
 
 
 def _recommendation(
@@ -316,7 +316,7 @@ def _recommendation(
     assumed: tuple[str, ...],
 ) -> Recommendation:
     running = _running(candidates)
-    levels, reference = next_levels([each.evidence for each in running], need.alpha), running[0].reference
+    levels, reference = next_levels([candidate.evidence for candidate in running], need.alpha), running[0].reference
     memory = request_memory(reference, lengths)
     fits = need.memory is None or memory.peak(need.requests) <= need.memory
     measured = partial(_measured, need=need)
@@ -335,17 +335,24 @@ def _recommendation(
         available=_total(sweep),
         full=measured(reference, memory, "within" if fits else "too large", full[reference.id], np.empty(0), None),
         methods=tuple(
-            measured(each.cell, each.memory, each.verdict, each.rows, each.losses, _more(each, need, levels))
-            for each in candidates
+            measured(
+                candidate.cell,
+                candidate.memory,
+                candidate.verdict,
+                candidate.rows,
+                candidate.losses,
+                _more(candidate, need, levels),
+            )
+            for candidate in candidates
         ),
         assumed=assumed,
     )
 
 
-def _more(each: Candidate, need: Need, levels: tuple[float, float]) -> int | None:
-    if each.verdict != "open" or not len(each.losses):
+def _more(candidate: Candidate, need: Need, levels: tuple[float, float]) -> int | None:
+    if candidate.verdict != "open" or not len(candidate.losses):
         return None
-    return more_prompts(each.losses, need.loss, *levels)
+    return more_prompts(candidate.losses, need.loss, *levels)
 
 
 def _measured(
@@ -357,7 +364,7 @@ def _measured(
     more: int | None,
     need: Need,
 ) -> Measured:
-    good = [row for row in rows if row.value is not None]
+    valued = [row for row in rows if row.value is not None]
     low, high = confidence(losses) if len(losses) else (None, None)
     return Measured(
         policy=cell.policy_label,
@@ -366,19 +373,19 @@ def _measured(
         schedule=str(cell.schedule),
         cell=cell.id,
         verdict=verdict,
-        n=len(losses) or len(good),
-        failed=len(rows) - len(good),
-        mean=_mean([row.value for row in good]),
+        n=len(losses) or len(valued),
+        failed=len(rows) - len(valued),
+        mean=_mean([row.value for row in valued]),
         loss=float(losses.mean()) if len(losses) else None,
         low=low,
         high=high,
-        kept=_mean([row.kept_fraction for row in good]),
+        kept=_mean([row.kept_fraction for row in valued]),
         prefill_bytes=memory.prefill,
         decode_bytes=memory.decode,
         peak_bytes=memory.peak(need.requests),
         requests=None if need.memory is None else memory.requests(need.memory),
-        evict_seconds=_mean([row.evict_seconds for row in good]),
-        seconds=_mean([sum(getattr(row, name) or 0.0 for name in TIMES) for row in good]),
+        evict_seconds=_mean([row.evict_seconds for row in valued]),
+        seconds=_mean([sum(getattr(row, name) or 0.0 for name in TIMES) for row in valued]),
         more=more,
     )
 

@@ -81,9 +81,9 @@ def make(
 def recorded_rows(sweep: Sweep) -> pa.Table:
     """The rows of a sweep that has ended, as columns: those that its table needs. Raises as `rows_of`."""
     rows = sweep.rows(NEEDED, keep=True)
-    if lost := sweep.plan.rows - rows.num_rows:
+    if lost_rows := sweep.plan.rows - rows.num_rows:
         raise MissingFile(
-            f"{sweep.results.path} has lost {plural(lost, 'row')} during the run: files were removed, moved "
+            f"{sweep.results.path} has lost {plural(lost_rows, 'row')} during the run: files were removed, moved "
             "or damaged; put them back, or run the same command again: it computes lost rows again"
         )
     return rows
@@ -99,7 +99,7 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
     with (
         tracebacks_in(sweep.results),
         stopping(sweep.launcher.signals) as stop,
-        screen.progress(sweep.plan) as shown,
+        screen.progress(sweep.plan) as progress,
     ):
         sharing = Sharing(
             seconds=sweep.where.lease_seconds,
@@ -109,12 +109,12 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
             stop=stop,
             tell=screen.tell,
         )
-        served, here = (
+        served, local = (
             Plan(tuple(group for group in sweep.plan.groups if group.cells[0].is_served is is_served))
             for is_served in (True, False)
         )
-        outcomes = [run_served(served, sweep.results, shown, sharing)] if served.groups else []
-        outcomes += [_run_here(here, sweep, shown, sharing, loaded)] if here.groups else []
+        outcomes = [run_served(served, sweep.results, progress, sharing)] if served.groups else []
+        outcomes += [_run_here(local, sweep, progress, sharing, loaded)] if local.groups else []
         outcome = Outcome.of_all(outcomes)
     _describe(sweep.results, screen.tell)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
@@ -126,7 +126,9 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
     return outcome.errors
 
 
-def _run_here(plan: Plan, sweep: Sweep, shown: Progress | None, sharing: Sharing, loaded: "Loaded | None") -> Outcome:
+def _run_here(
+    plan: Plan, sweep: Sweep, progress: Progress | None, sharing: Sharing, loaded: "Loaded | None"
+) -> Outcome:
     """Run the cells that evict here. torch is loaded for them alone."""
     import torch
 
@@ -134,12 +136,12 @@ def _run_here(plan: Plan, sweep: Sweep, shown: Progress | None, sharing: Sharing
     from kvbench.run.runner import run
     from kvbench.run.timed import energy_meter
 
-    held = {choose_device(group.model) for group in plan.groups}
+    devices = {choose_device(group.model) for group in plan.groups}
     if any(group.model.device_map is not None for group in plan.groups):
-        held |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
-    meter = energy_meter(held) if plan.rows_to_do else None
-    sharing = replace(sharing, devices=len(held) or 1, joules=meter)
-    return run(plan, sweep.results, shown, sweep.where.kept, sharing, loaded)
+        devices |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
+    meter = energy_meter(devices) if plan.rows_to_do else None
+    sharing = replace(sharing, devices=len(devices) or 1, joules=meter)
+    return run(plan, sweep.results, progress, sweep.where.kept, sharing, loaded)
 
 
 def _describe(results: ResultsFolder, tell: Tell) -> None:
@@ -160,25 +162,25 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
     """
     arrived: list[str] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note_signal(number: int, frame: FrameType | None) -> None:
         if not arrived:
             arrived.append(signal.Signals(number).name)
             os.write(2, f"kvbench: {arrived[0]}: stopping after this sample\n".encode())  # print may be busy
 
-    before = {}
+    earlier_handlers = {}
     try:
         for name in names:
             number = signal.Signals[name]
             try:
-                before[number] = signal.signal(number, note)
+                earlier_handlers[number] = signal.signal(number, note_signal)
             except ValueError:  # another thread than the main one
                 break
         yield lambda: arrived[0] if arrived else None
     finally:
-        for number, handler in before.items():
+        for number, handler in earlier_handlers.items():
             signal.signal(number, handler)
         for name in arrived:
-            handler = before[signal.Signals[name]]
+            handler = earlier_handlers[signal.Signals[name]]
             if callable(handler):
                 handler(signal.Signals[name], None)
 
@@ -192,5 +194,5 @@ def _announce(sweep: Sweep, tell: Tell) -> None:
     elif not plan.rows_to_do:
         tell(f"{cells}, all {plan.rows} rows are in {sweep.results.path}")
     else:
-        had = f" ({plan.rows - plan.rows_to_do} rows are there already)" if plan.rows_to_do < plan.rows else ""
-        tell(f"{cells}, {todo}{had}; results in {sweep.results.path}")
+        recorded = f" ({plan.rows - plan.rows_to_do} rows are there already)" if plan.rows_to_do < plan.rows else ""
+        tell(f"{cells}, {todo}{recorded}; results in {sweep.results.path}")

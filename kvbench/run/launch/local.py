@@ -78,17 +78,17 @@ class Local(Launcher):
         """
         gpus = devices(os.environ)
         number = self.processes or len(gpus) or os.cpu_count() or 1
-        each = max(1, len(gpus) // number)
+        gpus_each = max(1, len(gpus) // number)
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", *work.command],
-                env={**os.environ, **({VISIBLE: ",".join(gpus[start : start + each])} if gpus else {})},
+                env={**os.environ, **({VISIBLE: ",".join(gpus[start : start + gpus_each])} if gpus else {})},
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
             )
-            for start in (index * each % max(1, len(gpus)) for index in range(number))
+            for start in (index * gpus_each % max(1, len(gpus)) for index in range(number))
         ]
         readers = [threading.Thread(target=_print, args=(index, child.stderr)) for index, child in enumerate(children)]
         for reader in readers:
