@@ -24,7 +24,7 @@ from kvbench.config.loose_score import BASES, class_in, is_loose, loose_item, no
 from kvbench.config.objects import item_of, names_object, node_of_object, object_of, usual_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
-from kvbench.config.synonyms import here
+from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items
@@ -45,7 +45,7 @@ KINDS_OF_HEADS = ("policy.heads", "policy.layers", "policy.apply")
 """Parts that have a kind, and fields that depend on it."""
 NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
 """Parts that are null in some files, with a value that can be set."""
-NEEDED = {
+PLACEHOLDERS = {
     "model.path": "FOLDER_OR_HUB_ID",
     "endpoint.url": "http://127.0.0.1:8000/v1 (of the API of a server)",
     "endpoint.method": "full (how the server evicts, such as snapkv)",
@@ -135,7 +135,7 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
                 if override.key == "model" and not value.text.startswith("shape"):
                     names = [name for name in options("model") if not name.startswith("shape/")]
                     others = "; others: model=hf model.path=FOLDER_OR_HUB_ID; model=shape/NAME has random weights"
-                named = here(override.key, [value.text])
+                named = equivalent(override.key, [value.text])
                 fix = f"write {named}" if named else f"{closest(value.text, names)}{others}"
                 raise UserError(f"unknown {override.key} {value.text}: {fix}")
     count = prod(len(override.values) for override in [*chosen, *settings])
@@ -159,15 +159,15 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
         for setting in settings:
             if setting.key == "protocol":
                 continue
-            having = [_has(tree, setting.key) for tree in combined]
-            if any(having):
+            has_setting = [_has(tree, setting.key) for tree in combined]
+            if any(has_setting):
                 used.add(setting.key)
-            if everywhere and not all(having):
+            if everywhere and not all(has_setting):
                 why = "with -m every setting must exist in every cell: leave -m out, or name a setting that all have"
                 raise UserError(f"{_unknown(setting, [base])}; {why}")
             combined = [
                 new
-                for tree, has in zip(combined, having, strict=True)
+                for tree, has in zip(combined, has_setting, strict=True)
                 for new in ([_with_value(tree, setting.key, value) for value in setting.values] if has else [tree])
             ]
         trees += combined
@@ -184,13 +184,13 @@ def _with_one_length(bases: Sequence[Tree], everywhere: bool) -> list[Tree]:
 
     Raises UserError for several lengths with `everywhere`: each job has its own task's.
     """
-    shared = [getattr(class_of("task", base["task"]), "one_length", False) for base in bases]
-    lengths = {base["task"]["context_length"] for base, has in zip(bases, shared, strict=True) if has}
+    has_one_length = [getattr(class_of("task", base["task"]), "one_length", False) for base in bases]
+    lengths = {base["task"]["context_length"] for base, has in zip(bases, has_one_length, strict=True) if has}
     if everywhere and len(lengths) > 1:
         raise UserError(f"with -m tasks of RULER have the lengths of their files: add {LENGTH}={max(lengths)}")
     return [
         _replaced(base, LENGTH.split("."), max(lengths) if _has_own_weights(base) else MISSING) if has else base
-        for base, has in zip(bases, shared, strict=True)
+        for base, has in zip(bases, has_one_length, strict=True)
     ]
 
 
@@ -221,7 +221,7 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
         return container[group] if group else container
     except MissingMandatoryValue as error:
         key = error.full_key or "a setting"
-        raise UserError(f"{key} has no default: add {key}={NEEDED.get(key, 'VALUE')} to the command") from None
+        raise UserError(f"{key} has no default: add {key}={PLACEHOLDERS.get(key, 'VALUE')} to the command") from None
     except OmegaConfBaseException as error:
         raise UserError(str(error).splitlines()[0]) from None
 
@@ -454,7 +454,7 @@ def _with_host(tree: Tree) -> Tree:
 def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
     """What to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
     key, values = setting.key, ",".join(value.text for value in setting.values)
-    if named := here(key, values.split(",")):
+    if named := equivalent(key, values.split(",")):
         return f"unknown setting {key}: write {named}"
     parents = key.split(".")[:-1]
     parent = ".".join(parents)

@@ -36,17 +36,17 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     A job that returns `stop` ends the rest. Raises UserError for settings that a run would refuse, and for what Hydra
     refuses.
     """
-    named = parse([word for word in words if not OF_HYDRA.match(word)])
+    written = parse([word for word in words if not OF_HYDRA.match(word)])
     for word in words:
         if OF_HYDRA.match(word) and "searchpath" in word:
             raise UserError(f"{word}: settings are those of kvbench and of installed plugins: leave it out")
         if OF_HYDRA.match(word) and "_target_" in word:
             raise UserError(f"{word}: what Hydra builds is chosen by name: hydra/launcher=NAME, hydra/sweeper=NAME")
-    overrides = with_members(named)
+    overrides = with_members(written)
     try:
         checked(overrides, tell, everywhere=True)  # Hydra composes every cell with all of the settings
     except ValueError as error:
-        patterns = [old.text for old, new in zip(named, overrides, strict=True) if old.values != new.values]
+        patterns = [old.text for old, new in zip(written, overrides, strict=True) if old.values != new.values]
         if not patterns:
             raise
         why = f"-m runs all that {' '.join(patterns)} matches; without -m, what cannot be run is left out"

@@ -64,8 +64,8 @@ def object_of(word: str) -> Any:
 
 def item_of(group: str, word: str) -> Item | None:
     """The object as an item of its group; None in another group."""
-    named = _objects[word]
-    return Item(group, named.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, named) else None
+    value = _objects[word]
+    return Item(group, value.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, value) else None
 
 
 def node_of_object(word: str) -> dict[str, Any]:

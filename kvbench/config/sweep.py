@@ -120,14 +120,14 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
     What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
     first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
     """
-    trees, built = combinations(overrides, everywhere), Cells()
+    trees, builder = combinations(overrides, everywhere), Cells()
     refuse_eviction(overrides, trees)
     cells: list[Cell] = []
     allowed: list[Tree] = []
     refused: dict[tuple[str, str], dict[str, None]] = {}
     for tree in trees:
         try:
-            cell = built.cell(tree)
+            cell = builder.cell(tree)
             cell.check()
         except ValueError as error:
             if everywhere and len(trees) > 1:
@@ -138,7 +138,7 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
         else:
             cells.append(cell)
             allowed.append(tree)
-    where = results_of((built.results(tree) for tree in allowed or trees), "a sweep")
+    where = results_of((builder.results(tree) for tree in allowed or trees), "a sweep")
     check_data(cells)
     check_unaltered(cells, verifies(overrides), tell)
     check_writable(where.dir)
@@ -152,24 +152,24 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
 
     Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not allowed.
     """
-    trees, built = combinations(overrides, unused=unused), Cells()
-    cells = list({repr(cell): cell for cell in map(built.cell, trees)}.values())
-    read = [(repr(cell.model), repr(cell.task), cell.seed) for cell in cells]
-    places = {key: place for place, key in enumerate(dict.fromkeys(read))}
-    cells = [cell for _, cell in sorted(zip(read, cells, strict=True), key=lambda pair: places[pair[0]])]
+    trees, builder = combinations(overrides, unused=unused), Cells()
+    cells = list({repr(cell): cell for cell in map(builder.cell, trees)}.values())
+    prompts = [(repr(cell.model), repr(cell.task), cell.seed) for cell in cells]
+    places = {key: place for place, key in enumerate(dict.fromkeys(prompts))}
+    cells = [cell for _, cell in sorted(zip(prompts, cells, strict=True), key=lambda pair: places[pair[0]])]
     for cell in cells:
         cell.check()
-    return results_of(map(built.results, trees), "an item"), cells
+    return results_of(map(builder.results, trees), "an item"), cells
 
 
 def results_of(trees: Iterable[Results], scope: str) -> Results:
     """The results settings that all trees of a command have. Raises UserError where they differ."""
-    several = list(dict.fromkeys(trees))
+    distinct = list(dict.fromkeys(trees))
     for name, noun in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
-        values = list(dict.fromkeys(str(getattr(results, name)) for results in several))
+        values = list(dict.fromkeys(str(getattr(results, name)) for results in distinct))
         if len(values) != 1:
             raise UserError(f"results.{name} lists {len(values)} {noun}: {', '.join(values)}; {scope} has one")
-    return several[0]
+    return distinct[0]
 
 
 def refuse_around(overrides: Iterable[Override], command: str) -> None:

@@ -12,7 +12,7 @@ from kvbench.support.plugins import items
 METHODS = ("press", "press_name", "method", "methods")
 
 
-def here(key: str, values: Sequence[str]) -> str | None:
+def equivalent(key: str, values: Sequence[str]) -> str | None:
     """What `key=values` of another tool is here, as it is written on a command line; None if nothing is known."""
     if key == "compression_ratio":
         kept = [str(round(1 - float(value), 6)) for value in values if re.fullmatch(r"0?\.\d+|0", value)]

@@ -78,9 +78,9 @@ def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
         line = tuple(values[key] for key in layout.rows if key not in layout.panels)
         if number.ours is not None and number.ours.mean is not None:
             curves.setdefault((panel, "ours"), {}).setdefault(line, []).append((x, *_scaled(number.ours)))
-        theirs = None if number.published is None else _number(number.published.value)
-        if theirs is not None:
-            curves.setdefault((panel, "published"), {}).setdefault(line, []).append((x, theirs, None, None))
+        published_value = None if number.published is None else _number(number.published.value)
+        if published_value is not None:
+            curves.setdefault((panel, "published"), {}).setdefault(line, []).append((x, published_value, None, None))
     return curves
 
 

@@ -147,13 +147,13 @@ LABEL_HEADS = {"policy": "method", "context_length": "tokens", "evict_after": "e
 
 
 @cache
-def _of_papers() -> dict[str, dict[str, str]]:
+def _printed_names() -> dict[str, dict[str, str]]:
     return yaml.safe_load((paths.papers() / "labels.yaml").read_text("utf-8"))
 
 
 def names_of(item: Item) -> Mapping[str, str]:
     """The printed name of every value that has one."""
-    return {**_of_papers().get(item.paper, {}), **item.labels}
+    return {**_printed_names().get(item.paper, {}), **item.labels}
 
 
 def printed_name(names: Mapping[str, str], key: str, value: str) -> str:

@@ -87,10 +87,10 @@ class Page:
 
     def _record(self, number: PageNumber) -> dict[str, Any]:
         ours, printed = number.ours, number.published
-        mine = [None] * 4 if ours is None else [ours.mean, ours.low, ours.high, ours.n]
-        theirs = [""] * 3 if printed is None else [printed.value, printed.unit, printed.flag]
+        own_values = [None] * 4 if ours is None else [ours.mean, ours.low, ours.high, ours.n]
+        printed_values = [""] * 3 if printed is None else [printed.value, printed.unit, printed.flag]
         differs = "" if ours is None else "; ".join(ours.differs)
-        values = (self.item.name, self.smoke, *number.at, *mine, *theirs, number.difference, differs)
+        values = (self.item.name, self.smoke, *number.at, *own_values, *printed_values, number.difference, differs)
         return dict(zip(self._columns, values, strict=True))
 
 
@@ -386,8 +386,8 @@ class _Tables:
             if mark := (marked or {}).get(("line", line, False)):
                 labels[-1] += f" {mark}"
         heads, groups = self._heads(columns)
-        for i, (column, mean) in enumerate(columns):
-            if mark := (marked or {}).get(("column", column, mean)):
+        for i, (column, is_average) in enumerate(columns):
+            if mark := (marked or {}).get(("column", column, is_average)):
                 heads[i][groups] += f" {mark}"
         return Table(
             title=title,
@@ -429,16 +429,16 @@ class _Tables:
 
     def _heads(self, columns: Sequence[Column]) -> tuple[list[list[str]], int]:
         """The head of each column, and how many of its levels stand over several columns."""
-        place = self._cols.index("task") if "task" in self._cols else None
-        tasks = [column[place] for column, mean in columns if not mean] if place is not None else []
+        index = self._cols.index("task") if "task" in self._cols else None
+        tasks = [column[index] for column, is_average in columns if not is_average] if index is not None else []
         kinds = {f"longbench/{task}": kind for kind, members in CATEGORIES.items() for task in members}
         is_grouped = len(self._cols) == 1 and len(tasks) > 2 and all(task in kinds for task in tasks)
         heads = []
-        for column, mean in columns:
+        for column, is_average in columns:
             values = dict(zip(self._cols, column, strict=True))
             levels = [_column_head(self._names, key, value, values.get("policy")) for key, value in values.items()]
-            levels = [kinds[column[0]], *levels] if is_grouped and not mean else levels
-            levels = [AVERAGE] if mean else levels
+            levels = [kinds[column[0]], *levels] if is_grouped and not is_average else levels
+            levels = [AVERAGE] if is_average else levels
             heads.append(levels + [""] * (LEVELS - len(levels)))
         return heads, max(len(self._cols) - 1, int(is_grouped), 0)
 

@@ -176,7 +176,7 @@ def render_all(request: Request, runner: Runner, folder: Path | None) -> bool:
         if reason:
             incomplete[name] = reason
     if folder is not None:
-        lines = [f"{name},{took:.1f},{name not in incomplete}\n" for name, took in seconds.items()]
+        lines = [f"{name},{duration:.1f},{name not in incomplete}\n" for name, duration in seconds.items()]
         file_to(folder / "seconds.csv", lambda path: path.write_text("item,seconds,whole\n" + "".join(lines)))
     if not incomplete:
         _check_used(unused, request, "any item")
@@ -276,17 +276,17 @@ class _ItemSweep(_PrintedNumbers):
         yield f"{self.item.title}\nplanned for {self.item.device}{probe}\n"
         prompts = rows = 0
         for line, entries in grouped(self.cells.entries, lambda entry: _plan_line(entry.cell)).items():
-            read: dict[str, int] = {}
+            prompt_counts: dict[str, int] = {}
             for entry in entries:
                 prompt = repr((entry.cell.task, entry.cell if entry.cell.schedule.prefill_block else None))
-                read[prompt] = max(read.get(prompt, 0), _texts(entry.cell.task))
+                prompt_counts[prompt] = max(prompt_counts.get(prompt, 0), _texts(entry.cell.task))
             answers = sum(entry.cell.task.num_answers for entry in entries)
-            prompts, rows = prompts + sum(read.values()), rows + answers
-            yield f"{line}: {_counts(len(entries), sum(read.values()), answers)}"
+            prompts, rows = prompts + sum(prompt_counts.values()), rows + answers
+            yield f"{line}: {_counts(len(entries), sum(prompt_counts.values()), answers)}"
         yield from self.cells.hints()
         yield from (f"another task is used instead: {hint}" for hint in self.cells.replaced)
         yield f"\n{_counts(len(self.cells.entries), prompts, rows)}"
-        if self.cells.able:
+        if self.cells.with_data:
             try:
                 yield from self._remaining()
             except FileNotFoundError as error:
@@ -309,14 +309,14 @@ class _ItemSweep(_PrintedNumbers):
         """One plan for all cells, and the folder of its rows. Raises MissingFile without a model."""
         assert self.cells.results is not None
         folder = self.cells.results.dir
-        results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.able]
+        results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.with_data]
         rows = recorded(results, SETTLED, self.warn, {cell.id for cell in cells})
         recorded_samples = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
         return plan(cells, recorded_samples), results
 
     def run(self) -> _Result:
-        cells, smoke = self.cells, is_smoke(self.cells.able)
-        if not cells.able:
+        cells, smoke = self.cells, is_smoke(self.cells.with_data)
+        if not cells.with_data:
             raise MissingFile("; ".join(cells.hints()))
         sweep = self.sweep()
         rows = self.runner.make_rows(sweep, self.item.name)
@@ -330,25 +330,27 @@ class _ItemSweep(_PrintedNumbers):
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
         ours = None
         if self.item.kind == "efficiency":
-            shown = page(self.item, self.printed, remarks=[*remarks, _protocol(cells.able, "repetitions"), OTHER_TIMES])
-            timed = {"cell": [cell.id for cell in sweep.plan.cells]}
-            ours = efficiency.report_of(sweep.results.path, self.warn, timed)
+            result_page = page(
+                self.item, self.printed, remarks=[*remarks, _protocol(cells.with_data, "repetitions"), OTHER_TIMES]
+            )
+            selection = {"cell": [cell.id for cell in sweep.plan.cells]}
+            ours = efficiency.report_of(sweep.results.path, self.warn, selection)
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
-            placed = [entry.placed(by_cell) for entry in cells.able]
+            placed_cells = [entry.placed(by_cell) for entry in cells.with_data]
             if self.item.mean_over == "contexts":
                 remarks.append(_contexts(list(by_cell.values())))
-            shown = page(self.item, self.printed, placed, remarks=remarks, smoke=smoke)
-            described = {entry.cell.id: entry.cell.description for entry in cells.able}
-            if text := differing(described, described.get):
-                shown = replace(shown, head=(*shown.head, f"Ours: {text}."))
-        draw = partial(self._draw, shown, sweep, smoke) if self.item.picture is not None else None
-        return _Result(shown, "; ".join(incomplete), ours, draw)
+            result_page = page(self.item, self.printed, placed_cells, remarks=remarks, smoke=smoke)
+            descriptions = {entry.cell.id: entry.cell.description for entry in cells.with_data}
+            if text := differing(descriptions, descriptions.get):
+                result_page = replace(result_page, head=(*result_page.head, f"Ours: {text}."))
+        draw = partial(self._draw, result_page, sweep, smoke) if self.item.picture is not None else None
+        return _Result(result_page, "; ".join(incomplete), ours, draw)
 
     def commands(self) -> Iterator[str]:
-        around = [word for word in self.request.words if word.startswith("launcher")]
+        launcher_words = [word for word in self.request.words if word.startswith("launcher")]
         command = ("kvbench", "probe", self.item.probe) if self.item.probe is not None else ("kvbench", "run")
-        yield from (shlex.join([*command, *settings, *around]) for settings in self.cells.commands)
+        yield from (shlex.join([*command, *settings, *launcher_words]) for settings in self.cells.commands)
 
     def sweep(self, part: Shard | None = None) -> Sweep:
         """One sweep of all cells, or a part of it. Raises UserError for a folder that cannot be written."""
@@ -431,7 +433,7 @@ class _ItemProbe(_ItemSweep):
         """The cells as the probe judges them, the folder of its numbers, and what is missing of them."""
         assert self.item.probe is not None and self.cells.results is not None
         words = merged([word for run in self.item.all_runs for word in run], self.request.overrides, False).overrides
-        probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.able])
+        probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.with_data])
         named = any(word.key == "results.dir" for word in words)
         results = ResultsFolder(self.cells.results.dir if named else DEFAULT)
         return probing, results, probing.plan(results, self.request.retry_errors)
@@ -442,7 +444,7 @@ class _ItemProbe(_ItemSweep):
 
     def run(self) -> _Result:
         cells = self.cells
-        if not cells.able:
+        if not cells.with_data:
             raise MissingFile("; ".join(cells.hints()))
         probing, results, todo = self._probing()
         check_writable(str(results.path))
@@ -452,8 +454,8 @@ class _ItemProbe(_ItemSweep):
         numbers = probed(results.path, probing.samples, self.warn)
         across = probing.probe.across
         across = across if across in (*self.item.by, "quantity") else "quantity"
-        smoke = is_smoke(cells.able)
-        remarks = [*(f"{hint}." for hint in cells.hints()), _protocol(cells.able, "samples at most")]
+        smoke = is_smoke(cells.with_data)
+        remarks = [*(f"{hint}." for hint in cells.hints()), _protocol(cells.with_data, "samples at most")]
         failed = any(numbers["error"].to_pylist())
         in_percent = any(number.unit == "percent" for number in self.printed)
         return _Result(
@@ -466,7 +468,7 @@ class _ItemProbe(_ItemSweep):
     def _places(self, probing: Probing, numbers: Table) -> dict[At, Measured]:
         """The means of the quantity that the paper prints, at their places in the layout."""
         item, computed = self.item, dict[At, Measured]()
-        entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.able}
+        entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.with_data}
         for mean in probe.means_of(numbers, item.by) if item.quantity is not None else ():
             layer = str(mean.keys.get("layer"))
             if mean.keys["quantity"] == item.quantity and layer in item.only.get("layer", (layer,)):

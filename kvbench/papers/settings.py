@@ -98,7 +98,7 @@ class ItemCells:
     commands: list[tuple[str, ...]] = field(default_factory=list)
 
     @property
-    def able(self) -> list[Entry]:
+    def with_data(self) -> list[Entry]:
         """The entries that have data."""
         return [entry for entry in self.entries if entry.cell.task.name not in self.missing]
 
@@ -179,11 +179,11 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
     Raises UserError for values that are not allowed.
     """
     cells = _cells_of_runs(item, words, small)
-    if not small or cells.able or any(override.key == "task" for override in words):
+    if not small or cells.with_data or any(override.key == "task" for override in words):
         return cells
     replacing = parse(TEXTS if all(isinstance(entry.cell.task, Likelihood) for entry in cells.entries) else PROMPTS)
     others = _cells_of_runs(item, [*words, *replacing], small)
-    if not others.able:
+    if not others.with_data:
         return cells
     others.unused -= {override.key for override in replacing}
     others.replaced = tuple(cells.hints())
@@ -217,7 +217,7 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
         used = settings.without(unused_here)
         cells.commands.append(tuple(override.canonical for override in used.overrides))
         cells.add(item, run_cells, tuple(used.differences()))
-        check_unaltered((entry.cell for entry in cells.able), verifies(settings.overrides), lambda text: None)
+        check_unaltered((entry.cell for entry in cells.with_data), verifies(settings.overrides), lambda text: None)
     cells.unused = {key for key in unused if item.probe is None or not key.startswith(PREFIX)}
     return cells
 

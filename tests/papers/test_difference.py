@@ -48,7 +48,7 @@ def data(tmp_path_factory):
 def planted(folder, model, data, *words):
     """Rows of all samples that a command asks for, half of them right."""
     settings = parse([*ASKED, f"model.path={model}", f"data.root={data}", f"results.dir={folder}", *words])
-    (entry,) = cells_of_item(item_of("obcache/table1"), settings).able
+    (entry,) = cells_of_item(item_of("obcache/table1"), settings).with_data
     cell, task = entry.cell, entry.cell.task
     requested: dict[str, Any] = {
         "cell": cell.id,

@@ -54,7 +54,7 @@ def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
 def test_a_task_that_is_named_has_no_stand_in(tmp_path):
     words = parse(["task=squad", f"data.root={tmp_path}", f"results.dir={tmp_path}"])
     cells = cells_of_item(item_of("kvzip/uniform"), words, small=True)
-    assert not cells.able and not cells.replaced
+    assert not cells.with_data and not cells.replaced
 
 
 @pytest.mark.slow

@@ -42,13 +42,13 @@ MOST = 12
 STEP_NOISE, RUN_NOISE, MEMORY_NOISE = 1.25, 2.0, 1.1
 """How many times as long a timed step, and all rows of a run, may take from run to run on one machine; and how many
 times as many bytes they may hold at most."""
-_MADE = pa.schema([("cell", pa.string()), ("code", pa.string())])
-_OF_RUN = ("all rows took", "all rows held")
+_CODE_SCHEMA = pa.schema([("cell", pa.string()), ("code", pa.string())])
+_RUN_COSTS = ("all rows took", "all rows held")
 _NAMED = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(\w+)")
 """The file of a run that `scripts/history.sh` adds: its time and commit."""
 
 
-class Spent(NamedTuple):
+class RunCost(NamedTuple):
     """Seconds or bytes, how many times as much is noise, and how an amount is written."""
 
     amount: float
@@ -88,7 +88,7 @@ class Run:
     numbers: dict[str, dict[str, float | None]]
     limits: dict[str, tuple[float, float]]
     methods: dict[str, tuple[str, str, bool]]
-    costs: dict[str, Spent]
+    costs: dict[str, RunCost]
     baseline: int | None
     anchor: int | None
     parts: Mapping[str, frozenset[str]]
@@ -136,33 +136,33 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
     """
     anchor_number = _number_of(anchor, sources)
     runs: list[Run] = []
-    accepted: tuple[Run, Side] | None = None
+    last_accepted: tuple[Run, Side] | None = None
     anchored: tuple[Run, Side] | None = None
     for number, source in enumerate(sources, 1):
-        now = side(source, source, "", warn)
-        cells = summaries(now.rows)
-        spent = _costs(now, cells)
+        current = side(source, source, "", warn)
+        cells = summaries(current.rows)
+        spent = _costs(current, cells)
         gates: list[Gate] = []
         problems: list[Finding] = []
         undecided: list[Finding] = []
         sums: dict[str, float] = {}
-        baseline, reference = (pair and pair[0] for pair in (accepted, anchored))
-        if accepted is not None:
-            gates.append(check(accepted[1], now, kept="note"))
+        baseline, reference = (pair and pair[0] for pair in (last_accepted, anchored))
+        if last_accepted is not None:
+            gates.append(check(last_accepted[1], current, kept="note"))
             problems += gates[0].findings
             undecided += gates[0].undecided
         if anchored is not None and reference is not baseline:
-            gates.append(check(anchored[1], now, kept="note"))
-            problems += _others(gates[-1].findings, problems, anchored[1].name)
-            undecided += _others(gates[-1].undecided, undecided, anchored[1].name)
+            gates.append(check(anchored[1], current, kept="note"))
+            problems += _anchor_findings(gates[-1].findings, problems, anchored[1].name)
+            undecided += _anchor_findings(gates[-1].undecided, undecided, anchored[1].name)
         if anchored is not None:
             sums = _sums(gates[-1], runs[-1].sums)
             problems += _drifts(gates[-1], sums, anchored[1].name, problems)
         if baseline is not None:
             same_cells = baseline.methods.keys() == {named(cell) for cell in cells}
-            problems += _dearer(spent, baseline.costs, same_cells)
+            problems += _grown_costs(spent, baseline.costs, same_cells)
         name, date, code = _name_and_date(source)
-        parts = _parts(now)
+        parts = _parts(current)
         run = Run(
             number=number,
             name=name,
@@ -183,17 +183,17 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
             failing_since=(runs[-1].failing_since or number) if problems else None,
         )
         runs.append(run)
-        accepted = accepted if problems else (run, now)
+        last_accepted = last_accepted if problems else (run, current)
         if number == anchor_number:
-            anchored = run, replace(now, name=f"run {number}")
+            anchored = run, replace(current, name=f"run {number}")
         elif anchored is not None and not problems:
-            anchored = anchored[0], _extended(anchored[1], now)
+            anchored = anchored[0], _extended(anchored[1], current)
     return runs
 
 
 def _parts(run: Side) -> dict[str, frozenset[str]]:
-    rows = pa.table({name: [getattr(row, name) for row in run.rows] for name in ("cell", "code")}, _MADE)
-    return {name: frozenset(made) for name, made in versions(rows, code_reader(run.source)).items()}
+    rows = pa.table({name: [getattr(row, name) for row in run.rows] for name in ("cell", "code")}, _CODE_SCHEMA)
+    return {name: frozenset(counts) for name, counts in versions(rows, code_reader(run.source)).items()}
 
 
 def _changed(parts: Mapping[str, frozenset[str]], before: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -213,8 +213,8 @@ def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
 
 def _extended(anchor: Side, run: Side) -> Side:
     """The anchor, and the rows of an accepted run that it lacks: what came later is held against its own first run."""
-    known = {_place(row) for row in anchor.rows}
-    if not (new := [row for row in run.rows if _place(row) not in known]):
+    anchor_places = {_place(row) for row in anchor.rows}
+    if not (new := [row for row in run.rows if _place(row) not in anchor_places]):
         return anchor
     cells = {row.cell for row in new}
     name = anchor.name if "first run" in anchor.name else f"{anchor.name} or the first run that has it"
@@ -231,9 +231,9 @@ def _place(row: Row) -> tuple[Any, ...]:
     return (*(getattr(row, name) for name in (*QUESTION, *CELL) if name != "task_version"), row.sample)
 
 
-def _others(findings: Sequence[Finding], known: Sequence[Finding], anchor: str) -> list[Finding]:
+def _anchor_findings(findings: Sequence[Finding], baseline_findings: Sequence[Finding], anchor: str) -> list[Finding]:
     """Findings against the anchor in places where the last accepted run showed none by the same check."""
-    places = {(finding.check, finding.where) for finding in known}
+    places = {(finding.check, finding.where) for finding in baseline_findings}
     return [
         replace(finding, text=f"against the anchor, {anchor}: {finding.text}")
         for finding in findings
@@ -251,9 +251,9 @@ def _sums(gate: Gate, before: Mapping[str, float]) -> dict[str, float]:
     return sums
 
 
-def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, known: Sequence[Finding]) -> list[Finding]:
+def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, problems: Sequence[Finding]) -> list[Finding]:
     """The tests whose CUSUM is an alarm, where nothing else is."""
-    places = {finding.where for finding in known}
+    places = {finding.where for finding in problems}
     return [
         Finding("regression", test.where, (), f"losses against the anchor, {anchor}, add up over the runs")
         for test in gate.all_tests
@@ -261,14 +261,14 @@ def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, known: Sequence[
     ]
 
 
-def _dearer(spent: Mapping[str, Spent], before: Mapping[str, Spent], same_cells: bool) -> list[Finding]:
+def _grown_costs(spent: Mapping[str, RunCost], before: Mapping[str, RunCost], same_cells: bool) -> list[Finding]:
     """Seconds and bytes that grew by more than their noise."""
     findings = []
-    for what, (amount, noise, written) in spent.items():
-        previous = before[what].amount if what in before and (same_cells or what not in _OF_RUN) else 0
+    for cost, (amount, noise, written) in spent.items():
+        previous = before[cost].amount if cost in before and (same_cells or cost not in _RUN_COSTS) else 0
         if previous and amount > noise * previous:
             times = f"x{amount / previous:.2f}, more than the noise of x{noise:g}"
-            findings.append(Finding("cost", what, (), f"{written(previous)} -> {written(amount)} ({times})"))
+            findings.append(Finding("cost", cost, (), f"{written(previous)} -> {written(amount)} ({times})"))
     return findings
 
 
@@ -278,19 +278,19 @@ def _limits(cell: Summary) -> tuple[float, float] | None:
     return None if cell.low is None or cell.high is None else (scale * cell.low, scale * cell.high)
 
 
-def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, Spent]:
+def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, RunCost]:
     """Seconds and peak bytes."""
     peaks: dict[str, int] = {}
     for row in run.rows:
         peaks[row.cell] = max(peaks.get(row.cell, 0), row.peak_bytes or 0)
-    spent: dict[str, Spent] = {}
+    spent: dict[str, RunCost] = {}
     for cell in cells:
         if cell.metric == TIMED:
-            spent[f"{named(cell)}: decoding takes"] = Spent(cell.mean or 0.0, STEP_NOISE, "{:.3g} s".format)
-            spent[f"{named(cell)}: the cache holds"] = Spent(peaks[cell.cell], MEMORY_NOISE, _bytes)
+            spent[f"{named(cell)}: decoding takes"] = RunCost(cell.mean or 0.0, STEP_NOISE, "{:.3g} s".format)
+            spent[f"{named(cell)}: the cache holds"] = RunCost(peaks[cell.cell], MEMORY_NOISE, _bytes)
     seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
-    held = Spent(max(peaks.values()), MEMORY_NOISE, _bytes)
-    return spent | {_OF_RUN[0]: Spent(seconds, RUN_NOISE, "{:.3g} s".format), _OF_RUN[1]: held}
+    held = RunCost(max(peaks.values()), MEMORY_NOISE, _bytes)
+    return spent | {_RUN_COSTS[0]: RunCost(seconds, RUN_NOISE, "{:.3g} s".format), _RUN_COSTS[1]: held}
 
 
 def _bytes(amount: float) -> str:
@@ -308,14 +308,14 @@ def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     named_by = {name: score if alone else policy for name, (policy, score, _) in methods.items()}
     colours = {name: look.colour for name, look in looks(sorted({*named_by.values()})).items()} | {"full": "#767676"}
     places: dict[str, int] = {}
-    drawn = {}
+    styles = {}
     for name in sorted(methods):
         colour = colours[named_by[name]]
         place = places[colour] = places.get(colour, -1) + 1
         turn, symbol = divmod(place, len(SYMBOLS))
         look = (colour, SYMBOLS[symbol] + "-open" * (turn % 2), turn // 2)
-        drawn[name] = {"look": look, "percent": methods[name][2]}
-    return drawn
+        styles[name] = {"look": look, "percent": methods[name][2]}
+    return styles
 
 
 def history_page(

@@ -96,7 +96,7 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
         raise UserError(f"samples={samples}: allowed: 0 or more, the number of samples per cell that the page holds")
     rows = load(source, warn, where)
     place = place_of(source)
-    kept = lines_beside(source, KeptSets, warn)
+    kept_sets = lines_beside(source, KeptSets, warn)
     prompts = {record.prompt_sha256: record for record in (read_sidecar(place, PromptRecord, warn) if place else ())}
     prompt_of = attrgetter("model", "task", "context_length", "sample")
     by_prompt = grouped(rows, prompt_of)
@@ -106,14 +106,14 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
         values = [row.value for row in answers if row.value is not None]
         return all(row.error is None for row in answers), float(np.mean(values)) if values else -1.0, prompt[-1]
 
-    places = {prompt: place for place, prompt in enumerate(sorted(by_prompt, key=worst_first))}
-    ranked = grouped(sorted(rows, key=lambda row: places[prompt_of(row)]), lambda row: row.cell)
+    ranks = {prompt: place for place, prompt in enumerate(sorted(by_prompt, key=worst_first))}
+    ranked = grouped(sorted(rows, key=lambda row: ranks[prompt_of(row)]), lambda row: row.cell)
     chosen = {cell: ranked[cell][:samples] for cell in dict.fromkeys(row.cell for row in rows)}
     prompt_hashes = {row.prompt_sha256 for members in chosen.values() for row in members}
     shown_prompts = {name: ShownPrompt.of(record) for name, record in prompts.items() if name in prompt_hashes}
-    drill = {
+    samples_of_cell = {
         cell: [
-            sample_data(row, kept.get((row.cell, row.sample)), shown_prompts.get(row.prompt_sha256 or ""))
+            sample_data(row, kept_sets.get((row.cell, row.sample)), shown_prompts.get(row.prompt_sha256 or ""))
             for row in members
         ]
         for cell, members in chosen.items()
@@ -123,8 +123,10 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
     if len(tasks) > MOST_TASKS:
         tasks = [*tasks[:MOST_TASKS], f"{len(tasks) - MOST_TASKS} more"]
     cells = [cell_data(line) for line in summaries(rows)]
-    readable = {name: prompt.data for name, prompt in shown_prompts.items()}
-    return Page(", ".join(tasks), cells, drill, readable, environments, len(rows), sum(map(len, chosen.values())))
+    prompt_data = {name: prompt.data for name, prompt in shown_prompts.items()}
+    return Page(
+        ", ".join(tasks), cells, samples_of_cell, prompt_data, environments, len(rows), sum(map(len, chosen.values()))
+    )
 
 
 def environments_of(place: Path, names: Iterable[str | None]) -> list[dict[str, Any]]:

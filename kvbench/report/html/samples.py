@@ -63,9 +63,9 @@ def sample_data(row: Row, sets: KeptSets | None, prompt: ShownPrompt | None, lon
     bars = tokens = None
     if shares is not None:
         edges = np.linspace(0, len(shares), min(BARS, len(shares)) + 1).astype(int)
-        bars = _coded([shares[start:stop].mean() for start, stop in pairwise(edges)])
+        bars = _base64([shares[start:stop].mean() for start, stop in pairwise(edges)])
         if prompt is not None and prompt.num_tokens == len(shares):
-            tokens = _coded([0.0 if place is None else shares[place] for place in prompt.places])
+            tokens = _base64([0.0 if place is None else shares[place] for place in prompt.places])
     text = row.prediction or ""
     return {
         "sample": row.sample,
@@ -85,6 +85,6 @@ def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> np.ndarray:
     return np.unpackbits(packed, axis=1, count=num_tokens).mean(axis=0)
 
 
-def _coded(shares: Sequence[float]) -> str:
+def _base64(shares: Sequence[float]) -> str:
     """Shares as base64 of bytes 0..255."""
     return b64encode(np.round(np.array(shares) * 255).astype(np.uint8).tobytes()).decode()

@@ -18,7 +18,7 @@ from kvbench.report.html.page import environments_of, looks_of
 from kvbench.report.html.rendered import rendered
 from kvbench.report.view.live_folder import LiveFolder, Snapshot
 from kvbench.report.view.query import Query
-from kvbench.report.view.samples import Beside, Samples
+from kvbench.report.view.samples import FolderSidecars, Samples
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
 
@@ -47,7 +47,7 @@ class LivePage:
         names = [Path(source).resolve().name for source in sources]
         self.names = names if len({*names}) == len(names) else list(sources)
         self._folders = [LiveFolder(source) for source in sources]
-        self._beside = [Beside(Path(source)) for source in sources]
+        self._sidecars = [FolderSidecars(Path(source)) for source in sources]
         self._lock = threading.Lock()
         self._last: _State | None = None
         self._history: tuple[str, str] | None = None
@@ -98,7 +98,7 @@ class LivePage:
 
     def _state(self) -> _State:
         snapshots = tuple(folder.snapshot for folder in self._folders)
-        version = hashlib.sha256(json.dumps([each.version for each in snapshots]).encode()).hexdigest()[:16]
+        version = hashlib.sha256(json.dumps([snapshot.version for snapshot in snapshots]).encode()).hexdigest()[:16]
         with self._lock:
             if self._last is None or self._last.version != version:
                 named = zip(self.names, snapshots, strict=True)
@@ -107,12 +107,15 @@ class LivePage:
                     for number, (name, snapshot) in enumerate(named)
                     for cell in snapshot.cells
                 ]
-                self._last = _State(version, snapshots, Samples([each.rows for each in snapshots], cells, self._beside))
+                self._last = _State(
+                    version, snapshots, Samples([snapshot.rows for snapshot in snapshots], cells, self._sidecars)
+                )
             return self._last
 
     def _data(self, state: _State) -> dict[str, Any]:
         cells = state.samples.cells
-        rows, errors = sum(each.rows.num_rows for each in state.snapshots), sum(cell["errors"] for cell in cells)
+        rows = sum(snapshot.rows.num_rows for snapshot in state.snapshots)
+        errors = sum(cell["errors"] for cell in cells)
         facts = [f"{plural(len(cells), 'cell')}, {plural(rows, 'row')}", *([f"{errors} failed"] if errors else [])]
         return {
             "cells": cells,

@@ -12,7 +12,7 @@ FACETS = ("folder", "task", "context_length", "model", "policy", "score", "budge
 """What cells can be chosen by; `FACETS` of page.js, which has a menu for each."""
 WORDS = ("folder", "task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule")
 """Where a word of `find` is looked for, with metric and cell."""
-BESIDE = 2
+MOST_CELLS = 2
 """Cells whose samples are read side by side."""
 LONGEST = 10**6
 
@@ -21,7 +21,7 @@ LONGEST = 10**6
 class Query:
     """What an address asks for.
 
-    facets: allowed values by name. find: words that a cell has. cells: those chosen, at most two. wrong: only samples
+    facets: allowed values by name. find: words that a cell has. cells: those chosen, at most two. only_wrong: samples
     that are not fully right. text: what an answer or an error holds. sample: its number. page: counted from 1.
     """
 
@@ -44,7 +44,7 @@ class Query:
         return cls(
             facets={name: words[name] for name in FACETS if name in words},
             find=last.get("find", ""),
-            cells=tuple(filter(None, last.get("cells", "").split(",")))[:BESIDE],
+            cells=tuple(filter(None, last.get("cells", "").split(",")))[:MOST_CELLS],
             only_wrong=last.get("wrong") == "only",
             text=last.get("text", ""),
             sample=_number("sample", last["sample"]) if "sample" in last else None,

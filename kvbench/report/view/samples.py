@@ -27,7 +27,7 @@ LONGEST = 20_000
 """Characters of a prediction; of a sample that is shown alone, all of them."""
 
 
-class Beside:
+class FolderSidecars:
     """Kept sets and prompts of the rows of a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,12 +58,12 @@ class Samples:
     """The rows of all folders, and the cells to which they belong.
 
     ``rows``: a table of each folder, with the places of its rows. ``cells``: as the page has them, where the cell X of
-    folder 0 is "0.X". ``beside``: of each folder.
+    folder 0 is "0.X". ``sidecars``: of each folder.
     """
 
     rows: Sequence[pa.Table]
     cells: Sequence[Mapping[str, Any]]
-    beside: Sequence[Beside]
+    sidecars: Sequence[FolderSidecars]
 
     def page(self, query: Query) -> dict[str, Any]:
         """The samples of one page, as values for JSON.
@@ -72,12 +72,12 @@ class Samples:
         each with its cells and an answer, or null, of each. ``prompts``: what is shown of theirs, by hash.
         """
         chosen = [self._numbers[cell] for cell in query.cells if cell in self._numbers]
-        counted = np.isin(self._cell, chosen or query.choose(self.cells))
+        selected = np.isin(self._cell, chosen or query.choose(self.cells))
         if query.sample is not None:
-            counted &= self._sample == query.sample
+            selected &= self._sample == query.sample
         if query.text:
-            counted &= self._with_text(query.text)
-        places = np.flatnonzero(counted)
+            selected &= self._with_text(query.text)
+        places = np.flatnonzero(selected)
         groups: Sequence[Sequence[int]] | np.ndarray
         if chosen:
             groups = self._side_by_side(chosen, places)
@@ -88,29 +88,29 @@ class Samples:
         shown = wrong_groups if query.only_wrong else groups
         pages = max(1, -(-len(shown) // PAGE))
         page = min(query.page, pages)
-        members = shown[PAGE * (page - 1) : PAGE * page]
+        page_groups = shown[PAGE * (page - 1) : PAGE * page]
         return {
             "total": len(groups),
             "wrong": len(wrong_groups),
             "page": page,
             "pages": pages,
-            **self._entries(members, chosen, None if query.sample is not None else LONGEST),
+            **self._entries(page_groups, chosen, None if query.sample is not None else LONGEST),
         }
 
     def _entries(self, groups: Iterable[Iterable[int]], chosen: Sequence[int], longest: int | None) -> dict[str, Any]:
         prompts: dict[str, Any] = {}
         entries = []
-        for beside in self.beside:
-            beside.scan()
+        for sidecars in self.sidecars:
+            sidecars.scan()
         for group in groups:
             answers = {}
             for place in group:
-                row, file, beside = self._row(place)
-                prompt = beside.prompt(row.prompt_sha256)
+                row, file, sidecars = self._row(place)
+                prompt = sidecars.prompt(row.prompt_sha256)
                 if prompt is not None:
                     prompts[row.prompt_sha256 or ""] = prompt.data
                 text = len(row.prediction or "") if longest is None else longest
-                answers[int(self._cell[place])] = sample_data(row, beside.kept(row, file), prompt, text)
+                answers[int(self._cell[place])] = sample_data(row, sidecars.kept(row, file), prompt, text)
             cells = chosen or [*answers]
             entries.append(
                 {"cells": [self.cells[cell]["cell"] for cell in cells], "answers": [*map(answers.get, cells)]}
@@ -122,7 +122,7 @@ class Samples:
         prompts, tasks = self._table["prompt_sha256"].take(places), self._table["task"].take(places)
         keys = zip(prompts.to_pylist(), tasks.to_pylist(), self._sample[places].tolist(), strict=True)
         groups = grouped(
-            zip(keys, places.tolist(), strict=True), lambda item: (item[0][0] or item[0][1], item[0][2])
+            zip(keys, places.tolist(), strict=True), lambda answer: (answer[0][0] or answer[0][1], answer[0][2])
         ).values()
 
         def worst(group: Sequence[tuple[object, int]]) -> tuple[bool, float, int]:
@@ -144,11 +144,11 @@ class Samples:
             held |= matches.fill_null(False).to_numpy()
         return held
 
-    def _row(self, place: int) -> tuple[Row, str, Beside]:
+    def _row(self, place: int) -> tuple[Row, str, FolderSidecars]:
         folder = int(np.searchsorted(self._starts, place, "right")) - 1
         (values,) = self.rows[folder].slice(place - int(self._starts[folder]), 1).to_pylist()
         row = Row(**{name: value for name, value in values.items() if name in COLUMNS and value == value})
-        return row, values["file"], self.beside[folder]
+        return row, values["file"], self.sidecars[folder]
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -167,9 +167,9 @@ class Samples:
         """The number of the cell of each row, -1 of one that the page does not have."""
         parts = []
         for folder, rows in enumerate(self.rows):
-            coded = rows["cell"].combine_chunks().dictionary_encode()
-            numbers = [self._numbers.get(f"{folder}.{cell}", -1) for cell in coded.dictionary.to_pylist()]
-            parts.append(np.array(numbers, np.int64)[coded.indices.to_numpy()])
+            codes = rows["cell"].combine_chunks().dictionary_encode()
+            numbers = [self._numbers.get(f"{folder}.{cell}", -1) for cell in codes.dictionary.to_pylist()]
+            parts.append(np.array(numbers, np.int64)[codes.indices.to_numpy()])
         return np.concatenate(parts)
 
     @cached_property
@@ -187,8 +187,8 @@ class Samples:
     @cached_property
     def _goodness(self) -> np.ndarray:
         """Values, larger where an answer is better; the lowest of all where there is none."""
-        ways = np.array([1.0 if cell["higher"] else -1.0 for cell in self.cells] or [1.0])[self._cell]
-        return np.where(np.isnan(self._value), -np.inf, self._value * ways)
+        signs = np.array([1.0 if cell["higher"] else -1.0 for cell in self.cells] or [1.0])[self._cell]
+        return np.where(np.isnan(self._value), -np.inf, self._value * signs)
 
     @cached_property
     def _is_wrong(self) -> np.ndarray:

@@ -25,9 +25,9 @@ from kvbench.report.view.live_page import LivePage
 from kvbench.report.view.query import Query
 from kvbench.support.errors import MissingFile, UserError
 
-SECONDS = 30
+IDLE_SECONDS = 30
 """How long a connection may say nothing."""
-SMALL = 1400
+SMALLEST_COMPRESSED = 1400
 """Bytes of a body that are not worth compressing."""
 HEADERS = {
     "Content-Security-Policy": (
@@ -47,10 +47,10 @@ CSS, SCRIPT = "text/css; charset=utf-8", "text/javascript; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """A status, what it is, and its bytes."""
+    """A status, the type of its content, and its bytes."""
 
     status: HTTPStatus
-    kind: str
+    content_type: str
     body: bytes
 
 
@@ -174,8 +174,8 @@ def _json(data: object) -> Answer:
     return Answer(HTTPStatus.OK, JSON, json.dumps(data, allow_nan=False, separators=(",", ":")).encode())
 
 
-def _rendered(kind: str, render: Callable[[], str], words: str) -> Answer:
-    return Answer(HTTPStatus.OK, kind, render().encode())
+def _rendered(content_type: str, render: Callable[[], str], words: str) -> Answer:
+    return Answer(HTTPStatus.OK, content_type, render().encode())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -184,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server  # type: ignore[assignment]
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "kvbench", ""
-    timeout = SECONDS
+    timeout = IDLE_SECONDS
 
     def do_GET(self) -> None:
         try:
@@ -208,8 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
                 rest = urlencode([pair for pair in words if pair[0] != "token"])
                 path = "/" + parts.path.lstrip("/")  # "//host" would lead to another server
                 cookie = f"{self.server.cookie}={door.token}; Path=/; HttpOnly; SameSite=Lax"
-                where = path + (f"?{rest}" if rest else "")
-                return Answer(HTTPStatus.SEE_OTHER, TEXT, b""), {"Location": where, "Set-Cookie": cookie}
+                location = path + (f"?{rest}" if rest else "")
+                return Answer(HTTPStatus.SEE_OTHER, TEXT, b""), {"Location": location, "Set-Cookie": cookie}
         try:
             return self.server.answer(parts.path, parts.query), {}
         except Exception as error:  # the page goes on, and tells no reader what is in the machine
@@ -223,19 +223,19 @@ class _Handler(BaseHTTPRequestHandler):
             return ""
         return cookie.value if cookie else ""
 
-    def _send(self, answer: Answer, more: Mapping[str, str]) -> None:
-        status, kind, body = answer
-        headers = {**HEADERS, **more}
+    def _send(self, answer: Answer, extra_headers: Mapping[str, str]) -> None:
+        status, content_type, body = answer
+        headers = {**HEADERS, **extra_headers}
         if status == HTTPStatus.OK:
             headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
             headers["Vary"] = "Accept-Encoding"
             if self.headers.get("If-None-Match") == headers["ETag"]:
                 status, body = HTTPStatus.NOT_MODIFIED, b""
-        if len(body) > SMALL and "gzip" in self.headers.get("Accept-Encoding", ""):
+        if len(body) > SMALLEST_COMPRESSED and "gzip" in self.headers.get("Accept-Encoding", ""):
             body, headers["Content-Encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
         self.send_response(status)
         if status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            headers |= {"Content-Type": kind, "Content-Length": str(len(body))}
+            headers |= {"Content-Type": content_type, "Content-Length": str(len(body))}
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

@@ -47,7 +47,7 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
             yield from _model_files(download, fetched, work)
             return
         if download.kind in ("zip", "tar"):
-            yield from (_members if download.kind == "zip" else _streamed)(download, fetched, work)
+            yield from (_zip_members if download.kind == "zip" else _tar_members)(download, fetched, work)
             return
         (output,) = download.outputs
         if download.kind in ("file", "index"):
@@ -58,18 +58,18 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
             converted.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
         else:
             rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows, "list": _list_rows}
-            room = _most(fetched)
+            remaining = _size_limit(fetched)
             with converted.open("w", encoding="utf-8") as file:
                 for row in rows[download.kind](fetched):
-                    room -= file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                    if room < 0:
+                    remaining -= file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    if remaining < 0:
                         raise UserError(GROWS)
         yield output, converted
     except INVALID as error:
         raise Unobtained(f"{download.origin} is not a valid {download.kind} file: {error}") from None
 
 
-def _most(fetched: Path) -> int:
+def _size_limit(fetched: Path) -> int:
     """Bytes that what a file becomes may have."""
     return max(SMALL, LARGEST_RATIO * fetched.stat().st_size)
 
@@ -104,14 +104,14 @@ def _text(node: ast.expr | None) -> str | None:
     return None
 
 
-def _members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+def _zip_members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     with zipfile.ZipFile(fetched) as archive:
         members = {info.filename: info for info in archive.infolist()}
         for name in members:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name.replace("\\", "/")).parts:
                 raise UserError(f"its member {name[:80]!r} has a path outside the archive")
-        total, most = sum(info.file_size for info in members.values()), LARGEST_RATIO * fetched.stat().st_size
-        if total > most:
+        total, limit = sum(info.file_size for info in members.values()), LARGEST_RATIO * fetched.stat().st_size
+        if total > limit:
             raise UserError(f"it would grow to {total} bytes, more than {LARGEST_RATIO} times its own")
         for output in download.outputs:
             if output.member not in members:
@@ -140,16 +140,16 @@ def _model_files(download: Download, fetched: Path, work: Path) -> Iterator[tupl
         yield output, folder / output.member
 
 
-def _streamed(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
+def _tar_members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
     """The members of a tar archive, in its order: read once, nothing else is unpacked."""
     outputs = {output.member: output for output in download.outputs}
-    most = LARGEST_RATIO * fetched.stat().st_size
+    remaining = LARGEST_RATIO * fetched.stat().st_size
     with tarfile.open(fetched, "r|*") as archive:
         for member in archive:
             if (output := outputs.pop(member.name, None)) is None:
                 continue
-            most -= member.size
-            if most < 0 or not (content := archive.extractfile(member)):
+            remaining -= member.size
+            if remaining < 0 or not (content := archive.extractfile(member)):
                 raise UserError(
                     f"its member {member.name} is no file, or {LARGEST_RATIO} times as large as the archive"
                 )
@@ -165,20 +165,20 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    most = _most(file)
+    limit = _size_limit(file)
     try:
         metadata = parquet.read_metadata(file)
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         parts = [group.column(index) for group in groups for index in range(group.num_columns)]
         # a number takes a character at least, also where a file says only how often it comes
-        if max(sum(part.total_uncompressed_size for part in parts), sum(part.num_values for part in parts)) > most:
+        if max(sum(part.total_uncompressed_size for part in parts), sum(part.num_values for part in parts)) > limit:
             raise UserError(GROWS)
         texts = sorted({part.path_in_schema for part in parts if part.physical_type == "BYTE_ARRAY"})
         with parquet.ParquetFile(file, read_dictionary=texts) as table:  # a text that comes often is read once
             for batch in table.iter_batches(batch_size=16):
                 for row in range(len(batch)):
                     line = batch.slice(row, 1)
-                    if sum(map(_text_bytes, line.columns)) > most:
+                    if sum(map(_text_bytes, line.columns)) > limit:
                         raise UserError(GROWS)
                     yield from line.to_pylist()
     except pyarrow.ArrowException as error:

@@ -94,24 +94,24 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
         Unreachable: it does not answer, after some attempts.
         Full: the disk is full.
     """
-    url, headers, fruitless = address(download), {"User-Agent": f"kvbench/{__version__}"}, 0
+    url, headers, failed_attempts = address(download), {"User-Agent": f"kvbench/{__version__}"}, 0
     if download.repo:
         from huggingface_hub.utils import build_hf_headers
 
         headers |= build_hf_headers(library_name="kvbench")
     while True:
-        before = size_of(partial)
+        size_before = size_of(partial)
         try:
             return _attempt(download, url, headers, partial, watcher)
         except TemporaryFailure as failure:
-            fruitless = 0 if size_of(partial) > before else fruitless + 1
-            if fruitless == ATTEMPTS:
+            failed_attempts = 0 if size_of(partial) > size_before else failed_attempts + 1
+            if failed_attempts == ATTEMPTS:
                 error = Unreachable if failure.silent else Unobtained
                 raise error(
                     f"{url}: {failure} ({ATTEMPTS} attempts); what was downloaded is kept; run the same command "
                     "to continue"
                 ) from None
-            wait = min(2.0**fruitless if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
+            wait = min(2.0**failed_attempts if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
             watcher.say(f"{download.name}: {failure}; again in {wait:.0f} s")
             time.sleep(wait)
         except Unobtained:
@@ -218,18 +218,18 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
             raise _refusal(url, error) from None
     except (OSError, HTTPException, ValueError) as error:  # ValueError: a redirect to what is no address
         raise TemporaryFailure(f"no answer: {getattr(error, 'reason', error)}", silent=True) from None
-    names = {name.lower(): value for name, value in {**redirects.headers, **body.headers}.items()}
-    linked = SHA256.fullmatch(names.get("x-linked-etag", ""))
-    strong = "" if names.get("etag", "").startswith("W/") else names.get("etag", "")
-    info = HostInfo(strong, linked and linked[1], names.get("x-repo-commit") or None)
+    response_headers = {name.lower(): value for name, value in {**redirects.headers, **body.headers}.items()}
+    linked_sha256 = SHA256.fullmatch(response_headers.get("x-linked-etag", ""))
+    strong_etag = "" if response_headers.get("etag", "").startswith("W/") else response_headers.get("etag", "")
+    info = HostInfo(strong_etag, linked_sha256 and linked_sha256[1], response_headers.get("x-repo-commit") or None)
     if body.status != 206:
         length = re.fullmatch(r"\d{1,18}", body.headers.get("Content-Length", ""))
         return Response(body, 0, length and int(length[0]), info)
-    sent = re.fullmatch(r"bytes (\d{1,18})-\d+/(\d{1,18})", body.headers.get("Content-Range") or "")
-    if sent is None or int(sent[1]) != start or (etag and info.etag != etag):  # another place, or of another version
+    content_range = re.fullmatch(r"bytes (\d{1,18})-\d+/(\d{1,18})", body.headers.get("Content-Range") or "")
+    if content_range is None or int(content_range[1]) != start or (etag and info.etag != etag):  # or of another version
         body.close()
         return _request(url, headers, 0, "")
-    return Response(body, start, int(sent[2]), info)
+    return Response(body, start, int(content_range[2]), info)
 
 
 def _check_is_file(url: str, headers: Message) -> None:

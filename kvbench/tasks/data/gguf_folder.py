@@ -98,14 +98,14 @@ def _write_weights(reader: "GGUFReader", config: Mapping[str, Any], path: Path) 
     from gguf.quants import dequantize
     from safetensors.numpy import save_file
 
-    rows = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    heads_of = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     weights = {}
     for tensor in reader.tensors:
         *block, kind, _ = tensor.name.split(".")
         values = dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32, copy=False)
-        if heads := rows.get(kind):
+        if heads := heads_of.get(kind):
             pairs = values.reshape(heads, len(values) // heads // 2, 2, -1)
             values = pairs.swapaxes(1, 2).reshape(values.shape)
-        place = f"model.layers.{block[1]}." if block else ""
-        weights[f"{place}{NAMES[kind]}.weight"] = numpy.ascontiguousarray(values)
+        prefix = f"model.layers.{block[1]}." if block else ""
+        weights[f"{prefix}{NAMES[kind]}.weight"] = numpy.ascontiguousarray(values)
     save_file(weights, path, metadata={"format": "pt"})

@@ -187,7 +187,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
 
 
 def _verified(
-    download: Download, output: Output, converted: Path, info: HostInfo, fetched: str, is_known: bool
+    download: Download, output: Output, converted: Path, info: HostInfo, download_sha256: str, is_known: bool
 ) -> PullRecord:
     """The record of a file that is what it should be. Raises Unobtained for another file.
 
@@ -203,7 +203,7 @@ def _verified(
         raise Unobtained(f"{output.path} of {download.origin} has SHA-256 {digest}, the lock says {output.sha256}")
     when = datetime.now(UTC).isoformat(timespec="seconds")
     revision, size = download.revision or info.commit, converted.stat().st_size
-    return PullRecord(digest, size, address(download), revision, download.is_pinned, fetched, when)
+    return PullRecord(digest, size, address(download), revision, download.is_pinned, download_sha256, when)
 
 
 def check_content(file: Path, name: str) -> None:
