@@ -51,7 +51,13 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
     """A statement is added to the file as it is read."""
     this, read = cell("policy=h2o", "score=obcache_joint"), Path.read_bytes
     before = this.code.parts
-    caches = (syntax.statements, syntax._functions, cell_code._component, cell_code._room, cell_code._sha256)
+    caches = (
+        syntax.statements,
+        syntax._functions,
+        cell_code._component_sha256,
+        cell_code._package_sha256,
+        cell_code._sha256,
+    )
     try:
         with monkeypatch.context() as patch:
             changed = lambda path: read(path) + b"\nADDED = 1\n" * str(path).endswith(file)  # noqa: E731
@@ -70,6 +76,6 @@ def test_code_without_sources_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_source(*_: object) -> str:
         raise NoSource("kvbench")
 
-    monkeypatch.setattr(cell_code, "_room", no_source)
+    monkeypatch.setattr(cell_code, "_package_sha256", no_source)
     assert cell("policy=full").code == Code(None)
     assert Code(None).id == "no source"
