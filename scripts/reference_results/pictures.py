@@ -1,6 +1,7 @@
 """The figures of README and docs that show measured means: each is drawn from committed rows alone.
 
-At least 20 samples stand behind every mean; a figure of comparisons says n in every line.
+At least 20 samples stand behind every mean; a square of a heat map is one prompt, a figure of comparisons says n in
+every line.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,11 @@ PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
     ),
     "kept.png": ("kept", REFERENCE / "kept", {"score": "null,attn"}),
     "split.png": ("split", REFERENCE / "kept", {"policy": "snapkv*"}),
+    "smollm2-needle.png": (
+        "needle",
+        TOP / "results" / "smollm2" / "needle.parquet",
+        {"policy": "full,streaming_llm,h2o,snapkv,tova,cake", "score": "null,attn,cake"},
+    ),
 }
 """The kind, the rows and the settings of each picture, as of `kvbench report plot`."""
 PROBED: Mapping[str, tuple[Path, tuple[str, ...]]] = {
