@@ -40,11 +40,11 @@ def test_digits_come_in_groups_of_at_most_two() -> None:
 def test_it_answers_and_tells_methods_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all needles are found with everything kept, most with SnapKV at a tenth, few by StreamingLLM."""
     monkeypatch.chdir(tmp_path)
-    quick = ["task.samples=16", "task.max_new_tokens=16", "results.dir=out"]
+    quick = ["task.samples=10", "task.max_new_tokens=16", "results.dir=out"]
     assert main(["run", "policy=full,streaming_llm,snapkv", "budget=0.1", *quick]) == 0
     rows = read_rows("out")
     mean = {
-        policy: sum(row.value or 0 for row in rows if row.policy == policy) / 16
+        policy: sum(row.value or 0 for row in rows if row.policy == policy) / 10
         for policy in ("full", "streaming_llm", "snapkv")
     }
     assert mean["full"] >= 0.93
@@ -52,13 +52,13 @@ def test_it_answers_and_tells_methods_apart(tmp_path: Path, monkeypatch: pytest.
     assert all(row.new_tokens is not None and row.new_tokens < 16 for row in rows if row.policy == "full")
 
 
-@pytest.mark.parametrize(("task", "length", "least"), [("niah_single_2", 1024, 0.9), ("niah_multikey_1", 512, 0.8)])
+@pytest.mark.parametrize(("task", "length", "least"), [("niah_single_2", 1024, 0.8), ("niah_multikey_1", 512, 0.8)])
 def test_it_finds_needles_in_essays(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, length: int, least: float
 ) -> None:
     """Essays are not what its haystacks were while it was trained."""
     monkeypatch.chdir(tmp_path)
-    settings = [f"task.context_length={length}", "task.samples=10", "task.max_new_tokens=16", "results.dir=out"]
+    settings = [f"task.context_length={length}", "task.samples=5", "task.max_new_tokens=16", "results.dir=out"]
     assert main(["run", "policy=full", f"task=ruler/{task}", f"data.root={shared / 'data'}", *settings]) == 0
     values = [row.value or 0 for row in read_rows("out")]
-    assert len(values) == 10 and sum(values) / 10 >= least
+    assert len(values) == 5 and sum(values) / 5 >= least

@@ -3,20 +3,28 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kvbench.cli.main import main
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
+from kvbench.run import runner
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.launch.slurm import Job
 from tests.cli.conftest import Command, outcomes
+from tests.forked import Forked
 
 CELLS = ("policy=full,snapkv", "budget=0.2")
 
@@ -176,11 +184,34 @@ def test_shards_make_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
         assert kvbench("run", *tiny, "--shard", bad).code == 2
 
 
+class Child(Forked):
+    """A process of launcher=local that is forked, and slow; its stderr is a pipe of the folder that it works in."""
+
+    def __init__(self, command: list[str], **_: object) -> None:
+        folder = Path(tempfile.mkdtemp())
+        os.mkfifo(folder / "err")
+        super().__init__(lambda: self.work(command[3:]), Path.cwd(), folder)
+        self.stderr = (folder / "err").open()
+        shutil.rmtree(folder)
+
+    def work(self, arguments: list[str]) -> int:
+        usual = runner.run_prefill_job
+
+        def slow(*given: Any, **named: Any) -> Any:
+            time.sleep(0.3)
+            return usual(*given, **named)
+
+        runner.run_prefill_job = slow
+        return main(arguments)
+
+
 def test_local_processes_stop_together_and_make_the_rows_of_one(
-    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path
+    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the launcher is told goes on to its processes, and what they say comes back."""
-    settings, over = (*tiny, *CELLS, "task.samples=30"), threading.Event()
+    settings, over = (*tiny, *CELLS, "task.samples=12"), threading.Event()
+    forking = SimpleNamespace(**{**vars(subprocess), "Popen": Child})
+    monkeypatch.setattr("kvbench.run.launch.local.subprocess", forking)
 
     def signal_both() -> None:
         """As soon as both are at work, and so listen."""
@@ -200,12 +231,12 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     assert stopped.code == 75, stopped.err
     assert "[0] kvbench: 2 cells" in stopped.err and "[1] kvbench: 2 cells" in stopped.err
     left = kvbench("status", "--results", "out")
-    assert left.code == 75 and "of 60 rows done" in left.out
+    assert left.code == 75 and "of 24 rows done" in left.out
     assert kvbench("run", *settings).code == kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
-    assert sum(process.rows for process in read_processes(tmp_path / "out")) == 60
+    assert sum(process.rows for process in read_processes(tmp_path / "out")) == 24
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
-    assert sum(map(len, lines)) == 60
+    assert sum(map(len, lines)) == 24
 
 
 KILLED = """
@@ -234,7 +265,7 @@ def test_what_a_killed_process_held_is_made_and_the_table_printed(
     (tmp_path / "site" / "sitecustomize.py").write_text(KILLED.format(kills=kills))
     with monkeypatch.context() as changed:
         changed.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        settings = (*tiny, *CELLS, "task.samples=12")
+        settings = (*tiny, *CELLS)
         finished = kvbench("run", *settings, "launcher=local", "launcher.processes=2")
     assert finished.code == 0, finished.err
     assert (
@@ -242,11 +273,11 @@ def test_what_a_killed_process_held_is_made_and_the_table_printed(
         and "SIGKILL" in finished.err
     )
     assert "this process runs what the others left" in finished.err
-    assert re.search(r"^snapkv +attn +12 ", finished.out, re.MULTILINE)
+    assert re.search(r"^snapkv +attn +3 ", finished.out, re.MULTILINE)
     assert kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
-    assert sum(map(len, lines)) == 24
+    assert sum(map(len, lines)) == 6
 
 
 def test_a_launcher_is_one_for_a_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ Fork = Callable[..., Forked]
 CELLS = ("policy=full,snapkv", "budget=0.2")
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_commands_leave_the_rows_of_one_left_in_peace(
     kills: int, kvbench: Command, fork: Fork, tiny: tuple[str, ...], tmp_path: Path
 ) -> None:

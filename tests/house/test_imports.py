@@ -10,6 +10,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
+import pytest
+
+from kvbench.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "kvbench"
@@ -57,6 +60,12 @@ PLAN = [
 ]
 
 
+def planned_here(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The names of the cells that `kvbench plan` of this package lists."""
+    assert main(["plan", *PLAN]) == 0
+    return cells_in(capsys.readouterr().out)
+
+
 def planned(folder: Path, results: Path) -> list[str]:
     """The names of the cells that `kvbench plan` of the package in `folder` lists."""
     done = subprocess.run(
@@ -67,15 +76,22 @@ def planned(folder: Path, results: Path) -> list[str]:
         text=True,
         check=True,
     )
-    return re.findall(r"^[0-9a-f]{16}\b", done.stdout, flags=re.MULTILINE)
+    return cells_in(done.stdout)
 
 
-def test_a_score_whose_file_moves_keeps_the_names_of_its_cells(tmp_path: Path) -> None:
+def cells_in(printed: str) -> list[str]:
+    return re.findall(r"^[0-9a-f]{16}\b", printed, flags=re.MULTILINE)
+
+
+def test_a_score_whose_file_moves_keeps_the_names_of_its_cells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = planned_here(capsys)
     copy = tmp_path / "checkout"
     for name in ("kvbench", "conf", "results/papers"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
-    before = planned(copy, tmp_path / "results")
     shutil.move(copy / "kvbench/eviction/scores/obcache.py", copy / "kvbench/eviction/joint_saliency.py")
     for file in (*copy.glob("kvbench/**/*.py"), *copy.glob("conf/**/*.yaml")):
         text = file.read_text("utf-8")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,9 +120,9 @@ def test_the_last_part_of_a_sweep_mirrors_all_of_it(tmp_path, monkeypatch, capsy
     assert {row.cell for row in read_rows(tmp_path)} < set(records(tmp_path))
 
 
-def test_a_task_of_a_cluster_has_the_logger_of_its_command(tmp_path, monkeypatch):
+def test_a_task_of_a_cluster_has_the_logger_of_its_command(tmp_path, monkeypatch, mirrored):
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    assert main([*COMMAND, f"results.dir={tmp_path}"]) == 0
+    shutil.copytree(mirrored, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("wandb"))
     task = PartOfSweep((*COMMAND[1:], f"results.dir={tmp_path}"), False, Shard(0, 1, 0), logger=Wandb(project="mine"))
     assert pickle.loads(pickle.dumps(task)) == task
     assert task() == 0, "all rows were there"

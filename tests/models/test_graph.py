@@ -70,9 +70,7 @@ def test_local_layers_and_ends_of_answers_are_replayed_too() -> None:
         both("torch", sliding_window=45)
         engine = small_engine(1, tile=2, kernels="torch", cuda_graph="never")
         engine.model.float()
-        first = answers(engine, (), 0, None)[0].ids
-        both("torch", stop=(first[4],))
-        both("torch", stop=(first[0],), at_least=12)
+        both("torch", stop=(answers(engine, (), 0, None)[0].ids[4],), at_least=2)
 
 
 def test_drawn_tokens_are_those_of_single_steps() -> None:

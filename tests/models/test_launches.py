@@ -188,7 +188,7 @@ def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: 
 @pytest.mark.parametrize(
     ("pairs", "every", "first", "most"),
     [
-        pytest.param(*case, id=name, marks=pytest.mark.slow if place % 3 else ())
+        pytest.param(*case, id=name, marks=pytest.mark.slow if place % 6 else ())
         for place, (name, case) in enumerate(CASES.items())
     ],
 )

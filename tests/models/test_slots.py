@@ -195,7 +195,7 @@ FINISHED: list[tuple[Policy, Score]] = [
     ("every", "pairs"),
     [
         pytest.param(1, KERNELS, marks=pytest.mark.slow),
-        (1, FINISHED),
+        pytest.param(1, FINISHED, marks=pytest.mark.slow),
         pytest.param(3, KERNELS, marks=pytest.mark.slow),
     ],
 )
@@ -208,8 +208,7 @@ def test_kernels_evict_the_same_pairs(every: int, pairs: Sequence[tuple[Policy, 
     check_alone(evictions, every, arrays, RULES["plain"], batched, 1e-3)
 
 
-@pytest.mark.parametrize("group", ["max", "mean", "sum"])
-def test_kernels_score_by_statistics_of_queries(group: Group, tmp_path: Path) -> None:
+def test_kernels_score_by_statistics_of_queries(tmp_path: Path) -> None:
     """Of each head its own, beside scores that read none; positions of tokens and of the cache."""
     pytest.importorskip("triton")
     draw, half = torch.Generator().manual_seed(4), HEAD_DIM // 2
@@ -217,7 +216,8 @@ def test_kernels_score_by_statistics_of_queries(group: Group, tmp_path: Path) ->
     size, frequencies = mean.abs() + torch.rand(1, HEADS, half, generator=draw), torch.rand(1, half, generator=draw)
     QueryStatistics(mean, size, frequencies, False, "mine", "abc", {}).write(tmp_path / "queries")
     score = TriAttention(str(tmp_path / "queries"), furthest=16)
-    policies = (replace(STREAMING, group=group), RENUMBERED, replace(APART, state="none"))
+    groups: tuple[Group, ...] = ("max", "mean", "sum")
+    policies = (*(replace(STREAMING, group=group) for group in groups), RENUMBERED, replace(APART, state="none"))
     evictions = evictors_of([*((policy, score) for policy in policies), (STREAMING, Recency())])
     arrays = given(len(evictions), [9, *[1] * 4], torch.float32)
     batched = together([cache_of(evictor, 1, "triton") for evictor in evictions], arrays, RULES["plain"])
@@ -242,6 +242,7 @@ MIXED: list[tuple[Policy, Score]] = [
     *((POOLED, score) for score in (Attention(), Caote(), Lava(), OBCacheJoint())),
     *((H2O, Attention()), (STREAMING, Recency()), (STREAMING, LagKV(sink=1, lag=3)), (CHUNKS, Attention())),
     *((AVERAGED, OBCacheKey()), (TOVA, RKV()), (replace(AVERAGED, state="overwrite"), RKV()), (H2O, KeyDiff())),
+    *((H2O, FastCaote()), (POOLED, Vatp()), (H2O, Finch()), (STREAMING, Cur(sink=1, span=3)), (MEAN, Attention())),
 ]
 """Cells whose newest pair takes the slot of the worst one, and others."""
 

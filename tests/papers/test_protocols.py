@@ -1,6 +1,7 @@
 """The items' settings against what the papers say; expected values are copied from their texts."""
 
 import csv
+from functools import cache
 
 import pytest
 
@@ -13,10 +14,12 @@ from kvbench.support import paths
 from tests.embedded import KV_HEADS, LAYERS
 from tests.papers.test_wins import summary
 
+parsed = cache(parse)
+
 
 def values(run, key):
     """The values of a setting of a run; none if the run does not set it."""
-    return [value.text for word in parse(run) if word.key == key for value in word.values]
+    return [value.text for word in parsed(run) if word.key == key for value in word.values]
 
 
 def runs_of(name, **words):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
@@ -8,8 +8,7 @@ from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm, regressions, tarone_holm, threshold
 
 
-@settings(max_examples=8)  # statsmodels takes a tenth of a second for each
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=31))
+@pytest.mark.parametrize("p", [[0.2], [0.5, 0.01, 0.01, 0.0, 1.0, 0.03], np.linspace(0, 0.1, 31).tolist()], ids=len)
 def test_holm_is_that_of_statsmodels(p: list[float]) -> None:
     assert holm(p) == pytest.approx(multipletests(p, method="holm")[1].tolist())
 
@@ -126,7 +125,7 @@ def test_noise_alone_rarely_fails_and_losses_are_caught() -> None:
     """A small version of benchmarks/statistics/errors.py; docs/statistics.md has its table."""
     generator = np.random.default_rng(0)
     alarms = thin = deep = 0
-    for _ in range(120):
+    for _ in range(60):
         cells = [noise(generator, 80, 0.02) for _ in range(20)]
         verdict = regressions(cells, pooled(cells))
         alarms += any(verdict.worse) or verdict.pooled_worse
@@ -134,7 +133,7 @@ def test_noise_alone_rarely_fails_and_losses_are_caught() -> None:
         thin += regressions(cells, pooled(cells)).pooled_worse
         cells = [noise(generator, 200, 0.02, 0.15 if i == 3 else 0.0) for i in range(20)]
         deep += regressions(cells, pooled(cells)).worse[3]
-    assert alarms <= 4 and thin >= 118 and deep >= 114
+    assert alarms <= 2 and thin >= 59 and deep >= 57
 
 
 def pooled(cells: list[Paired]) -> Paired:

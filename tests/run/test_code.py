@@ -35,14 +35,14 @@ def test_a_cell_names_its_parts() -> None:
     [
         ("kvbench/eviction/scores/obcache.py", {"score obcache_joint"}),
         ("kvbench/eviction/scores/keys.py", set()),
-        ("kvbench/eviction/allocation/layers.py", {"eviction"}),
-        ("kvbench/cache/kv_cache.py", {"cache"}),
-        ("kvbench/models/engine.py", {"models"}),
         ("kvbench/tasks/metrics.py", {"task ruler/niah_single_1"}),
         ("kvbench/run/evict_cell.py", {"run"}),
         ("kvbench/run/runner.py", set()),
-        ("kvbench/report/rows.py", set()),
-        ("kvbench/records/row.py", set()),
+        pytest.param("kvbench/eviction/allocation/layers.py", {"eviction"}, marks=pytest.mark.slow),
+        pytest.param("kvbench/cache/kv_cache.py", {"cache"}, marks=pytest.mark.slow),
+        pytest.param("kvbench/models/engine.py", {"models"}, marks=pytest.mark.slow),
+        pytest.param("kvbench/report/rows.py", set(), marks=pytest.mark.slow),
+        pytest.param("kvbench/records/row.py", set(), marks=pytest.mark.slow),
     ],
 )
 def test_a_change_of_a_file_changes_the_parts_that_execute_it(

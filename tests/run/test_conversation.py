@@ -164,7 +164,9 @@ def test_own_answers_over_a_smaller_cache_are_a_masked_forward_pass(load: Load) 
 SCHEDULES = ({}, {"evict_after": "prompt"}, {"decode_every": 1}, {"decode_every": 7})
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "schedule", [SCHEDULES[1], SCHEDULES[3], *(pytest.param(SCHEDULES[at], marks=pytest.mark.slow) for at in (0, 2))]
+)
 def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, schedule: dict[str, Any]) -> None:
     """Bit for bit: cells together or alone; a conversation whose first turns are recorded, and one cut short."""
     model, sweep = load(), cells("0.2", "0.4", "30", **schedule)

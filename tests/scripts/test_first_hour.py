@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles
+from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles, main
 from benchmarks.first_hour.blocks import TABLE, write
 from kvbench.cache.kernels import programs as kernels
 from scripts import gpu_bundle
@@ -58,10 +58,16 @@ def test_a_part_runs_on_a_cpu_and_writes_its_figures(part: str, tmp_path: Path) 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_how_to_try_it() -> None:
-    done = first_hour("blocks")
-    assert done.returncode == 1 and "run with --small" in done.stderr
-    assert "choose some of kernels, policies" in first_hour("speeds").stderr
+def test_without_a_gpu_it_says_how_to_try_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["first_hour", "blocks"])
+    with pytest.raises(SystemExit, match="run with --small"):
+        main()
+    monkeypatch.setattr(sys, "argv", ["first_hour", "speeds"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "choose some of kernels, policies" in capsys.readouterr().err
 
 
 def test_the_fastest_sizes_become_a_line_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

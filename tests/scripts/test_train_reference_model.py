@@ -4,8 +4,6 @@ import hashlib
 import io
 import json
 import runpy
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -42,14 +40,6 @@ def train(out: Path, *arguments: str) -> str:
         patch.syspath_prepend(str(SCRIPT.parent))
         runpy.run_path(str(SCRIPT))["main"](command(out, *arguments))
     return printed.getvalue()
-
-
-def train_apart(out: Path, *arguments: str) -> str:
-    """What a run in a process of its own prints, which knows nothing but the files."""
-    run = [sys.executable, str(SCRIPT), *command(out, *arguments)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def sources(folder: Path) -> tuple[str, ...]:
@@ -90,7 +80,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(whole: Path):
         file.write(json.dumps({"step": 9, "stage": "families", "stage_step": 5, "tokens": 0}) + "\n")
     (resumed / "checkpoint.part").write_bytes(b"half")
     # the word lists are in the folder
-    assert train_apart(resumed, "--books", str(whole / "books")).startswith("finished at step 11")
+    assert train(resumed, "--books", str(whole / "books")).startswith("finished at step 11")
     (weights, at), (expected_weights, expected_at) = state(resumed), state(whole / "whole")
     assert at == expected_at
     assert weights.keys() == expected_weights.keys()

@@ -1,7 +1,7 @@
 """Checkpoints with tensors missing, renamed, added or of another shape, and weights that no hash covers."""
 
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +16,7 @@ from kvbench.models.loading import load as loading
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from tests.cli.conftest import Command
+from tests.forked import Forked
 from tests.models.conftest import tiny_llama
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
@@ -118,34 +119,35 @@ def test_every_file_of_an_index_is_there_and_in_the_hash(tmp_path: Path) -> None
         spec.folder()
 
 
-OPENED = """
-import os, sys
-from kvbench.models.loading.load import load, model_info
-from kvbench.models.loading.spec import ModelSpec
+def print_opened(folder: Path) -> int:
+    """Load a model; every file of its folder that is opened is printed. An audit hook stays as long as its process."""
+    opened = set()
 
-folder, opened = sys.argv[1], set()
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if (
+            event == "open"
+            and isinstance(arguments[0], str | os.PathLike)
+            and Path(arguments[0]).is_relative_to(folder)
+        ):
+            opened.add(os.path.relpath(arguments[0], folder))
+
+    sys.addaudithook(note)
+    load(model_info(ModelSpec("hf", str(folder))))
+    print(*opened, sep="\n")
+    return 0
 
 
-def note(event, arguments):
-    if event == "open" and isinstance(arguments[0], str | os.PathLike) and str(arguments[0]).startswith(folder):
-        opened.add(os.path.relpath(arguments[0], folder))
-
-
-sys.addaudithook(note)
-load(model_info(ModelSpec("hf", folder)))
-print(*opened, sep="\\n")
-"""
-
-
-def test_every_file_that_is_opened_is_in_the_hash(tmp_path: Path) -> None:
+def test_every_file_that_is_opened_is_in_the_hash(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Weights and what changes the tokens of a prompt: added tokens and templates of other purposes too."""
     saved(tmp_path)
     (tmp_path / "added_tokens.json").write_text("{}")
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool.jinja").write_text("{{ messages }}")
-    finished = subprocess.run([sys.executable, "-c", OPENED, tmp_path], capture_output=True, text=True, check=True)
-    opened = finished.stdout.split()
+    loading_process = Forked(lambda: print_opened(tmp_path), tmp_path, tmp_path_factory.mktemp("said"))
+    printed, errors = loading_process.communicate()
+    assert loading_process.returncode == 0, errors
+    opened = printed.split()
     assert {"config.json", "tokenizer.json", "added_tokens.json", "additional_chat_templates/tool.jinja"} <= {*opened}
     spec = ModelSpec("hf", str(tmp_path))
     for name in opened:

@@ -1,8 +1,6 @@
 """Scores, policies and allocations of other packages: found, run, named in every cell, refused by name if broken."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,15 +18,6 @@ from kvbench.eviction.ranking import Ranking
 from kvbench.support.plugins import items
 from tests.plugins import install, made_up
 
-SCRIPT = """
-import sys
-from kvbench.config.compose import combinations
-from kvbench.cli.main import main
-from kvbench.config.overrides import parse
-from kvbench.config.sweep import plan_sweep
-for line in sys.stdin.read().splitlines():
-    print("==", main(line.split()), flush=True)
-"""
 SCORE = "# A score of a test.\n_target_: {}\nname: mine\n"
 RECENCY = "kvbench.eviction.scores.recency.Recency"
 
@@ -39,8 +28,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(tmp_path_factory.mktemp("plugin"))
 
 
-def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path: Path) -> None:
-    """Every command in one process of its own, whose search path is all that it knows of the plugin."""
+def test_a_package_with_one_file_and_one_yaml_adds_a_score(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The search path is all that the commands know of the plugin."""
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("COLUMNS", "200")
     run = f"score=sample_score,caote score.half_life=32 score.host=sample_score budget=0.2 results.dir={tmp_path}"
     short = "task.samples=1 task.context_length=400"
     lines = [
@@ -50,20 +43,12 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(site: Path, tmp_path:
         "run score=sample_score score.half_life=0 reference=none",
     ]
     lines += ["conform --properties score=sample_score policy=h2o"]
-    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{site}", "COLUMNS": "200"}
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, input="\n".join(lines), env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("==")] == [
-        "== 0",
-        "== 0",
-        "== 0",
-        "== 2",
-        "== 0",
-    ]
-    listed = next(line for line in done.stdout.splitlines() if line.startswith("sample_score"))
+    codes = [main(line.split()) for line in lines]
+    printed = capsys.readouterr()
+    assert codes == [0, 0, 0, 2, 0], printed.err
+    listed = next(line for line in printed.out.splitlines() if line.startswith("sample_score"))
     assert "kvbench-sample 0.3.1" in listed and "faded by age" in listed
-    assert "score.half_life=0.0: a number of tokens above 0, e.g. 64" in done.stderr
+    assert "score.half_life=0.0: a number of tokens above 0, e.g. 64" in printed.err
     rows = [json.loads(line) for path in (tmp_path / "rows").glob("*.jsonl") for line in path.open()]
     assert sorted(row["score"] for row in rows) == [
         "caote host.half_life=64.0 host.name=sample_score",

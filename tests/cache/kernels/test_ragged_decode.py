@@ -30,8 +30,11 @@ def kernel(*case, **options):
     return fast.ragged_decode(*case, **options)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
-@pytest.mark.parametrize("rows", [1, 5, 19], ids=["one_row", "group", "question"])
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(1, torch.float32), (5, torch.float16), (5, torch.bfloat16), (19, torch.float32)],
+    ids=["one_row-float32", "group-float16", "group-bfloat16", "question-float32"],
+)
 def test_equals_one_after_the_other(dtype, rows):
     case = segments(rows=rows, dtype=dtype)
     expected, expected_lse = naive.ragged_decode(*(part.double() for part in case[:3]), *case[3:], 0.2)

@@ -55,10 +55,10 @@ def test_the_published_code_written_out() -> None:
 
 def test_directions_keep_lengths_on_average_and_are_the_same_every_time() -> None:
     layer = random_layer(60)
-    exact, projected, again = (Leverage(sketch=sketch)(layer, None, "sum") for sketch in (None, 4000, 4000))
+    exact, projected, again = (Leverage(sketch=sketch)(layer, None, "sum") for sketch in (None, 1000, 1000))
     assert torch.equal(projected, again) and not torch.equal(projected, exact)
-    assert torch.allclose(projected, exact, atol=0.3)
-    assert not torch.allclose(Leverage(sketch=4)(layer, None, "sum"), exact, atol=0.3)
+    assert torch.allclose(projected, exact, atol=0.5)
+    assert not torch.allclose(Leverage(sketch=4)(layer, None, "sum"), exact, atol=0.5)
     first, second = (Leverage().directions(index, 2, 10) for index in (0, 1))
     assert not torch.equal(first, second) and not torch.equal(first[0], first[1])
 

@@ -1,7 +1,8 @@
 """Two hundred deaths at random touches of the disk: whole units are left, in the end the rows of an undisturbed run.
 
-A hundred in one process, fifty of processes of launcher=local, fifty of tasks of launcher=slurm that are requeued. The
-launchers' own code runs, with forks in place of `python -m` and of SLURM, which tests/slurm has.
+A hundred in one process, fifty of processes of launcher=local, fifty of tasks of launcher=slurm that are requeued;
+without the slow tests 40, 20 and 20. The launchers' own code runs, with forks in place of `python -m` and of SLURM,
+which tests/slurm has.
 """
 
 import os
@@ -60,6 +61,9 @@ def test_kills_cost_no_row_and_double_none(
     assert all("torn last line dropped" in text for text in warned)
 
 
+many = pytest.mark.parametrize("kills", [20, pytest.param(50, marks=pytest.mark.slow)])
+
+
 class Child:
     """A process of launcher=local, forked: works on the folder of its command, and is killed on the way."""
 
@@ -79,7 +83,9 @@ class Child:
         return code
 
 
+@many
 def test_kills_of_local_processes_cost_no_row(
+    kills: int,
     cells: tuple[Cell, ...],
     engine: FakeEngine,
     peace: Mapping[tuple[str, int], Any],
@@ -90,7 +96,7 @@ def test_kills_of_local_processes_cost_no_row(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("kvbench.run.launch.local.subprocess.Popen", Child)
     Child.cells, Child.kills = cells, 0
-    while Child.kills < 50:
+    while Child.kills < kills:
         folder, before = tmp_path / str(Child.seed), Child.kills
         code = Local(processes=2).launch(Work((str(folder),), ResultsFolder(folder), lambda shards: []))
         assert code == (0 if Child.kills == before else None)
@@ -101,12 +107,13 @@ def test_kills_of_local_processes_cost_no_row(
         assert outcomes(folder) == peace and not recorded_twice(folder)
 
 
+@many
 def test_kills_of_requeued_tasks_cost_no_row(
-    cells: tuple[Cell, ...], engine: FakeEngine, peace: Mapping[tuple[str, int], Any], tmp_path: Path
+    kills: int, cells: tuple[Cell, ...], engine: FakeEngine, peace: Mapping[tuple[str, int], Any], tmp_path: Path
 ) -> None:
     """Two shards at a time; one that is killed starts again, as on a node that failed."""
-    seed = kills = 0
-    while kills < 50:
+    seed = done = 0
+    while done < kills:
         folder = tmp_path / str(seed)
         left = [Shard(index, 2) for index in range(2)]
         while left:
@@ -117,7 +124,7 @@ def test_kills_of_requeued_tasks_cost_no_row(
             ]
             codes = [join(child) for child in started]
             assert set(codes) <= {0, -signal.SIGKILL}
-            kills += codes.count(-signal.SIGKILL)
+            done += codes.count(-signal.SIGKILL)
             left = [part for part, code in zip(left, codes, strict=True) if code]
             assert outcomes(folder).items() <= peace.items() and not recorded_twice(folder)
         assert outcomes(folder) == peace

