@@ -188,6 +188,7 @@ class Child(Forked):
     """A process of launcher=local that is forked, and slow; its stderr is a pipe of the folder that it works in."""
 
     def __init__(self, command: list[str], **_: object) -> None:
+        assert command[:4] == [sys.executable, "-m", "kvbench", "run"]
         folder = Path(tempfile.mkdtemp())
         os.mkfifo(folder / "err")
         super().__init__(lambda: self.work(command[3:]), Path.cwd(), folder)
@@ -198,11 +199,27 @@ class Child(Forked):
         usual = runner.run_prefill_job
 
         def slow(*given: Any, **named: Any) -> Any:
-            time.sleep(0.3)
+            self.before()
             return usual(*given, **named)
 
         runner.run_prefill_job = slow
         return main(arguments)
+
+    def before(self) -> None:
+        """What it does before each prompt, whose lease it holds."""
+        time.sleep(0.3)
+
+
+class Killed(Child):
+    """One that is killed with its first prompt."""
+
+    def before(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def started_as(process: type[Child]) -> SimpleNamespace:
+    """What stands in for `subprocess` where launcher=local starts its processes."""
+    return SimpleNamespace(**{**vars(subprocess), "Popen": process})
 
 
 def test_local_processes_stop_together_and_make_the_rows_of_one(
@@ -210,8 +227,7 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
 ) -> None:
     """What the launcher is told goes on to its processes, and what they say comes back."""
     settings, over = (*tiny, *CELLS, "task.samples=12"), threading.Event()
-    forking = SimpleNamespace(**{**vars(subprocess), "Popen": Child})
-    monkeypatch.setattr("kvbench.run.launch.local.subprocess", forking)
+    monkeypatch.setattr("kvbench.run.launch.local.subprocess", started_as(Child))
 
     def signal_both() -> None:
         """As soon as both are at work, and so listen."""
@@ -256,14 +272,25 @@ if "run" in sys.orig_argv:
 """A sitecustomize.py of the processes of launcher=local: so many of them are killed once prompts are being made."""
 
 
-@pytest.mark.parametrize("kills", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    ("kills", "is_forked"),
+    [(2, True), *(pytest.param(kills, False, marks=pytest.mark.slow) for kills in (1, 2))],
+    ids=["two forks", "one", "two"],
+)
 def test_what_a_killed_process_held_is_made_and_the_table_printed(
-    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+    kvbench: Command,
+    tiny: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kills: int,
+    is_forked: bool,
 ) -> None:
     """By the other process, or by the calling one if all were killed; which signal killed them is said."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(KILLED.format(kills=kills))
     with monkeypatch.context() as changed:
+        if is_forked:
+            changed.setattr("kvbench.run.launch.local.subprocess", started_as(Killed))
         changed.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         settings = (*tiny, *CELLS)
         finished = kvbench("run", *settings, "launcher=local", "launcher.processes=2")

@@ -45,9 +45,8 @@ KINDS = {
 }
 KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
-BY_HYDRA = {group: {item.path: name for name, item in items(group).items()}.values() for group in KINDS}
-BY_HYDRA["task"] = {name.partition("/")[0]: name for name in items("task")}.values()
-"""One name of each file, and of each benchmark, whose tasks are read in the same way."""
+BY_HYDRA = {group: {name.partition("/")[0]: name for name in options(group)}.values() for group in KINDS}
+"""One name of each folder: the tasks of a benchmark are read in the same way."""
 
 
 hydras_path = cache(search_path)

@@ -86,7 +86,7 @@ def test_layers_are_counted_by_what_they_hold(family: str) -> None:
     assert cache.recurrent.bytes_held == sum(tensor.nbytes for tensor in tensors(cache.recurrent))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", RECURRENT)
 def test_states_are_planned_as_large_as_they_become(family: str, dtype: torch.dtype) -> None:
     """Those of the prompt, of three cells, and of a batch, whose rows are the tile, or more on a CPU."""

@@ -126,7 +126,9 @@ def test_more_lines_than_anybody_can_follow_become_panels(cell, results) -> None
     assert all(len(axis.lines) == 12 for axis in figure.axes)
 
 
-@pytest.mark.parametrize(("policies", "scores"), [(9, 4), (14, 1), (1, 9), (3, 3), (1, 30)])
+@pytest.mark.parametrize(
+    ("policies", "scores"), [(9, 4), pytest.param(14, 1, marks=pytest.mark.slow), (1, 9), (3, 3), (1, 30)]
+)
 def test_no_two_lines_of_a_panel_look_alike(cell, results, policies: int, scores: int) -> None:
     rows = [(f"policy_{i}", f"score_{j}") for i in range(policies) for j in range(scores)]
     folder = results(*(cell([1.0, 0.0], policy, score=score, kept_fraction=0.1) for policy, score in rows))
