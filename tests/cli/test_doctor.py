@@ -43,7 +43,10 @@ def test_a_whole_installation_is_healthy(kvbench: Command) -> None:
         assert line_of(finished.out, package) == f"ok {package} {metadata.version(package)}"
 
 
-@pytest.mark.parametrize("package", list(doctor.PACKAGES))
+@pytest.mark.parametrize(
+    "package",
+    [pytest.param(name, marks=pytest.mark.slow if place % 4 else ()) for place, name in enumerate(doctor.PACKAGES)],
+)
 def test_a_package_that_is_absent_is_named_with_the_command(
     kvbench: Command, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:

@@ -173,7 +173,7 @@ def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tupl
     assert not errors["full", 1] and not errors["h2o recent=4", 1]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["books", "stream"])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True], ids=["books", "stream"])
 def test_cells_that_do_not_fit_together_are_halved(
     kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:

@@ -28,7 +28,10 @@ def test_every_probe_is_tried_here() -> None:
     assert set(SMALL) == set(options("probe"))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("layer_loss", "set_error") else ()) for name in SMALL],
+)
 def test_a_probe_measures_prints_draws_and_resumes(
     kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

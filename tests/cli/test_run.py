@@ -58,6 +58,7 @@ def test_full_is_one_cell_with_a_notice(kvbench: Command, tiny: tuple[str, ...])
     assert "streaming_llm takes no score" in finished.err
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_what_else_runs(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Alone, together, in another order, with another number of samples: the same bits."""
     kvbench("run", *tiny, *LISTS)

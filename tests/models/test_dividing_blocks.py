@@ -107,7 +107,9 @@ def with_table(shared: Shared) -> Shared:
     return replace(shared, table=1 - kept)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, marks=pytest.mark.slow if block in (20, 61) else ()) for block in BLOCKS]
+)
 @pytest.mark.parametrize("name", SHARED)
 def test_blocks_keep_what_the_oracle_keeps(
     make_engine: MakeEngine, prompt: torch.Tensor, name: str, block: int, tmp_path: Path

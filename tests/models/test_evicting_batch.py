@@ -54,7 +54,7 @@ def test_cuts_while_decoding_are_those_of_the_oracle(
     assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
 
 
-@pytest.mark.parametrize("block", [7, 16, 61, 100])
+@pytest.mark.parametrize("block", [7, 16, 61, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eviction", [H2O, TOVA], ids=lambda eviction: eviction.policy.name)
 def test_cuts_after_every_block_are_those_of_the_oracle(
     make_engine: MakeEngine, prompt: torch.Tensor, eviction: Eviction, block: int

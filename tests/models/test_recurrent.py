@@ -29,6 +29,8 @@ from tests.models.masked import masked_forward
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
 ANSWER = torch.tensor([4, 9, 33, 7, 61, 8])
 SNAPKV = Policy("snapkv", window=8, recent=8)
+SAME_LAYERS = ("bamba", "granite hybrid")
+"""Families whose recurrent layers are the Mamba-2 of others."""
 TOVA = Eviction(Policy("tova", window=1, recent=0), Attention(), Tokens(1000))
 
 
@@ -53,8 +55,14 @@ def tensors(state: RecurrentState | None) -> list[Tensor]:
     return [value.clone() for part in parts for value in part.values() if isinstance(value, Tensor)]
 
 
-@pytest.mark.parametrize("store", ["ragged", "shared"])
-@pytest.mark.parametrize("family", RECURRENT)
+@pytest.mark.parametrize(
+    ("family", "store"),
+    [
+        pytest.param(family, store, marks=() if store == "ragged" or place % 3 == 0 else pytest.mark.slow)
+        for place, family in enumerate(RECURRENT)
+        for store in ("ragged", "shared")
+    ],
+)
 def test_an_evicted_cache_is_a_masked_forward(family: str, store: str) -> None:
     """The oracle: one pass over prompt and answer, whose attention does not see evicted pairs; states see all tokens.
 
@@ -128,7 +136,9 @@ def test_a_cell_answers_as_if_alone_and_changes_nothing(family: str) -> None:
     assert all(torch.equal(was, now) for was, now in zip(before, tensors(prefilled.cache.recurrent), strict=True))
 
 
-@pytest.mark.parametrize("family", RECURRENT)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow if name in SAME_LAYERS else ()) for name in RECURRENT]
+)
 def test_growing_caches_carry_their_state_on(family: str) -> None:
     """Blocks, then single tokens in a batch of another size, without an eviction: the logits of one forward pass."""
     model = tiny(family)

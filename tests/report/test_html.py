@@ -177,7 +177,7 @@ def rows_in(dom):
 @pytest.mark.parametrize(
     ("word", "methods"),
     [
-        ("0.1 SNAPKV", {("snapkv", "0.1")}),
+        pytest.param("0.1 SNAPKV", {("snapkv", "0.1")}, marks=pytest.mark.slow),
         ("snap 0.2", {("snapkv", "0.2"), ("ada_snapkv", "0.2")}),
     ],
 )
@@ -212,6 +212,7 @@ def test_facets_drive_charts_and_table_together(many):
 
 
 @browser
+@pytest.mark.slow
 def test_of_many_lines_the_best_and_the_chosen_are_in_colour(tmp_path, cell):
     """Line i is right in i of 12 samples; lines 7 to 11 are the five best, and 2 is chosen."""
     with Recorder(tmp_path / "results") as recorder:
@@ -241,6 +242,7 @@ def test_a_link_opens_the_page_as_it_was_left(many):
 
 
 @browser
+@pytest.mark.slow
 def test_long_names_leave_the_chart_most_of_its_width(folder, tmp_path):
     page = tmp_path / "page.html"
     write_page(folder, page, silent)
@@ -397,7 +399,7 @@ def test_a_page_of_1000_cells_draws_few_things(tmp_path, cell):
 
 
 @browser
-@pytest.mark.parametrize("kind", ["html", "history"])
+@pytest.mark.parametrize("kind", ["html", pytest.param("history", marks=pytest.mark.slow)])
 def test_nothing_leaves_a_narrow_page(many, tmp_path, kind):
     """In a frame of 390 pixels no box but those that scroll is wider than the frame."""
     page = many

@@ -128,7 +128,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("tokens", [3 * 4096, pytest.param(TOKENS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", ["ada_snapkv", pytest.param("lava", marks=pytest.mark.slow)])
 def test_reading_in_blocks_takes_the_budget_and_a_block(
     engine: Engine, name: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tests.embedded import FOLDER, KV_HEADS, LAYERS, QUERY_HEADS, VOCABULARY
 
 
-@pytest.mark.parametrize("evicted", [False, True], ids=["causal", "evicted"])
+@pytest.mark.parametrize("evicted", [pytest.param(False, marks=pytest.mark.slow), True], ids=["causal", "evicted"])
 def test_the_network_is_that_of_transformers(modules: SimpleNamespace, evicted: bool) -> None:
     """Over more than one block, with positions that skip ahead; bfloat16 products differ by their rounding."""
     from transformers import LlamaForCausalLM

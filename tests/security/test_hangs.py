@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Path:
     return Path(shutil.copytree(paths.assets() / "reference", tmp_path / "model"))
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [*ROOMS[:4], *(pytest.param(room, marks=pytest.mark.slow) for room in ROOMS[4:])])
 def test_a_fifo_in_a_folder_keeps_nobody_waiting(
     kvbench: Command, folder: Callable[..., Path], tmp_path: Path, room: str
 ) -> None:
@@ -117,7 +117,9 @@ def with_template(model: Path, template: object) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    "template", [LOOPS, LETTERS, CALLS, "{{ 'a' * 9999999999 }}"], ids=["loops", "letters", "calls", "memory"]
+    "template",
+    [LOOPS, pytest.param(LETTERS, marks=pytest.mark.slow), CALLS, "{{ 'a' * 9999999999 }}"],
+    ids=["loops", "letters", "calls", "memory"],
 )
 def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.setattr(chat, "MOST_SECONDS", 1)
