@@ -42,8 +42,8 @@ demo: $(VENV)/.installed  ## install, then compare eviction methods on the embed
 test: $(VENV)/.installed-dev  ## install what the tests need and run them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-annotations: $(VENV)/.installed-dev  ## the tests that call the rooms of arrays, with shapes and dtypes of all calls checked (properties: of Ada-SnapKV)
-	@$(BIN)/python -m pytest -n 2 -m "not slow" -k "not test_properties or ada_snapkv" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
+test-annotations: $(VENV)/.installed-dev  ## the tests that call the rooms of arrays, with shapes and dtypes of all calls checked (properties: of SnapKV)
+	@$(BIN)/python -m pytest -n 2 -m "not slow" -k "not test_properties or ada_snapkv or follow_each_other and snapkv" --jaxtyping-packages="$$(tr ' ' ',' <<< '$(ROOMS_OF_ARRAYS)'),beartype.beartype" $(TESTS_OF_ARRAYS)
 
 test-slurm: $(VENV)/.installed-dev  ## start a SLURM on this machine and run a sweep on it (Debian, root; 10 minutes)
 	@scripts/test_slurm.sh "$(BIN)/python"

@@ -1,5 +1,6 @@
 """What every score on every policy of conf/ must do, whoever added it: one matrix, derived from the files."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -30,18 +31,23 @@ MATRIX = [
 ]
 """Policies that take no score have their own."""
 HOSTS, GUESTS = ("snapkv", "ada_snapkv"), ("obcache_joint",)
-some = pytest.mark.parametrize(
-    ("policy", "score"),
-    [
-        pair
-        if pair[0] in HOSTS or pair[1] in GUESTS
-        else pytest.param(*pair, marks=pytest.mark.slow, id="-".join(pair))
-        for pair in MATRIX
-    ],
-    ids=lambda name: name,
-)
-"""Every score on two policies and every policy with one score; what is left is too many for every day; the matrix of
-tests/eviction has all pairs."""
+
+
+def choice(*hosts: str) -> pytest.MarkDecorator:
+    """Every score on the hosts and every policy with one score; what is left is too many for every day.
+
+    The matrix of tests/eviction has all pairs of the policies that take a score.
+    """
+    scores = Counter(policy for policy, _ in MATRIX)
+    often = [policy in hosts or score in GUESTS or scores[policy] == 1 for policy, score in MATRIX]
+    pairs = [
+        pytest.param(*pair, marks=() if is_often else pytest.mark.slow, id="-".join(pair))
+        for pair, is_often in zip(MATRIX, often, strict=True)
+    ]
+    return pytest.mark.parametrize(("policy", "score"), pairs)
+
+
+some = choice(*HOSTS)
 
 
 def refused(policy: Policy, score: Score) -> bool:
@@ -88,7 +94,7 @@ def test_odd_input(policy: str, score: str) -> None:
     holds(EDGE_CASES, policy, score)
 
 
-@some
+@choice("snapkv")  # several evictions take longest
 def test_cuts_that_follow_each_other(policy: str, score: str) -> None:
     holds(INCREMENTAL, policy, score)
 
