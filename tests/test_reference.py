@@ -52,7 +52,10 @@ def test_it_answers_and_tells_methods_apart(tmp_path: Path, monkeypatch: pytest.
     assert all(row.new_tokens is not None and row.new_tokens < 16 for row in rows if row.policy == "full")
 
 
-@pytest.mark.parametrize(("task", "length", "least"), [("niah_single_2", 1024, 0.8), ("niah_multikey_1", 512, 0.8)])
+@pytest.mark.parametrize(
+    ("task", "length", "least"),
+    [pytest.param("niah_single_2", 1024, 0.8, marks=pytest.mark.slow), ("niah_multikey_1", 512, 0.8)],
+)
 def test_it_finds_needles_in_essays(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, length: int, least: float
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_window_is_a_masked_forward(
     assert abs(losses(model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
 
 
+@pytest.mark.slow
 def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """Resumed, alone and in a full tile: the same rows, a curve for each, and nothing is read twice."""
     swept = ("policy=full,h2o", "policy.recent=4", "score=attn", "budget=7,12")

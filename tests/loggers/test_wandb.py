@@ -110,6 +110,7 @@ def test_a_finished_command_is_not_mirrored_twice(mirrored):
     assert sorted(mirrored.glob("wandb/offline-run-*")) == before
 
 
+@pytest.mark.slow
 def test_the_last_part_of_a_sweep_mirrors_all_of_it(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     words = [*COMMAND, f"results.dir={tmp_path}", "logger=wandb"]

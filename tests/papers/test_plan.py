@@ -20,6 +20,7 @@ def test_a_probe_is_planned_without_model_and_data(name, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_read_in_blocks_is_named_by_method_and_budget(tmp_path, capsys):
     """CAOTE, Table 13: two models, three methods with three scores each, 6144 tokens, blocks of 128."""
     lines = [line for line in planned("caote/table13", tmp_path, capsys).splitlines() if "prefill_block=128" in line]

@@ -297,6 +297,7 @@ def test_ruler_of_kvzip_is_that_of_kvpress_leaderboard():
     assert (values(kvzip, "policy.sink"), values(kvzip, "score.chunk")) == (["4"], ["2048"])
 
 
+@pytest.mark.slow
 def test_the_head_maps_have_duo_attention_and_other_sources(tmp_path, capsys):
     """The caption: DuoAttention's scores, ours of En.QA, and (c) to (e) of other data, Retr.KV among them."""
     (duo,) = runs_of("kvzip/head_scores", policy="duo_attention")

@@ -138,7 +138,7 @@ def test_the_committed_rows_stand_where_they_were_measured() -> None:
         assert_stands(axis, expected)
 
 
-@pytest.mark.parametrize("x", ["pairs", "bytes"])
+@pytest.mark.parametrize("x", ["pairs", pytest.param("bytes", marks=pytest.mark.slow)])
 def test_other_costs_stand_where_they_were_measured(cell, results, x: str) -> None:
     costs = {"0.1": (50.0, 52224), "0.2": (100.0, 104858), "0.4": (200.0, 209715)}
     cells = [

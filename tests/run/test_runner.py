@@ -120,7 +120,7 @@ def test_rows_carry_what_tells_them_apart(together: dict[tuple[str, int], dict[s
     assert len({row["prompt_sha256"] for row in together.values()}) == 5
 
 
-@pytest.mark.parametrize("kept", ["lengths", "positions"])
+@pytest.mark.parametrize("kept", [pytest.param("lengths", marks=pytest.mark.slow), "positions"])
 def test_kept_sets_are_those_of_the_rows(cells: tuple[Cell, ...], tmp_path: Path, kept: Any) -> None:
     """Hashes agree, lengths agree, and rows are those of a run that recorded none."""
     some = cells[1:-1:4]
