@@ -46,9 +46,9 @@ KINDS = {
 KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
 BY_HYDRA = {group: [*{name.partition("/")[0]: name for name in options(group)}.values()] for group in KINDS}
-BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("score", "model")}
-"""One name of each folder, as the tasks of a benchmark are read in the same way; a third of the scores and models,
-whose files hold nothing but their own settings."""
+BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("policy", "score", "model")}
+"""One name of each folder, as the tasks of a benchmark are read in the same way; a third of the policies, scores and
+models, whose files are alike."""
 
 
 hydras_path = cache(search_path)
