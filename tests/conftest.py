@@ -3,11 +3,9 @@
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
-from hydra.core.override_parser import overrides_parser
 from hypothesis import settings
 
 # Before anything imports torch or transformers; child processes of tests inherit it.
@@ -19,9 +17,6 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # How long an example takes says nothing about it; what failed once is printed so that it can be pasted into a test.
 settings.register_profile("kvbench", deadline=None, print_blob=True)
 settings.load_profile("kvbench")
-
-# Hydra looks at the signatures of the functions of its grammar again for every word that it reads.
-overrides_parser.create_functions = cache(overrides_parser.create_functions)
 
 SHARED = "KVBENCH_SHARED"
 

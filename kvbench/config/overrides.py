@@ -6,6 +6,7 @@ One thing is added to the grammar: in double quotes \n is a line end, as in YAML
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -142,9 +143,14 @@ def _settings_in(key: str, value: Any) -> Iterator[str]:
             yield from _settings_in(f"{key}.{name}", inner)
 
 
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
+
+
 def _read(word: str) -> HydraOverride:
     try:
-        (override,) = OverridesParser.create().parse_overrides([word])
+        (override,) = _parser().parse_overrides([word])
     except HydraException as error:
         key, _, value = word.partition("=")
         hint = f"; a value with = ( or , is quoted: '{key}=\"{value}\"'" if set("=(,") & set(value) else ""
