@@ -50,13 +50,13 @@ def make_all(
             file=sys.stderr,
         )
         return 0
-    there = [part for part in parts if _readable(part)]
+    there = sorted(filter(_readable, parts), key=lambda part: part.book is None)
     if not there:
         return 0
     os.chdir(TOP)  # sweeps name files of this repository
     if known.name == NAMES[0]:
         measure_queries()
-    cells_of = {part.name: _cells(part, results, samples) for part in sorted(there, key=lambda part: part.book is None)}
+    cells_of = {part.name: _cells(part, results, samples) for part in there}
     write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
     spawn = get_context("spawn")
     for kept in dict.fromkeys(part.kept for part in there):
