@@ -68,9 +68,10 @@ def test_no_file_keeps_a_command_waiting_or_ends_it_as_a_bug(
     assert f"1 files, {len(ATTACKS) * len(OTHER_COMMANDS)} commands, 0 WRONG" in capsys.readouterr().out
 
 
-def test_no_flipped_bit_is_silent(tmp_path: Path) -> None:
-    assert flipped(tmp_path / "flips", 50) == 0
-    assert flipped_beside(tmp_path / "beside", 20) == 0
+@pytest.mark.parametrize(("flips", "beside"), [(50, 20), pytest.param(100, 60, marks=pytest.mark.slow)])
+def test_no_flipped_bit_is_silent(tmp_path: Path, flips: int, beside: int) -> None:
+    assert flipped(tmp_path / "flips", flips) == 0
+    assert flipped_beside(tmp_path / "beside", beside) == 0
 
 
 def test_no_lost_file_of_rows_is_silent(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A small choice of benchmarks/command_lines.py: three lines a command, good, faulty and with changed letters."""
+"""A small choice of benchmarks/command_lines.py: good lines, faulty ones and lines with changed letters."""
 
 import re
 
@@ -8,9 +8,10 @@ from benchmarks.command_lines import Line, failure, failures, generated, place
 from kvbench.cli.main import COMMANDS
 
 
-def test_generated_lines_end_well() -> None:
+@pytest.mark.parametrize("lines_a_command", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_generated_lines_end_well(lines_a_command: int) -> None:
     """No traceback, no hang, and none that is accepted though wrong."""
-    assert failures(3 * len(COMMANDS), seed=25) == []
+    assert failures(lines_a_command * len(COMMANDS), seed=25) == []
 
 
 def test_lines_are_those_of_the_seed() -> None:

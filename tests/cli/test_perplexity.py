@@ -107,18 +107,18 @@ def test_a_window_is_a_masked_forward(
 @pytest.mark.slow
 def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """Resumed, alone and in a full tile: the same rows, a curve for each, and nothing is read twice."""
-    swept = ("policy=full,h2o", "policy.recent=4", "score=attn", "budget=7,12")
+    swept = ("policy=full,h2o,tova", "policy.recent=4", "score=attn", "budget=7,12")
     assert kvbench("run", *pg19, *swept, "task.samples=1").code == 0
-    assert "3 rows are there already" in kvbench("run", *pg19, *swept).err
-    assert "all 9 rows are in" in kvbench("run", *pg19, *swept).err
+    assert "5 rows are there already" in kvbench("run", *pg19, *swept).err
+    assert "all 15 rows are in" in kvbench("run", *pg19, *swept).err
     assert kvbench("run", *pg19, *swept, "results.dir=once", "results.kept=positions").code == 0
     assert outcomes(Path("out")) == outcomes(Path("once")) and len(list(Path("once/kept").glob("*"))) == 1
     alone = ("policy=h2o", "policy.recent=4", "score=attn", "budget=12")
     assert kvbench("run", *pg19, *alone, "results.dir=alone").code == 0
     assert outcomes(Path("alone")).items() <= outcomes(Path("out")).items()
     lines = [json.loads(line) for file in Path("out/curves").glob("*") for line in file.read_text().splitlines()]
-    assert {(line["cell"], line["sample"]) for line in lines} == set(outcomes(Path("out"))) and len(lines) == 9
-    assert len({row.value for row in rows_of(Path("out")) if row.sample == 0}) == 3
+    assert {(line["cell"], line["sample"]) for line in lines} == set(outcomes(Path("out"))) and len(lines) == 15
+    assert len({row.value for row in rows_of(Path("out")) if row.sample == 0}) == 5
 
 
 def test_without_reset_books_are_one_stream(kvbench: Command, pg19: tuple[str, ...], model: Path) -> None:

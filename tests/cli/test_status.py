@@ -222,12 +222,21 @@ def started_as(process: type[Child]) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(subprocess), "Popen": process})
 
 
+@pytest.mark.parametrize(
+    ("samples", "is_forked"), [(12, True), pytest.param(30, False, marks=pytest.mark.slow)], ids=["forks", "processes"]
+)
 def test_local_processes_stop_together_and_make_the_rows_of_one(
-    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvbench: Command,
+    tiny: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    samples: int,
+    is_forked: bool,
 ) -> None:
     """What the launcher is told goes on to its processes, and what they say comes back."""
-    settings, over = (*tiny, *CELLS, "task.samples=12"), threading.Event()
-    monkeypatch.setattr("kvbench.run.launch.local.subprocess", started_as(Child))
+    settings, over = (*tiny, *CELLS, f"task.samples={samples}"), threading.Event()
+    if is_forked:
+        monkeypatch.setattr("kvbench.run.launch.local.subprocess", started_as(Child))
 
     def signal_both() -> None:
         """As soon as both are at work, and so listen."""
@@ -247,12 +256,12 @@ def test_local_processes_stop_together_and_make_the_rows_of_one(
     assert stopped.code == 75, stopped.err
     assert "[0] kvbench: 2 cells" in stopped.err and "[1] kvbench: 2 cells" in stopped.err
     left = kvbench("status", "--results", "out")
-    assert left.code == 75 and "of 24 rows done" in left.out
+    assert left.code == 75 and f"of {2 * samples} rows done" in left.out
     assert kvbench("run", *settings).code == kvbench("run", *settings, "results.dir=one").code == 0
     assert outcomes(tmp_path / "out") == outcomes(tmp_path / "one")
-    assert sum(process.rows for process in read_processes(tmp_path / "out")) == 24
+    assert sum(process.rows for process in read_processes(tmp_path / "out")) == 2 * samples
     lines = [path.read_text().splitlines() for path in (tmp_path / "out" / "rows").iterdir()]
-    assert sum(map(len, lines)) == 24
+    assert sum(map(len, lines)) == 2 * samples
 
 
 KILLED = """

@@ -177,8 +177,15 @@ def rows_in(dom):
 @pytest.mark.parametrize(
     ("word", "methods"),
     [
-        pytest.param("0.1 SNAPKV", {("snapkv", "0.1")}, marks=pytest.mark.slow),
         ("snap 0.2", {("snapkv", "0.2"), ("ada_snapkv", "0.2")}),
+        *(
+            pytest.param(word, methods, marks=pytest.mark.slow)
+            for word, methods in (
+                ("snapkv 0.1", {("snapkv", "0.1")}),
+                ("0.1 SNAPKV", {("snapkv", "0.1")}),
+                ("nothing", set()),
+            )
+        ),
     ],
 )
 def test_a_word_that_is_a_whole_value_finds_exactly_that(many, word, methods):

@@ -4,6 +4,9 @@ import hashlib
 import io
 import json
 import runpy
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -42,6 +45,14 @@ def train(out: Path, *arguments: str) -> str:
     return printed.getvalue()
 
 
+def train_apart(out: Path, *arguments: str) -> str:
+    """What a run in a process of its own prints, which knows nothing but the files."""
+    run = [sys.executable, str(SCRIPT), *command(out, *arguments)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def sources(folder: Path) -> tuple[str, ...]:
     return ("--words", str(folder / "few.json"), "--books", str(folder / "books"))
 
@@ -72,15 +83,16 @@ def curve(folder: Path) -> list[dict]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
-def test_a_resumed_run_ends_like_an_uninterrupted_one(whole: Path):
-    resumed = whole / "resumed"
+@pytest.mark.parametrize("resume", [train, pytest.param(train_apart, marks=pytest.mark.slow)])
+def test_a_resumed_run_ends_like_an_uninterrupted_one(whole: Path, resume: Callable[..., str]):
+    resumed = whole / resume.__name__
     assert train(resumed, *sources(whole), "--max-steps", "7").startswith("stopped at step 7")
     # what a run wrote after its last checkpoint is lost in a kill, and a half-written checkpoint is no checkpoint
     with (resumed / "curve.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": 9, "stage": "families", "stage_step": 5, "tokens": 0}) + "\n")
     (resumed / "checkpoint.part").write_bytes(b"half")
     # the word lists are in the folder
-    assert train(resumed, "--books", str(whole / "books")).startswith("finished at step 11")
+    assert resume(resumed, "--books", str(whole / "books")).startswith("finished at step 11")
     (weights, at), (expected_weights, expected_at) = state(resumed), state(whole / "whole")
     assert at == expected_at
     assert weights.keys() == expected_weights.keys()

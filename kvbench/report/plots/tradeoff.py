@@ -29,11 +29,17 @@ PERCENT = (-4, 104)
 MOST_TICKS = 8
 LABEL_WIDTH = 0.12  # of a tick, as a share of a narrow panel
 
+
+def _read(cell: Summary) -> float | None:
+    return None if cell.read_bytes is None else cell.read_bytes + (cell.index_bytes or 0)
+
+
+_IN_BYTES = ("bytes", "read")
 _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
     "pairs": ("KV pairs kept per head", lambda cell: cell.kept_tokens),
     "bytes": ("bytes held", lambda cell: cell.cache_bytes),
-    "read": ("bytes read by a token of the answer", lambda cell: _read(cell)),
+    "read": ("bytes read by a token of the answer", _read),
     "question": ("question", lambda cell: cell.question_number),
 }
 
@@ -95,10 +101,6 @@ def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: b
         yield Trace(points, grey if is_behind else {"zorder": 3, **marks.of(label_of(line))})
 
 
-def _read(cell: Summary) -> float | None:
-    return None if cell.read_bytes is None else cell.read_bytes + (cell.index_bytes or 0)
-
-
 def _apart(values: Sequence[float], factor: float) -> list[float]:
     """The largest value, and each further one that is smaller than the last by more than a factor; descending."""
     apart: list[float] = []
@@ -120,13 +122,12 @@ def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
             axis.set_xticks(_apart(ticks, max(1.1, (max(xs) / min(xs)) ** LABEL_WIDTH)))
         else:
             base, subs = (10, (1, 2, 5)) if x == "fraction" else (2, (1,))
-            axis.xaxis.set_major_locator(LogLocator(base, subs, numticks=5 if x in ("bytes", "read") else 8))
+            axis.xaxis.set_major_locator(LogLocator(base, subs, numticks=5 if x in _IN_BYTES else 8))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.minorticks_off()
     words: Mapping[str, Callable[[float, int], str]] = {
         "fraction": lambda value, _: f"{round(value, 1):g} %",
         "pairs": lambda value, _: f"{value:.3g}" if value < 1000 else f"{value:.0f}",
-        "bytes": lambda value, _: size([value]),
-        "read": lambda value, _: size([value]),
+        **dict.fromkeys(_IN_BYTES, lambda value, _: size([value])),
     }
     axis.xaxis.set_major_formatter(FuncFormatter(words[x]))

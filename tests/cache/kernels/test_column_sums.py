@@ -152,7 +152,11 @@ def test_a_row_need_not_count_itself():
         fast.column_sums(*arrays, scaling, ("obcache_key",), diagonal=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16], ids=["bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.slow)],
+    ids=["bfloat16", "float32"],
+)
 def test_heads_of_different_lengths_have_the_bits_of_each_alone(dtype):
     """Between the pairs of two heads lies what nothing may read; columns beyond the pairs of a head are 0."""
     from kvbench.cache.kernels import column_sums_triton as fast

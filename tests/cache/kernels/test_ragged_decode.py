@@ -1,5 +1,7 @@
 """The split kernel of ragged attention against its truth, in the interpreter."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -30,10 +32,17 @@ def kernel(*case, **options):
     return fast.ragged_decode(*case, **options)
 
 
+ROWS = {"one_row": 1, "group": 5, "question": 19}
+OFTEN = {(1, torch.float32), (5, torch.float16), (5, torch.bfloat16), (19, torch.float32)}
+"""What is tried every time: every number of rows, and every dtype; the others are slow tests."""
+
+
 @pytest.mark.parametrize(
     ("rows", "dtype"),
-    [(1, torch.float32), (5, torch.float16), (5, torch.bfloat16), (19, torch.float32)],
-    ids=["one_row-float32", "group-float16", "group-bfloat16", "question-float32"],
+    [
+        pytest.param(rows, dtype, marks=() if (rows, dtype) in OFTEN else pytest.mark.slow, id=f"{name}-{dtype}")
+        for (name, rows), dtype in product(ROWS.items(), TOLERANCE)
+    ],
 )
 def test_equals_one_after_the_other(dtype, rows):
     case = segments(rows=rows, dtype=dtype)
