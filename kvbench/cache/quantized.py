@@ -210,8 +210,8 @@ def _packed(layer: LayerCache, format: Format | None) -> tuple[Packed, Packed]:
     if layer.pruned is None:
         return stored(keys, "keys"), stored(values, "values")
     channels, stop = layer.pruned.channels, max(0, keys.shape[1] - layer.pruned.whole)
-    left = keys[:, :stop].gather(2, channels[:, None].expand(-1, stop, -1))
-    pruned = PrunedHeads(stored(left, "keys"), channels.to(torch.int16), keys[:, stop:].clone())
+    remaining = keys[:, :stop].gather(2, channels[:, None].expand(-1, stop, -1))
+    pruned = PrunedHeads(stored(remaining, "keys"), channels.to(torch.int16), keys[:, stop:].clone())
     return pruned, stored(values, "values")
 
 

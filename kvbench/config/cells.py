@@ -106,12 +106,12 @@ class Cells:
 
         if packing_of(store):
             raise UserError(
-                f"budget={budget.asked} counts KV pairs as the model stores them, but store={store} quantizes them: "
+                f"budget={budget.text} counts KV pairs as the model stores them, but store={store} quantizes them: "
                 "give a number of KV pairs or a fraction, or use store=flat"
             )
         if policy.apply.prunes_keys:
             raise UserError(
-                f"budget={budget.asked} counts KV pairs as the model stores them, but policy.apply={policy.apply.kind} "
+                f"budget={budget.text} counts KV pairs as the model stores them, but policy.apply={policy.apply.kind} "
                 "removes channels of keys: give a number of KV pairs or a fraction, or use policy.apply=drop"
             )
         return budget.tokens((self._token_bytes or token_bytes)(model, policy.layout))

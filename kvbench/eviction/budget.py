@@ -18,10 +18,10 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class Tokens:
-    """A fixed number of KV pairs per cache head. asked: how it was written, if not as this number (`600KiB`)."""
+    """A fixed number of KV pairs per cache head. text: how it was written, if not as this number (`600KiB`)."""
 
     pairs: int
-    asked: str | None = None
+    text: str | None = None
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
@@ -32,12 +32,12 @@ class Tokens:
         return self.pairs
 
     def __str__(self) -> str:
-        return self.asked or str(self.pairs)
+        return self.text or str(self.pairs)
 
     @property
     def counted(self) -> str:
         """The budget as it was asked for, and its tokens where that is no number of them."""
-        return f"{self.asked} ({self.pairs} tokens)" if self.asked else str(self.pairs)
+        return f"{self.text} ({self.pairs} tokens)" if self.text else str(self.pairs)
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ Budget = Tokens | Fraction
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes of the KV pairs of one prompt, in all layers that are evicted from. asked: how they were written."""
+    """Bytes of the KV pairs of one prompt, in all layers that are evicted from. text: how they were written."""
 
     number: int
-    asked: str
+    text: str
 
     def tokens(self, token_bytes: int) -> Tokens:
         """The KV pairs per cache head that fit, where a token takes `token_bytes` in all heads and layers together.
@@ -74,8 +74,8 @@ class Bytes:
         """
         if self.number < token_bytes:
             least = f"a token takes {size([token_bytes])} in all heads and layers of this model"
-            raise UserError(f"budget={self.asked} keeps nothing: {least}; {ALLOWED}")
-        return Tokens(self.number // token_bytes, self.asked)
+            raise UserError(f"budget={self.text} keeps nothing: {least}; {ALLOWED}")
+        return Tokens(self.number // token_bytes, self.text)
 
 
 def parse_bytes(literal: object) -> Bytes | None:

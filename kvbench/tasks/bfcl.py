@@ -114,10 +114,10 @@ class LongContextBFCL(Trajectories):
         (_, own), (_, expected) = self._start(number), self._start(number)
         outputs = [own.call(call.name, json.loads(call.arguments)) for call in earlier]
         for call in (*earlier, recorded):
-            needed = expected.call(call.name, json.loads(call.arguments))
+            required = expected.call(call.name, json.loads(call.arguments))
         generated = calls_in(prediction)[:1]
         outputs += [own.call(name, arguments) for name, arguments in generated]
-        return float(bool(generated) and own.agree(expected, outputs, [needed]))
+        return float(bool(generated) and own.agree(expected, outputs, [required]))
 
 
 @dataclass(frozen=True)

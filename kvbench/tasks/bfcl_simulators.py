@@ -40,11 +40,11 @@ class Simulators:
 
     def __init__(self, classes: Sequence[str], config: Mapping[str, Any]) -> None:
         self._checks = require_package()
-        known = importlib.import_module("bfcl_eval.constants.executable_backend_config")
+        config_module = importlib.import_module("bfcl_eval.constants.executable_backend_config")
         self._instances: dict[str, Any] = {}
         for name in classes:
-            instance = getattr(importlib.import_module(known.CLASS_FILE_PATH_MAPPING[name]), name)()
-            if name not in known.STATELESS_CLASSES:
+            instance = getattr(importlib.import_module(config_module.CLASS_FILE_PATH_MAPPING[name]), name)()
+            if name not in config_module.STATELESS_CLASSES:
                 instance._load_scenario(copy.deepcopy(config.get(name, {})), long_context=True)
             self._instances[name] = instance
 
@@ -71,7 +71,7 @@ class Simulators:
         except (TypeError, ValueError):  # a value that JSON lacks
             return str(output)
 
-    def agree(self, expected: "Simulators", outputs: Sequence[str], needed: Sequence[str]) -> bool:
-        """BFCL's rule: all attributes are the expected ones, and the needed outputs are among `outputs`."""
+    def agree(self, expected: "Simulators", outputs: Sequence[str], required: Sequence[str]) -> bool:
+        """BFCL's rule: all attributes are the expected ones, and the required outputs are among `outputs`."""
         state = self._checks.state_checker(self._instances, expected._instances)
-        return state["valid"] and self._checks.response_checker(list(outputs), list(needed), 0)["valid"]
+        return state["valid"] and self._checks.response_checker(list(outputs), list(required), 0)["valid"]

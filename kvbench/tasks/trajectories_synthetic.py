@@ -180,10 +180,10 @@ class SyntheticTrajectories(Trajectories):
         """A run with `records` records in each output."""
         world, draw = WORLDS[number % len(WORLDS)], random.Random(f"run {self.seed} {number}")
         place = draw.choice(world.places)
-        outputs, taken = list[list[dict[str, str]]](), draw.sample(range(MOST), records * self.num_turns)
+        outputs, numbers_of_words = list[list[dict[str, str]]](), draw.sample(range(MOST), records * self.num_turns)
         numbers = set[str]()
         for turn in range(self.num_turns - 1):
-            words = map(_words, taken[turn * records : (turn + 1) * records])
+            words = map(_words, numbers_of_words[turn * records : (turn + 1) * records])
             outputs.append([{world.key: _number(world.form, draw, numbers), world.label: label} for label in words])
         first = Call(world.listing, json.dumps({world.place: place}))
         messages = [Message("user", world.ask_listing.format(place)), Message("assistant", calls=(first,))]

@@ -52,8 +52,8 @@ class ReadingBatch(RaggedBatch):
         queries, wide_keys = rows.to(wide).unflatten(1, (-1, new)) * rule.scaling, keys.to(wide)
         read = queries.new_zeros(*queries.shape[:3], held).bool()
         for token in range(new):
-            seen = held - new + token + 1
-            read[:, :, token, :seen] = reader.read(queries[:, :, token], wide_keys[:, :seen], run.prefix)
+            visible = held - new + token + 1
+            read[:, :, token, :visible] = reader.read(queries[:, :, token], wide_keys[:, :visible], run.prefix)
         if new == 1:
             pairs: list[int] = read.any(dim=(1, 2)).sum(dim=1).tolist()
             index_bytes = reader.index_numbers(held, keys.shape[2], queries.shape[1]) * keys.itemsize

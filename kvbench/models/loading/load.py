@@ -149,10 +149,10 @@ def _from(spec: ModelSpec, read: Callable[[], Any]) -> Any:
         raise MissingFile(f"{where}: cannot be loaded: {type(error).__name__}: {reason}") from error
 
 
-def load(info: ModelInfo, begun: Products | None = None) -> LoadedModel:
+def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     """Load, make or share the weights, attach kvbench's attention, and check the result on a few tokens.
 
-    begun: the products of earlier rows, which `model.products=auto` takes again. Raises MissingFile for missing or
+    recorded: the products of earlier rows, which `model.products=auto` takes again. Raises MissingFile for missing or
     broken weights, UserError if the logits are not those of transformers.
     """
     from transformers.utils import logging
@@ -186,7 +186,7 @@ def load(info: ModelInfo, begun: Products | None = None) -> LoadedModel:
     try:
         expected = eager_logits(model)
         wide = widen(model)
-        if (products := chosen_products(model, spec.products, begun)) is not None:
+        if (products := chosen_products(model, spec.products, recorded)) is not None:
             use_products(model, products)
         bridge.attach(model)
         check_model(engine, expected)
@@ -314,7 +314,7 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
         "missing": sorted(loading["missing_keys"]),
         "unknown to the model": sorted(loading["unexpected_keys"]),
         "of another shape": [
-            f"{name} {list(held)}, not {list(wanted)}" for name, held, wanted in sorted(loading["mismatched_keys"])
+            f"{name} {list(held)}, not {list(expected)}" for name, held, expected in sorted(loading["mismatched_keys"])
         ],
     }
     if any(faults.values()):

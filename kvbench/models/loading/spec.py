@@ -278,12 +278,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def _checked(folder: Path, path: str) -> Path:
     """The folder, if all that a model is made of is in it; nothing but names is read of the weights."""
     where = f"model.path={path}: the folder"
-    needed = {
+    kinds = {
         "config.json": ("config.json",),
         "*.safetensors": ("*.safetensors",),
         "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
     }
-    missing = [kind for kind, names in needed.items() if not any(any(folder.glob(name)) for name in names)]
+    missing = [kind for kind, names in kinds.items() if not any(any(folder.glob(name)) for name in names)]
     if missing:
         pickles = sorted(file.name for name in PICKLES for file in folder.glob(name))
         advice = (
