@@ -144,11 +144,19 @@ class Cell:
             "schedule": asdict(self.schedule, dict_factory=without_later),
             "seed": self.seed,
         }
-        if plugins := foreign(self.task) | foreign(self.policy) | foreign(self.score) | foreign(self.reader):
+        plugins = self._evicting_plugins
+        for name, code in foreign(self.reader).items():
+            plugins[name if plugins.get(name, code) == code else f"reader {name}"] = code
+        if plugins:
             description["plugins"] = plugins
         if self.reader is not None:
             description["reader"] = describe(self.reader)
         return description if self.store == "flat" else description | {"store": self.store}
+
+    @property
+    def _evicting_plugins(self) -> dict[str, dict[str, str]]:
+        """Code of others that decides what is read and kept, as `foreign` names it."""
+        return foreign(self.task) | foreign(self.policy) | foreign(self.score)
 
     @cached_property
     def id(self) -> str:
@@ -164,13 +172,14 @@ class Cell:
     def shared(self) -> str:
         """What cells must have in common to share a prefill, as canonical JSON.
 
-        That is everything if eviction happens during the prefill; of texts, whose caches grow side by side, the blocks.
+        That is everything but the reader if eviction happens during the prefill; of texts, whose caches grow side by
+        side, the blocks.
         """
         reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
         if self.schedule.prefill_block is not None:
             if not isinstance(self.task, Likelihood):
-                parts = self.description.items()
-                return canonical({name: part for name, part in parts if name not in ("plugins", "reader", "store")})
+                parts = {name: part for name, part in self.description.items() if name not in ("plugins", "reader")}
+                return canonical(parts | {"plugins": self._evicting_plugins})
             reading |= {"prefill_block": self.schedule.prefill_block}
         if self.score.inputs.hidden_states == "prompt":  # read in one pass, which changes the last bits
             reading["hidden_states"] = "prompt"

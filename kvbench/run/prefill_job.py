@@ -330,7 +330,7 @@ def prefill(
     if block is None:
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
     else:
-        (cell,) = cells
+        cell = cells[0]  # the others differ in their readers alone
         if block == TURN:
             prefilled = model.engine.prefill_turns(ids, partial(incremental_eviction, cell, prompt), prompt.blocks)
         else:

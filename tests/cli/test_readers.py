@@ -64,3 +64,12 @@ def test_the_question_is_read_densely_unless_it_is_said(kvbench: Command, tiny: 
     dense = answers.pop("full")
     assert answers["full reader=oracle_topk reader.budget=2"] == dense
     assert answers["full reader=oracle_topk reader.budget=2 reader.question=sparse"] != dense
+
+
+def test_readers_share_a_cache_that_was_evicted_from_while_it_was_read(kvbench: Command, tiny: tuple[str, ...]) -> None:
+    words = (*tiny, "policy=snapkv", "policy.window=4", "policy.recent=4", "budget=20", "schedule.prefill_block=16")
+    assert kvbench("run", *words, "reader=dense,oracle_topk", "reader.budget=2", "task.samples=1").code == 0
+    dense, part = (row for row in rows_of(Path("out")) if row.policy != "full")
+    assert dense.error is None and part.error is None and dense.kept_sha256 == part.kept_sha256
+    assert dense.prefill_seconds == part.prefill_seconds
+    assert dense.read_bytes is not None and part.read_bytes is not None and part.read_bytes < dense.read_bytes

@@ -28,6 +28,19 @@ class Newest(Reader):
         read[..., -self.pairs :] = True
         return read
 """
+SCORE = """
+from dataclasses import dataclass
+
+from kvbench.eviction.scores.score import Score
+
+
+@dataclass(frozen=True)
+class Age(Score):
+    name: str = "age"
+
+    def __call__(self, layer, rows, reduce):
+        return {sign}layer.positions.view(layer.cache_heads, -1).float()
+"""
 
 
 def cells_of(*words: str) -> list[Cell]:
@@ -63,6 +76,18 @@ def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
 def test_cells_that_evict_while_they_read_share_their_prefill_whatever_reads_it() -> None:
     cells = cells_of("policy=h2o", "schedule.prefill_block=64", "reader=dense,quest,oracle_topk")
     assert len({cell.id for cell in cells}) == 3 and len({cell.shared for cell in cells}) == 1
+
+
+def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) -> None:
+    """Nor do two such scores share a cache that is evicted from while it is read."""
+    (tmp_path / "newest.py").write_text(FILE)
+    cells = []
+    for sign in ("", "-"):
+        file = tmp_path / f"score{sign}" / "newest.py"
+        file.parent.mkdir()
+        file.write_text(SCORE.format(sign=sign))
+        cells += cells_of("policy=h2o", f"score={file}", "schedule.prefill_block=64", f"reader={tmp_path}/newest.py")
+    assert cells[0].id != cells[1].id and cells[0].shared != cells[1].shared
 
 
 @pytest.mark.parametrize(
