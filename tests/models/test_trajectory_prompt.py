@@ -96,6 +96,19 @@ def test_the_parts_of_a_prompt_that_methods_ask_for(tmp_path: Path) -> None:
     assert texts(tokenizer, named)[0].count("<|system|>Be brief.</s>") == 1
 
 
+@pytest.mark.parametrize("template", [NATIVE, TURNS, None])
+def test_turns_end_behind_answers_that_were_quoted_before(template: str | None, tmp_path: Path) -> None:
+    """As the user says what the assistant then answers, and the system what the user begins with."""
+    tokenizer, call = of_bytes(template=template), {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {}}]}
+    said = [("system", "Say hello. You may."), ("user", "Say hello."), ("assistant", "hello."), ("user", "Now f.")]
+    run = {"messages": [*({"role": role, "content": text} for role, text in said), call]}
+    (sample,) = task_of(tmp_path, run).generate(len, range(1))  # type: ignore[arg-type]
+    prompt = prompt_of(tokenizer, sample)
+    first, last, _ = texts(tokenizer, prompt)
+    assert first.count("hello.") == 3 and "Now f." in last
+    assert tokenizer.decode(prompt.context[: prompt.head]).count("hello.") == 1
+
+
 def test_templates_that_rewrite_turns_are_refused(tmp_path: Path) -> None:
     _, sample = samples_of(tmp_path)
     with pytest.raises(ValueError, match=r"rewrites message 1 when later ones follow.*use model.chat=never"):

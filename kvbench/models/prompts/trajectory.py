@@ -40,21 +40,27 @@ def turn_texts(tokenizer: Any, templated: bool, system: str | None, run: Traject
     text, borders = show(history, True), [0]
     for place in run.answers[:-1]:
         answer, closing = _answer(show, history[:place], history[place])
-        start = text.find(answer + closing, borders[-1])
+        start = text.find(answer + closing, max(borders[-1], _end_of(show(history[:place], False), text)))
         if start < 0:
             raise UserError(
                 f"the model's chat template rewrites message {place} when later ones follow, so that the end of its "
                 "turn is not known; use model.chat=never"
             )
         borders.append(start + len(answer + closing))
-    first = next(message.content for message in history if message.role == "user")
-    head, last = text.find(first.strip()), history[-1].text.strip()
+    first = next(place for place, message in enumerate(history) if message.role == "user")
+    opening = show((*history[:first], Message("user", CONTENT)), False).partition(CONTENT)[0]
+    head, last = text.find(history[first].content.strip(), _end_of(opening, text)), history[-1].text.strip()
     return TurnTexts(
         turns=tuple(text[start:end] for start, end in pairwise((*borders, len(text)))),
         answer=_answer(show, history, recorded)[0],
         head=text[: max(0, head)],
         tail=text[text.rindex(last) + len(last) :] if last in text else "",
     )
+
+
+def _end_of(beginning: str, text: str) -> int:
+    """The length of the beginning of a text, which may hold the words that follow it too; 0 if the text has another."""
+    return len(beginning) if text.startswith(beginning) else 0
 
 
 def _answer(show: Show, before: Sequence[Message], answer: Message) -> tuple[str, str]:
