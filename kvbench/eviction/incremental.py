@@ -144,11 +144,7 @@ class IncrementalEviction:
         if pairs is None:
             return self
         policy = self.eviction.policy.decoding
-        if pairs < policy.newest:
-            raise UserError(
-                f"schedule.answer_budget={pairs} cannot hold the {policy.newest} newest tokens that {policy.name} "
-                f"protects (policy.recent={policy.recent}): use {policy.newest} or more, or protect fewer"
-            )
+        check_answer_budget(policy, pairs)
         capacity = _by_head(policy, cache, cache.lengths, lambda length: length + pairs)
         return replace(self, capacity=capacity, decoding=True, prompt=cache.num_tokens)
 
@@ -263,6 +259,17 @@ class IncrementalEviction:
 def _sum_names(rows: int) -> list[str]:
     """The names of a pair's running scores in `LayerCache.state`: one for each row that its cache head has."""
     return [ACCUMULATED, *(f"{ACCUMULATED} {row}" for row in range(1, rows))]
+
+
+def check_answer_budget(policy: Policy, pairs: int) -> None:
+    """Raise UserError for a budget of the answer below the newest tokens that are protected; of a prompt that is not
+    known yet they may be unknown too.
+    """
+    if isinstance(policy.recent, int) and pairs < policy.recent:
+        raise UserError(
+            f"schedule.answer_budget={pairs} cannot hold the {policy.recent} newest tokens that {policy.name} protects "
+            f"(policy.recent={policy.recent}): use {policy.recent} or more, or protect fewer"
+        )
 
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:

@@ -206,7 +206,7 @@ class Cell:
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
         from kvbench.eviction.evict import check_host, too_few_pages, too_small
-        from kvbench.eviction.incremental import check_steps
+        from kvbench.eviction.incremental import check_answer_budget, check_steps
         from kvbench.eviction.policy import PROMPT, QUESTION
 
         check_host(self.policy, self.score)
@@ -251,6 +251,8 @@ class Cell:
             )
         if self.schedule.steps and not isinstance(self.task, Likelihood):
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
+            if self.schedule.answer_budget is not None:
+                check_answer_budget(self.policy, self.schedule.answer_budget)
 
     def _check_question(self) -> None:
         """Refuse what has no question to observe when it evicts."""

@@ -110,6 +110,7 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
             "schedule.decode_every=0: allowed: a number of tokens, 1 or more, or null for never",
         ),
         (("schedule.answer_budget=8",), "schedule.answer_budget=8, but the answer is not evicted from: add"),
+        (("schedule.decode_every=1", "schedule.answer_budget=8"), "cannot hold the 16 newest tokens that snapkv"),
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
         (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
         (("schedule.prefill_block=64", "policy.heads=flat", "policy.group=layer_mean"), "is a mean over heads"),
