@@ -101,6 +101,16 @@ def test_only_samples_that_the_full_cache_has_count(cell, results) -> None:
     assert (line.n, line.mean, line.full) == (1, 0.0, 0.0)
 
 
+def test_what_is_evicted_from_after_turns_of_unknown_lengths_is_left_out(cell, results) -> None:
+    sizes = {"prompt_tokens": 100, "new_tokens": 10, "kept_tokens": 20.0, "kept_fraction": 0.2}
+    full = cell([1.0], "full", **sizes | {"kept_tokens": 100.0, "kept_fraction": 1.0})
+    once, turns = (cell([1.0], schedule=f"context{block}", **sizes) for block in ("", " prefill_block=turn"))
+    warnings = list[str]()
+    (line,) = footprints(results(full, once, turns), warnings.append)
+    assert (line.schedule, line.reading) == ("context", 1.0)
+    assert warnings == ["1 row left out: prefill_block=turn, and rows do not say how long turns are"]
+
+
 def test_a_folder_without_the_full_cache_has_none(cell, results) -> None:
     with pytest.raises(NothingSelected, match="policy=full"):
         footprints(results(cell([1.0], kept_tokens=1.0, kept_fraction=0.1, prompt_tokens=10, new_tokens=1)), WARN)

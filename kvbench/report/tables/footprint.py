@@ -25,7 +25,7 @@ from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.paired import scale_of
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import parse_size, size
+from kvbench.support.quantity import parse_size, plural, size
 
 _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
@@ -33,6 +33,7 @@ _COLUMNS = (
     *(*_SETTING, *_METHOD, "budget", "seed", "metric", "unit", "better", "value", "store"),
     *("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens", "cache_bytes", "full_cache_bytes", "peak_bytes"),
 )
+_BY_TURN = "prefill_block=turn"
 NOTE = (
     "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum. Its "
     "parts: reading, until the prompt is read, scored and evicted from; answering, after that. So a method that keeps "
@@ -117,9 +118,13 @@ class Footprint:
 def footprints(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
     """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
 
-    Raises as `load_table`, and NothingSelected where no task has rows of the full cache to compare with.
+    Rows evicted from after every turn are left out, and go to ``warn``. Raises as `load_table`, and NothingSelected
+    where no task has rows of the full cache to compare with.
     """
-    rows = [row for row in load_table(source, _COLUMNS, warn, where).to_pylist() if _counts(row)]
+    counting = [row for row in load_table(source, _COLUMNS, warn, where).to_pylist() if _counts(row)]
+    rows = [row for row in counting if _BY_TURN not in (row["schedule"] or "")]
+    if len(rows) < len(counting):
+        warn(f"{plural(len(counting) - len(rows), 'row')} left out: {_BY_TURN}, and rows do not say how long turns are")
     lines: list[Footprint] = []
     for task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).values():
         full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
