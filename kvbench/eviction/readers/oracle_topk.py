@@ -10,8 +10,9 @@ from kvbench.eviction.readers.top import PageScores, TopReader
 class OracleTopK(TopReader):
     """The logit q.k of each pair, before a soft cap: of all sets of `budget` pairs, the one with the most attention.
 
-    With `selection=kv_heads` the query heads of a group add up their attention weights, so that the set of a KV head is
-    the one with the most attention of all of them. All keys are read to choose: an upper bound, which saves nothing.
+    With `selection=kv_heads` the query heads of a group add up the softmax of their logits, so that the set of a KV
+    head is the one with the most attention of all of them, where the model has neither soft cap nor learned sinks. All
+    keys are read to choose: an upper bound, which saves nothing.
     """
 
     name: str = "oracle_topk"
