@@ -1,6 +1,5 @@
 """A probe and the cells that it judges: composed from a command line, and measured for every cell and sample."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -202,7 +201,7 @@ def _measured(
         for cell in cells:
             yield cell, {}, [{"error": sample.error}]
         return
-    columns: dict[str, Any] = {"context_sha256": hashlib.sha256(sample.context.encode()).hexdigest()}
+    columns: dict[str, Any] = {"context_sha256": sample.context_sha256}
     try:
         prompt = prompt_of(model, sample, cells[0])
         columns["prompt_tokens"] = prompt.tokens

@@ -252,7 +252,7 @@ class Cell:
         if self.schedule.steps and not isinstance(self.task, Likelihood):
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
             if self.schedule.answer_budget is not None:
-                check_answer_budget(self.policy, self.schedule.answer_budget)
+                check_answer_budget(self.policy.decoding, self.schedule.answer_budget)
 
     def _check_question(self) -> None:
         """Refuse what has no question to observe when it evicts."""

@@ -209,7 +209,7 @@ def _prompt_columns(sample: Sample, prompt: Prompt) -> dict[str, Any]:
         "prompt_tokens": prompt.tokens,
         "prompt_sha256": prompt.sha256,
         "border_tokens": prompt.border_tokens,
-        "context_sha256": hashlib.sha256(sample.context.encode()).hexdigest(),
+        "context_sha256": sample.context_sha256,
     }
 
 

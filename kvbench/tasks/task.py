@@ -1,5 +1,6 @@
 """What a benchmark task is: its settings, its samples and their scores."""
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.tasks.trajectory import Trajectory
+from kvbench.tasks.trajectory import Trajectory, plain_text, plain_turns
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 
@@ -70,6 +71,19 @@ class Sample:
         """All before the answer, with right answers to earlier questions, as models without a chat template read it."""
         earlier = "".join(turn.question + turn.answer_prefix + (turn.answer or "") for turn in self.earlier)
         return self.context + earlier + self.question + self.answer_prefix
+
+    @property
+    def context_sha256(self) -> str:
+        """What samples have in common that are not independent: the context, or the run of an agent.
+
+        A run is told by its beginning up to the second answer, the first that can be asked for: all its calls have it.
+        """
+        if self.trajectory is None:
+            text = self.context
+        else:
+            run = self.trajectory
+            text = plain_text(plain_turns(run.messages[: run.answers[1]], run.tools))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

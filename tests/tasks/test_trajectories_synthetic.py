@@ -50,6 +50,13 @@ def test_runs_fill_their_length_and_do_not_depend_on_samples() -> None:
     assert generated(task_of(seed=1))[0].context != samples[0].context
 
 
+def test_calls_of_one_run_are_not_independent() -> None:
+    samples = generated(task_of())
+    runs = task_of().points(range(len(samples)))
+    contexts = {(runs[sample.id][0], sample.context_sha256) for sample in samples}
+    assert len(contexts) == len({run for run, _ in contexts}) == len({context for _, context in contexts}) > 1
+
+
 @pytest.mark.parametrize("distance", [0, 1, 4])
 def test_a_distance_selects_calls(distance: int) -> None:
     places = task_of().points(range(300)).values()
