@@ -77,12 +77,23 @@ def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
     """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open. Of
     a reader, which is a part of a policy's label, these are words of the command line, its budget in any case.
     """
-    changed = dict(_changed({}, left_open)) | dict(_changed(asdict(build(group, usual)), asdict(build(group, node))))
+    before, built = asdict(build(group, usual)), build(group, node)
+    changed = dict(_changed({}, left_open)) | dict(_changed(_of_same_kind(before, built), asdict(built)))
+    if kind := changed.pop("apply.kind", ""):  # as on a command line, the kind first
+        changed = {"apply": kind} | changed
     if group == "reader":
         budget = {"budget": written(node["budget"])} if "budget" in node else {}
         settings = (f"reader.{key}={value}" for key, value in (budget | changed).items())
         return " ".join((f"reader={node['name']}", *settings))
     return " ".join((node["name"], *(f"{key}={value}" for key, value in changed.items() if key not in COLUMNS)))
+
+
+def _of_same_kind(usual: dict[str, Any], built: Any) -> dict[str, Any]:
+    """`usual` with the defaults of the kind of `apply` that `built` has: a label names what differs from them."""
+    apply = usual.get("apply")
+    if apply is None or apply["kind"] == built.apply.kind:
+        return usual
+    return usual | {"apply": asdict(type(built.apply)()) | apply}
 
 
 def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -182,7 +193,11 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
         kind = part.get("kind", "")
         chosen = kinds.get(kind) if isinstance(kind, str) else None
         if kinds and chosen is None:
-            return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}"
+            is_split = isinstance(kind, str) and ":" in kind  # a shell makes words of {kind:think,ratio:0.5}
+            quote = (
+                f"; between quotes if it has settings, '{group}.{name}={{kind:NAME,SETTING:VALUE}}'" if is_split else ""
+            )
+            return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}{quote}"
         errors = [each for each in errors if chosen is None or chosen.__name__ in each["loc"]]
     first = next((each for each in errors if each["type"] == "float_parsing"), errors[0])  # a number may be an integer
     if first["type"] == "value_error":

@@ -14,13 +14,17 @@ from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
 Describe = Callable[[str], Mapping[str, Any] | None]
+SHORT = {"reader": "reader.name"} | {f"policy.{part}": f"policy.{part}.kind" for part in ("apply", "heads", "layers")}
+"""Words of the command line for a setting of cells."""
+_UNNAMED = {"reader.name": "dense", "policy.apply.kind": "drop", "policy.page": 1, "policy.share": "head"}
+"""Values that the description of a cell does not name."""
 _LISTED = 12
 
 
 def check_where(where: Where) -> None:
     """Raises ValueError for keys that no row can have and for keys without a value."""
     for key, values in where.items():
-        if key not in COLUMNS and "." not in key:
+        if key not in COLUMNS and not is_setting(key):
             keys_text = f"{closest(key, COLUMNS)}; or a setting of cells, such as policy.window"
             raise UserError(f"{key}={','.join(values)}: rows have no column {key!r}: {keys_text}")
         if not all(values):
@@ -34,9 +38,9 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     have, goes to ``warn``.
     """
     for key, patterns in where.items():
-        coded = rows["cell" if "." in key else key].combine_chunks().dictionary_encode(null_encoding="encode")
+        coded = rows["cell" if is_setting(key) else key].combine_chunks().dictionary_encode(null_encoding="encode")
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
-        texts = [as_typed(flat(describe(value)).get(key) if "." in key else value) for value in values]
+        texts = [as_typed(setting(describe(value), key) if is_setting(key) else value) for value in values]
         absent = [pattern for pattern in patterns if not any(_matches(pattern, value) for value in texts)]
         present = f"the rows have {shortened(sorted(set(texts)), _LISTED)}"
         if len(absent) == len(patterns):
@@ -75,6 +79,18 @@ def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
         else:
             leaves[str(key)] = value
     return leaves
+
+
+def is_setting(key: str) -> bool:
+    """Whether a key of a selection names a setting of cells and no column of rows."""
+    return "." in key or key in SHORT
+
+
+def setting(description: Mapping[str, Any] | None, key: str) -> Any:
+    """A setting by its name on the command line, in the description of a cell; None if it has none."""
+    leaves = flat(description)
+    value = leaves.get(SHORT.get(key, key))
+    return _UNNAMED.get(SHORT.get(key, key)) if value is None and "policy.name" in leaves else value
 
 
 def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:

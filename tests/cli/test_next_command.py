@@ -43,6 +43,11 @@ def advice(tmp_path: Path) -> Callable[..., str]:
     [
         ([("snapkv", "0.1", 0.0)], "the only cell is at the floor; try larger", "budget=0.1,0.2,0.4,0.6"),
         ([("snapkv", "0.4", 1.0)], "the only cell is at the ceiling; try smaller", "budget=0.05,0.1,0.2,0.4"),
+        (
+            [("snapkv", "0.4", 1.0), ("full reader=quest", "1.0", 1.0)],
+            "at the ceiling; try smaller",
+            "budget=0.05,0.1,0.2,0.4",
+        ),
         ([("snapkv", "64", 0.0)], "try larger budgets", "budget=64,128,256,512"),
         ([("h2o", "0.1", 0.0), ("snapkv", "0.2", 0.0)], "all cells are at the floor", "budget=0.1,0.2,0.4,0.6,0.8"),
         ([("snapkv", "0.1", 0.5)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),

@@ -163,3 +163,15 @@ def test_a_label_leaves_out_later_fields_that_say_nothing_new() -> None:
     ]
     start = "snapkv layers.kind=pyramid layers.beta=20"
     assert labels == [start, f"{start} layers.splits=budget"]
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (["policy.apply=d2o"], "snapkv apply=d2o"),
+        (["policy.apply={kind:think,ratio:0.5}", "policy.page=16"], "snapkv apply=think apply.ratio=0.5 page=16"),
+        (["policy.apply=drop"], "snapkv"),
+    ],
+)
+def test_a_label_names_the_kind_of_apply_and_what_differs_from_its_defaults(words: list[str], label: str) -> None:
+    assert cells_of(["policy=snapkv", *words])[0].policy_label == label

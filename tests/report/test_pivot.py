@@ -81,6 +81,16 @@ def test_other_lines_and_columns(cell) -> None:
     assert block.lines[0].reference
 
 
+def test_a_setting_of_policies_is_a_line_of_one_table(cell) -> None:
+    """Labels, which repeat the setting, make no table each."""
+    rows = cell([0.5], cell="a") + cell([0.25], "snapkv apply=d2o", cell="b") + cell([1.0], "full", cell="f")
+    apply = {"a": {}, "b": {"apply": {"kind": "d2o"}}, "f": {}}
+    described = {name: {"policy": {"name": "full" if name == "f" else "snapkv"} | apply[name]} for name in apply}
+    (block,) = arrange(summaries(rows), rows=["policy.apply"], cols=["budget"], describe=described.get)
+    assert block.title["policy.name"] == "snapkv"
+    assert layout(block) == {("full",): {("0.1",): 1.0}, ("drop",): {("0.1",): 0.5}, ("d2o",): {("0.1",): 0.25}}
+
+
 def test_several_keys_make_one_column(cell) -> None:
     rows = cell([0.5]) + cell([0.25], score="random", budget="0.2")
     (block,) = arrange(summaries(rows), rows=["policy"], cols=["score", "budget"])

@@ -26,6 +26,28 @@ def test_values_are_those_of_the_command_line(where: dict[str, tuple[str, ...]],
     assert select(ROWS, where, CELLS.get, print)["cell"].to_pylist() == list(cells)
 
 
+@pytest.mark.parametrize(
+    ("where", "cells"),
+    [
+        ({"reader": ("quest",)}, "b"),
+        ({"reader": ("dense",)}, "ac"),
+        ({"policy.apply": ("drop",)}, "ab"),
+        ({"policy.apply": ("d2o",)}, "c"),
+        ({"policy.page": ("1",)}, "ab"),
+        ({"policy.page": ("16",)}, "c"),
+    ],
+    ids=str,
+)
+def test_words_of_kvbench_run_select_rows(where: dict[str, tuple[str, ...]], cells: str) -> None:
+    """Defaults too, which the description of a cell does not name."""
+    descriptions = {
+        "a": {"policy": {"name": "snapkv"}},
+        "b": {"policy": {"name": "snapkv"}, "reader": {"name": "quest"}},
+        "c": {"policy": {"name": "snapkv", "page": 16, "apply": {"kind": "d2o"}}},
+    }
+    assert select(ROWS, where, descriptions.get, print)["cell"].to_pylist() == list(cells)
+
+
 @pytest.mark.parametrize(("value", "typed"), [(True, "true"), (False, "false"), (None, "null"), (0.1, "0.1")])
 def test_values_are_printed_as_they_are_typed(value: object, typed: str) -> None:
     assert as_typed(value) == typed

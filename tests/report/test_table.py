@@ -181,6 +181,18 @@ def test_the_best_of_a_column_is_marked_unless_nothing_is_best(cell, results) ->
     assert starred == {"full": 0, "h2o": 0, "snapkv": 1, "tova": 1}
 
 
+def test_lines_of_other_samples_are_not_ranked_among_each_other(cell, results) -> None:
+    """Two seeds draw two sets of prompts: the best policy of each is marked."""
+    folder = results(
+        cell([1.0, 1.0], "h2o", seed=1),
+        cell([1.0, 0.0], "tova", seed=1),
+        cell([0.0, 0.0], "h2o", seed=2),
+        cell([1.0, 0.0], "tova", seed=2),
+    )
+    starred = {tuple(line.split()[:3]) for line in table(folder).splitlines()[4:] if "*" in line}
+    assert starred == {("h2o", "attn", "1"), ("tova", "attn", "2")}
+
+
 def test_the_lower_perplexity_is_the_better(cell, results) -> None:
     folder = results(
         cell([9.0, 8.0], "h2o", metric="perplexity"),

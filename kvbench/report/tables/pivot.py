@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from kvbench.report.selection import Describe, differences, flat
+from kvbench.report.selection import Describe, differences, flat, is_setting, setting
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -62,7 +62,7 @@ def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
         if not keys:
             raise UserError(f"{name}= has no key; allowed, one or more: {' '.join(KEYS)}")
         for key in keys:
-            if key not in KEYS and "." not in key:
+            if key not in KEYS and not is_setting(key):
                 meant = "".join(f"did you mean {near}? " for near in get_close_matches(key, KEYS, n=1))
                 keys_text = f"{meant}keys: {' '.join(KEYS)}, or a setting of cells, such as policy.window"
                 raise UserError(f"{name}={','.join(keys)}: there is no key {key!r}; {keys_text}")
@@ -81,13 +81,15 @@ def arrange(
     The full cache (policy ``full``) has no score and no budget: it is the reference line of every block it belongs
     to, with the same cell in every column. If two cells would share a place, the lines are split by what tells the
     cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the whole description of a cell.
-    A key with dots is one of these settings.
+    A key with dots, or `reader`, is one of these settings.
 
     Raises ValueError as `check_keys` does, and for a setting that no cell has.
     """
     check_keys(rows, cols)
-    look = _lookup(cells, [key for key in (*rows, *cols) if "." in key], describe)
-    block_keys = [key for key in (*BLOCK, *LINES, *COLUMNS) if key not in (*rows, *cols)]
+    is_split = any(key == "reader" or key.startswith(("policy.", "reader.")) for key in (*rows, *cols))
+    policy = "policy.name" if is_split else "policy"  # the label repeats the settings, in a block for each of them
+    block_keys = [key for key in (*BLOCK, policy, "score", *COLUMNS) if key not in (*rows, *cols)]
+    look = _lookup(cells, [key for key in (*block_keys, *rows, *cols) if is_setting(key)], describe)
     places: dict[Key, list[_Entry]] = {}
     columns: dict[Key, set[Key]] = {}
 
@@ -131,15 +133,15 @@ def _is_reference(cell: Summary) -> bool:
 
 def _lookup(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
     """A function that gives the value of a key for a cell: a column, or one of these settings."""
-    leaves_of = {cell.cell: flat(describe(cell.cell)) for cell in cells if settings}
+    descriptions = {cell.cell: describe(cell.cell) for cell in cells if settings}
     for key in settings:
-        if not any(key in leaves for leaves in leaves_of.values()):
+        if key != "policy.name" and all(setting(each, key) is None for each in descriptions.values()):
             raise UserError(f"no cell has a setting {key!r}; `kvbench report rows` names cells, cells/ describes them")
 
     def look(cell: Summary, key: str) -> Any:
-        if "." not in key:
+        if not is_setting(key):
             return getattr(cell, key)
-        value = leaves_of[cell.cell].get(key)
+        value = setting(descriptions[cell.cell], key)
         return value if isinstance(value, (int, float, str, type(None))) else str(value)
 
     return look
@@ -182,11 +184,11 @@ def _tell_apart(
         names.setdefault(group[0].line, set()).update(differences([describe(entry.cell.cell) for entry in group]))
     if any(names.values()):
 
-        def setting(entry: _Entry) -> str | None:
+        def differing_settings(entry: _Entry) -> str | None:
             leaves, differing = flat(describe(entry.cell.cell)), sorted(names.get(entry.line, ()))
             return " ".join(f"{name}={str(leaves[name])[:12]}" for name in differing if name in leaves) or None
 
-        split("setting", setting)
+        split("setting", differing_settings)
     if hashed := {entry.line for group in _collisions(entries) for entry in group}:
         split("cell", lambda entry: entry.cell.cell if entry.line in hashed else None)
     return rows, entries
