@@ -122,11 +122,11 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     places = [
         (cell, (id(line), column)) for line in block.lines for column, cell in line.cells.items() if not line.reference
     ]
-    asked = {id(line): _asked(block, line.labels) for line in block.lines}
+    samples = {id(line): _choosing_samples(block, line.labels) for line in block.lines}
     same = attrgetter("model", "task", "context_length", "metric")
     best: set[tuple[int, Key]] = set()
     second: set[tuple[int, Key]] = set()
-    for group in grouped(places, lambda place: (place[1][1], asked[place[1][0]], same(place[0]))).values():
+    for group in grouped(places, lambda place: (place[1][1], samples[place[1][0]], same(place[0]))).values():
         means = sorted({cell.mean for cell, _ in group if cell.mean is not None}, reverse=group[0][0].higher)
         if len(means) > 1 and len({cell.n for cell, _ in group}) == 1:
             winners = {place for cell, place in group if cell.mean == means[0]}
@@ -136,8 +136,8 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
     return best, second
 
 
-def _asked(block: Block, line: Key) -> tuple[str, ...]:
-    """The labels of a line that choose its samples: lines with other samples are not ranked among each other."""
+def _choosing_samples(block: Block, line: Key) -> tuple[str, ...]:
+    """The labels of a line that choose its samples; lines with other samples are not ranked with it."""
     labels = (f"{key}={label}" for key, label in zip(block.line_keys, line, strict=True) if label is not None)
     words = (word for label in labels for word in label.removeprefix("setting=").split())
     return tuple(word for word in words if word.startswith(("task.", "question_number=", "seed=", "task_version=")))
