@@ -100,8 +100,8 @@ def test_the_parts_of_a_prompt_that_methods_ask_for(tmp_path: Path) -> None:
 def test_turns_end_behind_answers_that_were_quoted_before(template: str | None, tmp_path: Path) -> None:
     """As the user says what the assistant then answers, and the system what the user begins with."""
     tokenizer, call = of_bytes(template=template), {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {}}]}
-    said = [("system", "Say hello. You may."), ("user", "Say hello."), ("assistant", "hello."), ("user", "Now f.")]
-    run = {"messages": [*({"role": role, "content": text} for role, text in said), call]}
+    messages = [("system", "Say hello. You may."), ("user", "Say hello."), ("assistant", "hello."), ("user", "Now f.")]
+    run = {"messages": [*({"role": role, "content": text} for role, text in messages), call]}
     (sample,) = task_of(tmp_path, run).generate(len, range(1))  # type: ignore[arg-type]
     prompt = prompt_of(tokenizer, sample)
     first, last, _ = texts(tokenizer, prompt)
