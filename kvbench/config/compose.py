@@ -472,9 +472,8 @@ def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
     siblings = [name for name in allowed if name.split(".")[:-1] == parents]
     if parents and parents[0] in GROUPS and not siblings:
         names = ", ".join(dict.fromkeys(tree[parents[0]]["name"] for tree in trees))
-        return f"unknown setting {key}: {names} has none" + (
-            "; add reader=quest, or another" if names == "dense" else ""
-        )
+        advice = "; add reader=quest, or another" if names == "dense" else ""
+        return f"unknown setting {key}: {names} has none{advice}"
     return f"unknown setting {key}: {closest(key, siblings or allowed)}"
 
 

@@ -262,8 +262,9 @@ def _sum_names(rows: int) -> list[str]:
 
 
 def check_answer_budget(policy: Policy, pairs: int) -> None:
-    """Raise UserError for a budget of the answer below the newest tokens that are protected; of a prompt that is not
-    known yet they may be unknown too.
+    """Raise UserError for a budget of the answer below the newest tokens that are protected.
+
+    Before the prompt is known their number may not be (`policy.recent` is no number then): nothing is refused.
     """
     if isinstance(policy.recent, int) and pairs < policy.recent:
         raise UserError(

@@ -6,7 +6,11 @@ import pytest
 from kvbench.report.selection import as_typed, select
 from kvbench.support.errors import NothingSelected
 
-CELLS = {"a": {"task": {"chat": True}}, "b": {"task": {"chat": False}}, "c": {"task": {}}}
+CELLS = {
+    "a": {"task": {"chat": True}, "policy": {"name": "snapkv"}},
+    "b": {"task": {"chat": False}, "policy": {"name": "snapkv"}, "reader": {"name": "quest"}},
+    "c": {"task": {}, "policy": {"name": "snapkv", "page": 16, "apply": {"kind": "d2o"}}},
+}
 ROWS = pa.table({"cell": [*CELLS], "budget": ["0.1", "0.10", "1"]})
 
 
@@ -18,17 +22,6 @@ ROWS = pa.table({"cell": [*CELLS], "budget": ["0.1", "0.10", "1"]})
         ({"task.chat": ("null",)}, "c"),
         ({"budget": ("0.1",)}, "ab"),
         ({"budget": ("1",)}, "c"),
-    ],
-    ids=str,
-)
-def test_values_are_those_of_the_command_line(where: dict[str, tuple[str, ...]], cells: str) -> None:
-    """As they are printed, and as Python writes them."""
-    assert select(ROWS, where, CELLS.get, print)["cell"].to_pylist() == list(cells)
-
-
-@pytest.mark.parametrize(
-    ("where", "cells"),
-    [
         ({"reader": ("quest",)}, "b"),
         ({"reader": ("dense",)}, "ac"),
         ({"policy.apply": ("drop",)}, "ab"),
@@ -38,14 +31,9 @@ def test_values_are_those_of_the_command_line(where: dict[str, tuple[str, ...]],
     ],
     ids=str,
 )
-def test_words_of_kvbench_run_select_rows(where: dict[str, tuple[str, ...]], cells: str) -> None:
-    """Defaults too, which the description of a cell does not name."""
-    descriptions = {
-        "a": {"policy": {"name": "snapkv"}},
-        "b": {"policy": {"name": "snapkv"}, "reader": {"name": "quest"}},
-        "c": {"policy": {"name": "snapkv", "page": 16, "apply": {"kind": "d2o"}}},
-    }
-    assert select(ROWS, where, descriptions.get, print)["cell"].to_pylist() == list(cells)
+def test_values_are_those_of_the_command_line(where: dict[str, tuple[str, ...]], cells: str) -> None:
+    """As they are printed, and as Python writes them; defaults too, which the description of a cell does not name."""
+    assert select(ROWS, where, CELLS.get, print)["cell"].to_pylist() == list(cells)
 
 
 @pytest.mark.parametrize(("value", "typed"), [(True, "true"), (False, "false"), (None, "null"), (0.1, "0.1")])
