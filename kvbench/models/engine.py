@@ -253,10 +253,26 @@ class Engine:
         No `stop` token is chosen among the first `at_least` tokens. Where tokens are not drawn, a batch that can narrow
         does so when a quarter of its cells have stopped.
         """
-        clock = time.perf_counter()
-        logits, answers = prefilled.logits.expand(batch.cells, -1), [Generation() for _ in range(batch.num_active)]
+        clock, logits = time.perf_counter(), prefilled.logits.expand(batch.cells, -1)
         for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
             logits = self.read(batch, block.expand(batch.cells, -1))
+        return self.decode(batch, logits, stop, at_least, choose, clock)
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        batch: DecodeBatch,
+        logits: Float[Tensor, "cells vocabulary"],
+        stop: Collection[int],
+        at_least: int = 0,
+        choose: Choose = greedy,
+        clock: float | None = None,
+    ) -> list[Generation]:
+        """`generate` from the logits of every cell, whose prompts may differ. clock: when the time of the first step
+        began; None: now.
+        """
+        clock = time.perf_counter() if clock is None else clock
+        answers = [Generation() for _ in range(batch.num_active)]
         for block in self._blocks(batch, logits, stop, at_least, choose):
             seconds, clock = (time.perf_counter() - clock) / len(block), time.perf_counter()
             for cell in batch.failures:

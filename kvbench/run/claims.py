@@ -1,10 +1,11 @@
 """Which prefill jobs of a plan this process makes, while others may work on the same folder."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped
+from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped, read_processes
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
 from kvbench.support.quantity import shortened
@@ -12,6 +13,8 @@ from kvbench.support.quantity import shortened
 BEATS = 12
 """Heartbeats in the time after which a process without one counts as stopped."""
 LONGEST_PAUSE_SECONDS = 2.0
+COUNT_SECONDS = 30.0
+"""Time for which a count of the processes of a folder is used."""
 
 
 @dataclass(frozen=True)
@@ -35,48 +38,60 @@ class Sharing:
 
 
 class Claims:
-    """Jobs are claimed one at a time, made, recorded and released; nothing is written before the first claim."""
+    """Jobs are claimed, made, recorded and released; nothing is written before the first claim.
+
+    Several may be claimed at a time, all of one group.
+    """
 
     def __init__(self, results: ResultsFolder, sharing: Sharing, since: Places) -> None:
-        self._recorder, self._sharing = Recorder(results), sharing
+        self._results, self._recorder, self._sharing = results.path, Recorder(results), sharing
         self._heartbeat = Heartbeat(
             results, sharing.seconds / BEATS, sharing.seconds, sharing.devices, sharing.command, joules=sharing.joules
         )
         self._leases = Leases(results, self._heartbeat, sharing.seconds)
         self._arrivals = Arrivals(results, since)
-        self._claimed: tuple[PrefillJob, Lease] | None = None
+        self._claimed: dict[int, tuple[PrefillJob, Lease]] = {}
+        self._counted, self._others = -math.inf, 0
+
+    def share(self, left: int) -> int:
+        """How many of the `left` jobs of a group to claim together: all if no other process works on the folder,
+        otherwise half of an equal part, so that none waits long for the last.
+        """
+        if time.monotonic() >= self._counted + COUNT_SECONDS:
+            self._counted = time.monotonic()
+            self._others = sum(not process.has_ended for process in read_processes(self._results)) - 1
+        return left if self._others < 1 else max(1, left // (2 * (1 + self._others)))
 
     def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
         """What is missing of a job that is now ours; None if nothing is, or another holds it. Raises as `check`."""
         self.check()
-        assert self._claimed is None, "one job at a time"
         if not job.without(self._arrivals.recorded).missing:
             return None
         lease = self._leases.claim(_name(group, job))
         if lease is None:
             return None
-        self._claimed = job, lease
+        self._claimed[job.key] = job, lease
         remaining = self._remaining(job)
         if remaining.missing:
             return remaining
-        self._release()
+        self._release(job.key)
         return None
 
     def record(self, result: JobResult) -> JobResult | None:
-        """Record and release the claimed job. None, and nothing recorded, if another process took it over."""
-        assert self._claimed is not None
-        job, lease = self._claimed
+        """Record and release the claimed job of a result. None, and nothing recorded, if another process took over."""
+        key = result.job.key
+        job, lease = self._claimed[key]
         if not self._leases.sure(lease):  # this machine slept, or could not write
             renewed = self._leases.renew(lease)
             if renewed is None:
-                self._claimed = None
+                del self._claimed[key]
                 return None
-            self._claimed = job, renewed
+            self._claimed[key] = job, renewed
             result = result.only(self._remaining(job).places)
         self._recorder.append(result.rows, result.sidecars)
         self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
         self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))
-        self._release()
+        self._release(key)
         return result
 
     def left(self, plan: Plan) -> Plan:
@@ -122,17 +137,16 @@ class Claims:
         self._arrivals.look(self._recorder.path)
         return job.without(self._arrivals.recorded)
 
-    def _release(self) -> None:
-        if self._claimed is not None:
-            self._leases.release(self._claimed[1])
-            self._claimed = None
+    def _release(self, key: int) -> None:
+        self._leases.release(self._claimed.pop(key)[1])
 
     def __enter__(self) -> "Claims":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
-            self._release()
+            for key in list(self._claimed):
+                self._release(key)
         finally:
             self._heartbeat.end("finished" if kind is None else f"{kind.__name__}: {error}"[:200])
             self._recorder.close()

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.conversation import Answer, Question, converse
 from kvbench.models.decode.next_token import Choice, Choose, Drawn, Forced, greedy, uniforms
+from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
 from kvbench.records import KeptDetail, Row
@@ -30,6 +32,7 @@ from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.rows import (
     EvictionResult,
     JobResult,
+    PrefillFacts,
     TimedPrefill,
     hash_ids,
     with_second_request,
@@ -51,6 +54,19 @@ def run_prefill_job(
     cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
     the others go on.
     """
+    result, decoding = begin(model, job, samples, environment, detail)
+    if decoding is not None:
+        decoding.run()
+    result.sort()
+    return result
+
+
+def begin(
+    model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
+) -> "tuple[JobResult, Decoding | None]":
+    """Prefill for a job: its result so far, with the rows that have an error already, and what follows for the others,
+    if any.
+    """
     result, prompts = JobResult(job, environment, detail), dict[int, Prompt]()
     for sample in samples:
         try:
@@ -65,21 +81,21 @@ def run_prefill_job(
             prompt.sha256: token_texts(model.tokenizer, prompt.context) for prompt in prompts.values()
         }
     prompted = [sample for sample in samples if sample.id in prompts]
-    if prompted:
-        try:
-            timed_prefill, cells, reason = _prefill_what_fits(model, prompts, job.cells)
-        except ValueError as error:
-            timed_prefill, cells, reason = None, (), str(error)
-        read = {cell.id for cell in cells}
-        unread = [cell for cell in job.cells if cell.id not in read]
-        for sample in prompted:
-            result.fail(sample, reason, unread, prompts[sample.id])
-        if timed_prefill is not None:
-            result.block = timed_prefill.block
-            shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], cells)
-            _Decoding(model, prompted, prompts, timed_prefill, shared, result).run()
-    result.sort()
-    return result
+    if not prompted:
+        return result, None
+    try:
+        timed_prefill, cells, reason = _prefill_what_fits(model, prompts, job.cells)
+    except ValueError as error:
+        timed_prefill, cells, reason = None, (), str(error)
+    read = {cell.id for cell in cells}
+    unread = [cell for cell in job.cells if cell.id not in read]
+    for sample in prompted:
+        result.fail(sample, reason, unread, prompts[sample.id])
+    if timed_prefill is None:
+        return result, None
+    result.block = timed_prefill.block
+    shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], cells)
+    return result, Decoding(model, prompted, prompts, timed_prefill, shared, result)
 
 
 def _prefill_what_fits(
@@ -111,7 +127,7 @@ def _prefill_what_fits(
 
 
 @dataclass(frozen=True)
-class _Decoding:
+class Decoding:
     """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
 
     model: LoadedModel
@@ -127,17 +143,13 @@ class _Decoding:
         devices = [layer.keys.device for layer in full.cache.layers]
         num_tokens = full.cache.num_tokens
         pair_bytes = full.full_bytes // max(1, num_tokens)
-        group = max((layer.query_heads // layer.cache_heads for layer in full.cache.evictable), default=1)
         longest = max(len(self.prompts[sample.id].question) + sample.own_tokens for sample in self.samples)
         state = full.cache.exempt["recurrent_bytes"] or 0
+        group, number, each = self._limit_rankings(devices)
 
         def bytes_of(unit: Unit) -> int:
             return memory.cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
 
-        heads = sum(layer.cache_heads for layer in full.cache.evictable)
-        number, each = memory.rankings_of(cells, num_tokens, heads, group)
-        fitting = int(memory.RANKINGS * memory.free_bytes(devices) / max(1, each))
-        self.shared.most_rankings = max(1, min(number, fitting))
         draws = {sample.id % self.draws for sample in self.samples}
         for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
@@ -146,14 +158,33 @@ class _Decoding:
             for part in memory.split_to_fit(units, bytes_of, free, most):
                 memory.halving(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
 
+    def _limit_rankings(self, devices: Sequence[torch.device]) -> tuple[int, int, int]:
+        """Let no more rankings be held than fit; query heads per cache head, the number of rankings, bytes of each."""
+        cache, cells = self.shared.cache, self.shared.cells
+        group = max((layer.query_heads // layer.cache_heads for layer in cache.evictable), default=1)
+        heads = sum(layer.cache_heads for layer in cache.evictable)
+        number, each = memory.rankings_of(cells, cache.num_tokens, heads, group)
+        fitting = int(memory.RANKINGS * memory.free_bytes(devices) / max(1, each))
+        self.shared.most_rankings = max(1, min(number, fitting))
+        return group, number, each
+
     @property
     def draws(self) -> int:
         """Answers to each prompt."""
         return self.shared.cells[0].task.samples_per_prompt
 
-    def _evict_and_answer(self, units: list[Unit]) -> None:
-        """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
-        part, compressed = self.result.part(), dict[str, CompressedCache]()
+    def evict(self) -> list[CompressedCache]:
+        """The caches of all cells, for the only answer to one prompt. Cells that cannot evict have a row that says so.
+
+        Raises RuntimeError if memory runs out.
+        """
+        self._limit_rankings([layer.keys.device for layer in self.shared.cache.layers])
+        compressed = self._evict([(cell, 0) for cell in self.shared.cells], self.result)
+        return list(compressed.values())
+
+    def _evict(self, units: Sequence[Unit], part: JobResult) -> dict[str, CompressedCache]:
+        """The caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict."""
+        compressed = {}
         for cell in {cell.id: cell for cell, _ in units}.values():
             try:
                 compressed[cell.id] = evict_cell(self.model, cell, self.shared)
@@ -161,6 +192,12 @@ class _Decoding:
                 for unit in units:
                     if unit[0] is cell:
                         self._fail(part, unit, str(error))
+        return compressed
+
+    def _evict_and_answer(self, units: list[Unit]) -> None:
+        """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
+        part = self.result.part()
+        compressed = self._evict(units, part)
         questions = [list(samples) for _, samples in groupby(self.samples, lambda sample: sample.id // self.draws)]
         if units[0][0].task.turns == "own":  # a conversation answers all of them
             questions = [list(self.samples)]
@@ -191,8 +228,10 @@ class _Decoding:
         answers = decode(batch, task, lasts, stop)
         del batch  # a second request may need its memory
         for eviction, missing, cell_answers in zip(evictions, samples, answers, strict=True):
+            seconds = layout_seconds / len(cell_answers)
             for sample in missing:
-                self._record(part, sample, eviction, cell_answers[sample.id], stop, layout_seconds / len(cell_answers))
+                subject = sample, self.prompts[sample.id], eviction, self.prefill.facts
+                record_answer(model, part, *subject, cell_answers[sample.id], stop, seconds)
 
     def _generate(
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
@@ -210,14 +249,11 @@ class _Decoding:
         if task.forces_answers:
             choose, stop = (forced := Forced(prompt.answer, len(samples), engine.device)), ()
         generations = engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question, choose)
-        answers = []
-        for cell, (sample, generation, peak) in enumerate(zip(samples, generations, batch.peak_bytes, strict=True)):
-            error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
-            read = batch.bytes_read(cell, len(prompt.question), len(generation.ids) - 1)
-            answer = Answer(generation, error, self.prompts[sample.id].tokens, peak, read)
-            answer.nll = forced.losses[:, cell].double().mean().item() if forced and error is None else None
-            answers.append({sample.id: answer})
-        return answers
+        answers = answers_of(batch, generations, [self.prompts[sample.id] for sample in samples])
+        for cell, answer in enumerate(answers):
+            if forced is not None and answer.error is None:
+                answer.nll = forced.losses[:, cell].double().mean().item()
+        return [{sample.id: answer} for sample, answer in zip(samples, answers, strict=True)]
 
     def _converse(
         self, batch: DecodeBatch, task: Task, lasts: Sequence[Sample], stop: Collection[int]
@@ -243,65 +279,76 @@ class _Decoding:
         answers = converse(model.engine, prefilled, batch, questions, stop, at_least, choose, most)
         return [dict(zip(*each, strict=True)) for each in zip(samples, answers, strict=True)]
 
-    def _record(
-        self,
-        part: JobResult,
-        sample: Sample,
-        eviction: EvictionResult,
-        answer: Answer,
-        stop: Collection[int],
-        layout_seconds: float,
-    ) -> None:
-        """Add the row of an answer, or with the error that it ended in."""
-        prompt, prefilled, cell = self.prompts[sample.id], self.prefill.prefilled, eviction.cell
-        if answer.error is not None:
-            part.fail(sample, answer.error, [cell], prompt)
-            return
-        generation, num_tokens = answer.generation, prefilled.cache.num_tokens
-        ids = [token for token in generation.ids if token not in stop]
-        text = self.model.tokenizer.decode(ids, skip_special_tokens=True)
-        columns = prefilled.cache.exempt | {
-            "full_cache_bytes": prefilled.full_bytes,
-            "prefill_seconds": self.prefill.seconds,
-            "evict_seconds": eviction.seconds,
-            "prompt_tokens": answer.tokens,
-            "peak_bytes": answer.peak_bytes,
-            "read_bytes": None if answer.read is None else round(answer.read.pairs),
-            "index_bytes": None if answer.read is None else round(answer.read.index),
-            "decode_seconds": layout_seconds + generation.seconds,
-            "new_tokens": len(generation.ids),
-            "prediction": text,
-            "output_sha256": hash_ids(generation.ids),
-            "top2_margin": generation.top2_margin,
-        }
-        try:
-            if answer.nll is not None:
-                columns |= {"value": answer.nll, "prediction": None}
-            elif second := cell.task.follow_up(sample, text):
-                columns |= with_second_request(columns, self._second_request(cell, second))
-            else:
-                columns["value"] = cell.task.score(text, sample)
-            part.record(sample, prompt, eviction, num_tokens, **columns)
-        except ValueError as error:  # the metric has no value for it, or the second request could not be answered
-            part.fail(sample, f"{error}; it is {text[:80]!r}", [cell], prompt)
-            part.keep(sample, eviction, num_tokens)
-
     def _uniforms(self, sample: int, steps: int) -> np.ndarray:
         return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
-
-    def _second_request(self, cell: Cell, second: Sample) -> Row:
-        """The row of a second request, a prompt of its own for the same cell. Raises UserError if it has an error."""
-        job = PrefillJob({second.id: (cell,)})
-        (row,) = run_prefill_job(self.model, job, [second], self.result.environment).rows
-        if row.error is not None:
-            raise UserError(f"{row.error} (in the second request, after the first answer)")
-        return row
 
     def _fail(self, result: JobResult, unit: Unit, error: str) -> None:
         """Add rows with an error for every sample of this draw that lacks the cell."""
         for sample in self.samples:
             if sample.id % self.draws == unit[1]:
                 result.fail(sample, error, unit[:1], self.prompts[sample.id])
+
+
+def answers_of(batch: DecodeBatch, generations: Sequence[Generation], prompts: Sequence[Prompt]) -> list[Answer]:
+    """The answer of every cell of a batch that has been decoded, each to its prompt, or why it has none."""
+    answers = []
+    for cell, (generation, prompt, peak) in enumerate(zip(generations, prompts, batch.peak_bytes, strict=True)):
+        error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
+        read = batch.bytes_read(cell, len(prompt.question), len(generation.ids) - 1)
+        answers.append(Answer(generation, error, prompt.tokens, peak, read))
+    return answers
+
+
+def record_answer(
+    model: LoadedModel,
+    result: JobResult,
+    sample: Sample,
+    prompt: Prompt,
+    eviction: EvictionResult,
+    prefill: PrefillFacts,
+    answer: Answer,
+    stop: Collection[int],
+    layout_seconds: float,
+) -> None:
+    """Add the row of an answer, or with the error that it ended in."""
+    cell = eviction.cell
+    if answer.error is not None:
+        result.fail(sample, answer.error, [cell], prompt)
+        return
+    generation = answer.generation
+    ids = [token for token in generation.ids if token not in stop]
+    text = model.tokenizer.decode(ids, skip_special_tokens=True)
+    columns = dict(prefill.columns) | {
+        "evict_seconds": eviction.seconds,
+        "prompt_tokens": answer.tokens,
+        "peak_bytes": answer.peak_bytes,
+        "read_bytes": None if answer.read is None else round(answer.read.pairs),
+        "index_bytes": None if answer.read is None else round(answer.read.index),
+        "decode_seconds": layout_seconds + generation.seconds,
+        "new_tokens": len(generation.ids),
+        "prediction": text,
+        "output_sha256": hash_ids(generation.ids),
+        "top2_margin": generation.top2_margin,
+    }
+    try:
+        if answer.nll is not None:
+            columns |= {"value": answer.nll, "prediction": None}
+        elif second := cell.task.follow_up(sample, text):
+            columns |= with_second_request(columns, second_request(model, cell, second, result.environment))
+        else:
+            columns["value"] = cell.task.score(text, sample)
+        result.record(sample, prompt, eviction, prefill.num_tokens, **columns)
+    except ValueError as error:  # the metric has no value for it, or the second request could not be answered
+        result.fail(sample, f"{error}; it is {text[:80]!r}", [cell], prompt)
+        result.keep(sample, eviction, prefill.num_tokens)
+
+
+def second_request(model: LoadedModel, cell: Cell, second: Sample, environment: str) -> Row:
+    """The row of a second request, a prompt of its own for the same cell. Raises UserError if it has an error."""
+    (row,) = run_prefill_job(model, PrefillJob({second.id: (cell,)}), [second], environment).rows
+    if row.error is not None:
+        raise UserError(f"{row.error} (in the second request, after the first answer)")
+    return row
 
 
 def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
@@ -343,15 +390,29 @@ def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
     return memory.observed_rows(cell, prompt.head, len(prompt.context), prompt.question_tokens, prompt.tail)
 
 
+class BatchKind(NamedTuple):
+    """What cells must have in common to be decoded in one batch."""
+
+    store: str
+    prunes_keys: bool
+    layout: str
+    evicts: bool
+    reader: str
+
+
+def batch_kind(cell: Cell) -> BatchKind:
+    """The kind of batch that decodes a cell."""
+    steps = cell.schedule.decode_every is not None
+    return BatchKind(cell.store, cell.policy.apply.prunes_keys, cell.policy.layout, steps, repr(cell.reader))
+
+
 def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
     """At most `size` units that can be decoded together: all evict from the answer too, or none does, and they have
     one reader. Those that are scored alike stand together, which takes fewer operations.
     """
 
-    def kind(unit: Unit) -> tuple[str, bool, str, bool, str]:
-        cell = unit[0]
-        steps = cell.schedule.decode_every is not None
-        return cell.store, cell.policy.apply.prunes_keys, cell.policy.layout, steps, repr(cell.reader)
+    def kind(unit: Unit) -> BatchKind:
+        return batch_kind(unit[0])
 
     def scoring(unit: Unit) -> tuple[int, str, str, str]:
         policy = unit[0].policy

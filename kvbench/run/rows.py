@@ -19,12 +19,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class PrefillFacts:
+    """What rows say of a prefill, without its cache: the tokens read, and columns."""
+
+    num_tokens: int
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class TimedPrefill:
     """The prefill of a context, and its seconds. block: tokens of a pass, if memory ran out with larger ones."""
 
     prefilled: "Prefilled"
     seconds: float
     block: int | None = None
+
+    @property
+    def facts(self) -> PrefillFacts:
+        """What the rows of its prompts say of it."""
+        cache, held = self.prefilled.cache, self.prefilled.full_bytes
+        return PrefillFacts(
+            cache.num_tokens, cache.exempt | {"full_cache_bytes": held, "prefill_seconds": self.seconds}
+        )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Running a plan: load a model, make the samples, run prefill jobs, record their rows."""
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +16,9 @@ from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import stop_tokens
-from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, environment, places
+from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, Stopped, environment, places
 from kvbench.run.claims import Claims, Sharing
+from kvbench.run.joint_decoding import JointDecoding, decodes_jointly
 from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
@@ -29,7 +30,7 @@ from kvbench.run.timed import run_timed
 from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.task import InvalidSample, Sample, Task
+from kvbench.tasks.task import InvalidSample, Sample
 
 
 def run(
@@ -96,22 +97,38 @@ class _Run:
 
     def run_group(self, info: ModelInfo, group: PrefillGroup) -> None:
         """Make and record the jobs that are left to this process. The model is loaded for the first of them."""
-        environment_id: str | None = None
-        for planned, samples in jobs_with_samples(info.tokenizer, group):
-            job = self._claims.take(group, planned)
-            if job is None:
-                if self._progress is not None:
-                    self._progress.elsewhere(len(planned.places))
-                continue
-            model = self._load(info)
-            if environment_id is None:
-                for cell in group.cells:
-                    self._results.write_cell(cell.id, cell.description)
-                    if cell.code.parts is not None:
-                        self._results.write_code(cell.code.parts)
-                environment_id = self._results.write_environment(environment(model.device))
-            missing = [sample for sample in samples if sample.id in job.missing]
-            result = self._claims.record(self._run_job(model, group.task, job, missing, environment_id))
+        maker: JobMaker | None = None
+        try:
+            for place, (planned, samples) in enumerate(jobs_with_samples(info.tokenizer, group)):
+                job = self._claims.take(group, planned)
+                if job is None:
+                    if self._progress is not None:
+                        self._progress.elsewhere(len(planned.places))
+                    continue
+                model = self._load(info)
+                if maker is None:
+                    maker = JobMaker(model, group, self._write_names(group, model), self._kept, self._results)
+                maker.add(job, [sample for sample in samples if sample.id in job.missing])
+                if maker.is_full or len(maker.jobs) >= self._claims.share(len(group.jobs) - place):
+                    self._record(maker.finish())
+        except Stopped:
+            if maker is not None:
+                self._record(maker.finish())
+            raise
+        if maker is not None:
+            self._record(maker.finish())
+
+    def _write_names(self, group: PrefillGroup, model: LoadedModel) -> str:
+        """Write what the rows of a group name: cells, code, and the environment, whose id is returned."""
+        for cell in group.cells:
+            self._results.write_cell(cell.id, cell.description)
+            if cell.code.parts is not None:
+                self._results.write_code(cell.code.parts)
+        return self._results.write_environment(environment(model.device))
+
+    def _record(self, results: Iterable[JobResult]) -> None:
+        for made in results:
+            result = self._claims.record(made)
             if result is not None:
                 self.outcome.rows += len(result.rows)
                 self.outcome.errors += sum(row.error is not None for row in result.rows)
@@ -136,31 +153,64 @@ class _Run:
             self.counters.append(counters)
         return self._loaded.model
 
-    def _run_job(
-        self,
-        model: LoadedModel,
-        task: Task,
-        job: PrefillJob,
-        samples: Sequence[Sample | InvalidSample],
-        environment_id: str,
-    ) -> JobResult:
-        """The rows of a job. Exceptions become rows with that error, but those of a device are raised."""
-        runner = run_timed if isinstance(task, Efficiency) else run_prefill_job
-        runner = run_texts if isinstance(task, Likelihood) else runner
-        result, valid = JobResult(job, environment_id), [sample for sample in samples if isinstance(sample, Sample)]
+
+class JobMaker:
+    """Makes the `jobs` of a group that were added to it: one after the other, or prompts decoded together."""
+
+    def __init__(
+        self, model: LoadedModel, group: PrefillGroup, environment_id: str, kept: KeptDetail, results: ResultsFolder
+    ) -> None:
+        self._model, self._task, self._results = model, group.task, results
+        self._environment_id = environment_id
+        self._kept: KeptDetail = kept
+        self.jobs: list[tuple[PrefillJob, Sequence[Sample | InvalidSample]]] = []
+        self._joint: JointDecoding | None = None
+        if not isinstance(group.task, Efficiency | Likelihood) and decodes_jointly(model, group.cells):
+            self._joint = JointDecoding(model, environment_id, kept)
+
+    def add(self, job: PrefillJob, samples: Sequence[Sample | InvalidSample]) -> None:
+        """Add a job; one that is decoded with others is prefilled now."""
+        self.jobs.append((job, samples))
+        if self._joint is not None and len(samples) == 1 and isinstance(samples[0], Sample):
+            with suppress(Exception):  # made again by itself, so that its rows say what is wrong
+                self._joint.add(job, samples[0])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to `finish` before another job is added."""
+        return self._joint is None or self._joint.is_full
+
+    def finish(self) -> Iterator[JobResult]:
+        """The results of all jobs added since it was last called."""
+        jobs, made = self.jobs, dict[int, JobResult]()
+        self.jobs = []
+        if self._joint is not None:
+            with suppress(Exception):
+                made = self._joint.finish()
+        for job, samples in jobs:
+            yield self._run(job, samples, made.get(job.key))
+
+    def _run(self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], made: JobResult | None) -> JobResult:
+        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but those of a device are
+        raised.
+        """
+        runner = run_timed if isinstance(self._task, Efficiency) else run_prefill_job
+        runner = run_texts if isinstance(self._task, Likelihood) else runner
+        valid = [sample for sample in samples if isinstance(sample, Sample)]
+        result = JobResult(job, self._environment_id)
         try:
             if valid:
                 valid_job = replace(job, missing={sample.id: job.missing[sample.id] for sample in valid})
-                job_result = runner(model, valid_job, valid, environment_id, self._kept)
-                hashes = {row.sample: row.prompt_sha256 for row in job_result.rows if row.prompt_sha256 is not None}
+                made = made or runner(self._model, valid_job, valid, self._environment_id, self._kept)
+                hashes = {row.sample: row.prompt_sha256 for row in made.rows if row.prompt_sha256 is not None}
                 for sample in valid:
                     if (name := hashes.get(sample.id)) is not None:
-                        texts = job_result.token_texts.get(name)
-                        job_result.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
-                if job_result.block is not None:
-                    smaller = self._results.write_environment(environment(model.device | {"block": job_result.block}))
-                    job_result.rows = [replace(row, environment=smaller) for row in job_result.rows]
-                result.add(job_result)
+                        texts = made.token_texts.get(name)
+                        made.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
+                if made.block is not None:
+                    smaller = self._results.write_environment(environment(self._model.device | {"block": made.block}))
+                    made.rows = [replace(row, environment=smaller) for row in made.rows]
+                result.add(made)
         except Exception as error:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from kvbench.config import sweep
 from kvbench.config.cells import with_reference
 from kvbench.records import COLUMNS
-from kvbench.run import runner
+from kvbench.run import prefill_job, runner
 from tests.cli.conftest import Command, outcomes, rows_of
 
 LISTS = ("policy=full,h2o,tova,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
@@ -180,15 +180,16 @@ def test_an_unforeseen_error_exits_one_with_a_traceback_file(
     assert str(file) in finished.err and "Traceback" in file.read_text()
 
 
+@pytest.mark.parametrize("tile", [1, 16])
 def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
-    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tile: int
 ) -> None:
-    """The others go on; what fails alike shares a traceback file, which the row names."""
-    run_prefill_job = runner.run_prefill_job
+    """The others go on, decoded with it or not; what fails alike shares a traceback file, which the row names."""
+    prompt_of = prefill_job.prompt_of
     monkeypatch.setattr(
-        runner, "run_prefill_job", lambda *given: run_prefill_job(*given) if given[1].key == 1 else [][given[1].key * 0]
+        prefill_job, "prompt_of", lambda *given: prompt_of(*given) if given[1].id == 1 else [][given[1].id * 0]
     )
-    finished = kvbench("run", *tiny, "policy=full,h2o")
+    finished = kvbench("run", *tiny, "policy=full,h2o", f"model.tile={tile}")
     assert finished.code == 4
     failed = [row for row in rows_of(Path("out")) if row.error]
     assert sorted((row.policy, row.sample) for row in failed) == [("full", 0), ("full", 2), ("h2o", 0), ("h2o", 2)]

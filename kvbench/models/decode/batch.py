@@ -1,4 +1,4 @@
-"""Decode batches: compressed caches (cells) of one prompt that are decoded together.
+"""Decode batches: compressed caches (cells) that are decoded together, of one prompt except in a `RaggedBatch`.
 
 `RaggedBatch` below copies the kept pairs of every cell, `ReadingBatch` reads a part of them, `SharedCacheBatch` masks
 one full cache, `QuantizedBatch` reads quantised copies, `EvictingBatch` evicts while it decodes. A batch has a fixed
@@ -38,12 +38,12 @@ class BytesRead(NamedTuple):
 
 
 class DecodeBatch(ABC):
-    """The KV caches of several cells (policy x score x budget) of one prompt, which decode as one batch.
+    """The KV caches of several cells (policy x score x budget), which decode as one batch.
 
     cells: size of the batch, whose first `num_active` cells are used. num_tokens: tokens of the prompt, kept or
-    evicted. num_new_tokens: tokens read since, at most `max_new_tokens`. recurrent: the state of layers without keys, a
-    copy for each active cell. failures: the error message of each cell that failed. order: the cell of each active row,
-    by its place when the batch was made.
+    evicted; of several prompts, of the longest. num_new_tokens: tokens read since, at most `max_new_tokens`. recurrent:
+    the state of layers without keys, a copy for each active cell. failures: the error message of each cell that failed.
+    order: the cell of each active row, by its place when the batch was made.
     """
 
     def __init__(
@@ -223,7 +223,8 @@ class RaggedBatch(DecodeBatch):
     The segments of a layer are ordered by prefix length; those of equal length are one dense product without padding.
     Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the way, so
     that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of runs,
-    except in local layers, which mask a part of theirs. reads_all: whether every query reads all pairs of its cell.
+    except in local layers, which mask a part of theirs. Prompts of several lengths go together where no layer is local.
+    reads_all: whether every query reads all pairs of its cell.
     """
 
     reads_all: ClassVar[bool] = True
@@ -236,8 +237,10 @@ class RaggedBatch(DecodeBatch):
             self._first.append(cache.position)
             states.append(cache.recurrent)
             del cache
-        assert len(num_tokens) == 1 and len({len(layers) for layers in remaining}) == 1
-        super().__init__(cells, len(remaining), num_tokens.pop(), max_new_tokens, join_states(states))
+        assert len({len(layers) for layers in remaining}) == 1
+        local = any(layer.sliding_window is not None for layer in remaining[0])
+        assert len(num_tokens) == 1 or not local, "the masks of local layers are those of one length"
+        super().__init__(cells, len(remaining), max(num_tokens), max_new_tokens, join_states(states))
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
         self._layers, self.decode, self.tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)

@@ -75,7 +75,7 @@ class FakeEngine:
 
     def load(self, model_info: object, begun: object = None) -> Any:
         return SimpleNamespace(
-            engine=SimpleNamespace(counters=SimpleNamespace(prefills=0, tokens_prefilled=0, halved=0)),
+            engine=SimpleNamespace(tile=1, counters=SimpleNamespace(prefills=0, tokens_prefilled=0, halved=0)),
             device={"name": "none"},
             notes=(),
         )

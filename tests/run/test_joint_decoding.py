@@ -1,0 +1,225 @@
+"""Prompts whose answers are decoded as one batch: rows are those of prompts that are answered one after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.readers.quest import Quest
+from kvbench.eviction.schedule import Schedule
+from kvbench.models import bridge
+from kvbench.models.engine import Counters, Engine
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.records import ResultsFolder, Row, Stopped, read_rows
+from kvbench.run import joint_decoding, memory, runner
+from kvbench.run.claims import Claims, Sharing
+from kvbench.run.joint_decoding import JointDecoding, decodes_jointly
+from kvbench.run.plan import Cell, PrefillJob, plan
+from kvbench.run.prefill_job import run_prefill_job
+from kvbench.tasks.task import Sample
+from tests.models.conftest import tiny_llama
+from tests.questions import Questions
+from tests.run.test_out_of_memory import EXHAUSTED
+from tests.run.test_prefill_job import cells, samples_of
+from tests.run.test_runner import Silent
+from tests.run.test_runner import model as reading_words  # noqa: F401
+
+TASK = Questions(contexts=6, max_new_tokens=12)
+CELLS = cells("0.3", evict_after="prompt", task=TASK)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
+
+
+@pytest.fixture
+def load(tokenizer: Any) -> Callable[..., LoadedModel]:
+    def make(tile: int = 8, stop: Sequence[int] = (), dtype: torch.dtype = torch.float32) -> LoadedModel:
+        llama = tiny_llama(dtype, vocab_size=len(tokenizer))
+        bridge.attach(llama)
+        return LoadedModel(Engine(llama, tile=tile), tokenizer, frozenset(stop), 512, {"name": "cpu"})
+
+    return make
+
+
+def prompts(*lengths: int) -> list[Sample]:
+    """Prompts of so many words of context."""
+    return [
+        replace(sample, context=" ".join(sample.context.split()[:words]))
+        for sample, words in zip(samples_of(*range(len(lengths)), task=TASK), lengths, strict=True)
+    ]
+
+
+def alone(model: LoadedModel, samples: Sequence[Sample], own: Sequence[Cell] = CELLS) -> list[dict[str, Any]]:
+    jobs = ((PrefillJob({sample.id: tuple(own)}, sample.id), sample) for sample in samples)
+    return [row.outcome() for job, sample in jobs for row in run_prefill_job(model, job, [sample], "here").rows]
+
+
+def together(model: LoadedModel, samples: Sequence[Sample], own: Sequence[Cell] = CELLS) -> dict[int, list[Row]]:
+    joint = JointDecoding(model, "here")
+    for sample in samples:
+        joint.add(PrefillJob({sample.id: tuple(own)}, sample.id), sample)
+    return {key: result.rows for key, result in joint.finish().items()}
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_rows_are_those_of_prompts_answered_alone(load: Callable[..., LoadedModel], stops: bool) -> None:
+    """Every column, the gap between logits and the bytes of a cell included; answers may end at different times."""
+    samples = prompts(60, 17, 41, 60)
+    expected = alone(load(), samples)
+    assert len({row["prompt_tokens"] for row in expected}) > 2 and not any(row["error"] for row in expected)
+    stop: list[int] = []
+    if stops:
+        answers = [set(load().tokenizer(row["prediction"]).input_ids) for row in expected]
+        stop = [max(set.union(*answers), key=lambda token: sum(token in ids for ids in answers))]
+        expected = alone(load(stop=stop), samples)
+        assert len({row["new_tokens"] for row in expected}) > 1
+    model = load(stop=stop)
+    assert [row.outcome() for rows in together(model, samples).values() for row in rows] == expected
+    counters = model.engine.counters
+    assert counters.prefills == 4 and counters.decode_steps <= TASK.max_new_tokens - 1
+
+
+def test_what_one_prompt_cannot_do_leaves_the_others(load: Callable[..., LoadedModel]) -> None:
+    """One is too long for the model, a cell of another has a budget below its protected tokens."""
+    samples = prompts(60, 30, 10)
+    samples[1] = replace(samples[1], context=samples[1].context * 40)
+    small = replace(CELLS[1], policy=Policy("snapkv", window=24, recent=24))
+    model = load()
+    rows = together(model, samples, (CELLS[0], small))
+    assert [row.outcome() for each in rows.values() for row in each] == alone(load(), samples, (CELLS[0], small))
+    errors = {key: [row.error is not None for row in each] for key, each in rows.items()}
+    assert errors == {0: [False, False], 1: [True, True], 2: [False, True]}
+
+
+def test_answers_of_other_lengths_are_left_to_be_made_alone(load: Callable[..., LoadedModel]) -> None:
+    """`peak_bytes` counts the room for an answer, which a batch has once for all cells."""
+    samples = prompts(60, 30, 10)
+    samples[1] = replace(samples[1], max_new_tokens=3)
+    model = load()
+    assert together(model, samples).keys() == {0, 2} and model.engine.counters.prefills == 2
+
+
+def test_without_memory_for_all_there_are_no_results_and_fewer_next_time(
+    load: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise EXHAUSTED["torch"]
+
+    model, samples = load(), prompts(60, 30, 10)
+    samples[2] = replace(samples[2], context=samples[2].context * 100)  # refused: nothing of it waits for memory
+    with monkeypatch.context() as changed:
+        changed.setattr(joint_decoding, "batch_of", exhausted)
+        assert together(model, samples).keys() == {2}
+    assert (model.engine.counters.halved, model.engine.counters.together) == (1, 2)
+    joint = JointDecoding(model, "here")
+    joint.add(PrefillJob({0: CELLS}), samples[0])
+    assert joint.is_full
+
+
+@pytest.mark.parametrize("limit", ["cells", "memory", "seconds"])
+def test_a_batch_is_full(load: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    model, samples, added = load(tile=6), prompts(20, 20, 20), 0
+    if limit == "memory":
+        monkeypatch.setattr(memory, "free_bytes", lambda devices: 10**9 if added < 2 else 10_000)
+    if limit == "seconds":
+        monkeypatch.setattr(joint_decoding.time, "monotonic", lambda: 100.0 * (added >= 2))
+    joint = JointDecoding(model, "here")
+    while not joint.is_full:
+        joint.add(PrefillJob({added: CELLS}, added), samples[added])
+        added += 1
+    assert added == (3 if limit == "cells" else 2)
+
+
+def gemma(tokenizer: Any) -> Any:
+    """A model with local layers."""
+    config = Gemma2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, sliding_window=16,
+    )  # fmt: skip
+    return Gemma2ForCausalLM(config).eval()
+
+
+def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenizer: Any) -> None:
+    model, (full, snapkv) = load(), CELLS
+    assert decodes_jointly(model, CELLS) and decodes_jointly(model, [full] * 4)
+    others: Iterator[Cell] = iter(
+        (
+            replace(full, schedule=Schedule("context")),
+            replace(snapkv, schedule=Schedule("prompt", decode_every=4)),
+            replace(snapkv, store="int8"),
+            replace(snapkv, store="shared"),
+            replace(snapkv, reader=Quest(budget=8)),
+            replace(full, task=replace(TASK, temperature=0.5)),
+        )
+    )
+    assert not any(decodes_jointly(model, [other]) for other in others)
+    assert not decodes_jointly(model, [full, replace(snapkv, policy=replace(snapkv.policy, layout="query_heads"))])
+    assert not decodes_jointly(model, [full] * 5), "no room for a second prompt"
+    local = gemma(tokenizer)
+    bridge.attach(local)
+    assert not decodes_jointly(replace(model, engine=Engine(local, tile=8)), [full])
+
+
+@pytest.fixture
+def planned(reading_words: ModelSpec) -> tuple[Cell, ...]:  # noqa: F811
+    return tuple(replace(cell, model=reading_words, task=replace(TASK, samples=6)) for cell in CELLS)
+
+
+def test_a_run_decodes_prompts_together_and_makes_what_fails_alone(
+    planned: tuple[Cell, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a run with a tile of one cell, which decodes each prompt by itself."""
+    counters: list[Counters] = []
+    for folder, tile, fails in (("one", 1, False), ("all", 16, False), ("failing", 16, True)):
+        cells = [replace(cell, model=replace(cell.model, tile=tile)) for cell in planned]
+        loaded = runner.Loaded()
+        with monkeypatch.context() as changed:
+            if fails:
+                changed.setattr(joint_decoding, "_answer", lambda *_: 1 / 0)
+            outcome = runner.run(plan(cells, set()), ResultsFolder(tmp_path / folder), Silent(), loaded=loaded)
+        assert (outcome.rows, outcome.errors) == (12, 0)
+        assert loaded.model is not None
+        counters.append(loaded.model.engine.counters)
+    one, all_, failing = counters
+    assert (one.prefills, all_.prefills, failing.prefills) == (6, 6, 12)
+    assert 3 * all_.decode_steps < one.decode_steps
+    rows = [{(row.cell, row.sample): row.outcome() for row in read_rows(tmp_path / name)} for name in ("one", "all")]
+    assert rows[0] == rows[1]
+
+
+def test_a_run_that_is_stopped_answers_the_prompts_that_it_has_read(
+    planned: tuple[Cell, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, added = JointDecoding.add, list[int]()
+
+    def adding(self: JointDecoding, job: PrefillJob, sample: Sample) -> None:
+        add(self, job, sample)
+        added.append(sample.id)
+
+    monkeypatch.setattr(JointDecoding, "add", adding)
+    sharing = Sharing(stop=lambda: "SIGTERM" if len(added) == 2 else None)
+    with pytest.raises(Stopped):
+        runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent(), sharing=sharing)
+    assert sorted(row.sample for row in read_rows(tmp_path / "out")) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("others", "share"), [(0, 12), (1, 3), (2, 2), (5, 1)])
+def test_processes_claim_a_part_of_what_is_left(
+    planned: tuple[Cell, ...], tmp_path: Path, others: int, share: int
+) -> None:
+    (group,) = plan(planned, set()).groups
+    with ExitStack() as running:
+        processes = [
+            running.enter_context(Claims(ResultsFolder(tmp_path / "out"), Sharing(), {})) for _ in range(1 + others)
+        ]
+        assert all(process.take(group, job) for process, job in zip(processes, group.jobs, strict=False))
+        assert processes[0].share(12) == share
