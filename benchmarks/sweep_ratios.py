@@ -3,13 +3,14 @@
     python benchmarks/sweep_ratios.py [--tokens 1024 4096] [--new 32] [--repeat 3] [--turns 2] [--write FOLDER]
     python benchmarks/sweep_ratios.py --folder MODEL --dtype bfloat16 --device cuda --tokens 8192 32768 --write FOLDER
 
-(a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell; (c) the full cache against
-`generate`; (d) scoring over prefill; (e) rows a second of the recorder. The model is a random Llama of 30 million
-parameters, or a folder's. Sides are processes that take turns. Ratios are of the seconds of the process: those of the
-wall on a machine with other work count that work too; both are written down. Where answers differ, a line names the
-sides, and for (c) the first token that differs with transformers' logits of both. Exits 1 where those of (c) are not
-nearly tied, or more than a tenth of the answers of (a) differ for policies whose kept sets both sides define alike;
-with `--least`, also where (c), or `generate` once per cell over all cells, is a smaller ratio of processor time.
+(a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell, of one prompt and of eight; (c)
+the full cache against `generate`, likewise; (d) scoring over prefill; (e) rows a second of the recorder. The model is a
+random Llama of 30 million parameters, or a folder's. Sides are processes that take turns. Ratios are of the seconds of
+the process: those of the wall on a machine with other work count that work too; both are written down. Where answers
+differ, a line names the sides, and for (c) the first token that differs with transformers' logits of both. Exits 1
+where those of (c) are not nearly tied, or more than a tenth of the answers of (a) differ for policies whose kept sets
+both sides define alike; with `--least`, also where (c), or `generate` once per cell over all cells, is a smaller ratio
+of processor time.
 
 kvpress needs an environment of its own (transformers below 5.3): made in build/kvpress the first time, about a
 gigabyte. `--kvpress` names a folder of its packages, e.g. of the wheels of `make gpu-bundle`, for this interpreter.
@@ -37,10 +38,14 @@ BUILD = ROOT / "build"
 SIDES = Path(__file__).parent / "ratios"
 PINS = ("kvpress==0.5.5", "transformers<5.3", "torch==2.13.0")
 QUESTION = 16
+PROMPTS = 8
+"""Prompts whose answers kvbench decodes together, where the others answer one after the other."""
 NAMES = {
     "sweep": "24 cells, kvpress",
     "one": "one cell, kvpress",
+    "one_prompts": "8 prompts, one cell, kvpress",
     "full": "full cache, generate",
+    "full_prompts": "8 prompts, full cache, generate",
     "generate": "all cells, generate once per cell",
     "shared": "24 cells, store=shared",
 }
@@ -124,12 +129,15 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
     def ours(path: Path, *more: str) -> dict[str, Any]:
         return side(sys.executable, SIDES / "kvbench_side.py", path, *again, *more)
 
-    mine, plain = [], []
+    mine, joint, plain = [], [], []
     for _ in range(turns):
         mine.append(ours(full, "--prompt"))
+        joint.append(ours(full, "--prompt", "--prompts", str(PROMPTS)))
         plain.append(side(sys.executable, SIDES / "generate_side.py", full, *again))
     measured["full"] = compare(joined(mine), joined(plain))
+    measured["full_prompts"] = compare(joined(joint), times(joined(plain), PROMPTS))
     answer = mine[0]["answers"][0]
+    yield "" if joint[0]["answers"][0] == answer else "the answer decoded with those of other prompts differs"
     if answer == plain[0]["answers"][0]:
         yield ""
     else:
@@ -138,11 +146,13 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
         print(f"{len(request.context)} tokens: {words}", file=sys.stderr)
         yield "" if measured["tie"] else words
     if theirs is not None:
-        mine, their = [], []
+        mine, joint, their = [], [], []
         for _ in range(turns):
             mine.append(ours(single))
+            joint.append(ours(single, "--prompts", str(PROMPTS)))
             their.append(side(str(theirs), SIDES / "kvpress_side.py", single, *again))
         measured["one"] = compare(joined(mine), joined(their))
+        measured["one_prompts"] = compare(joined(joint), times(joined(their), PROMPTS))
         yield ""
     first, masked = ours(many), ours(many, "--store", "shared")
     measured["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}

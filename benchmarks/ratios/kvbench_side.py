@@ -1,10 +1,11 @@
 """kvbench's side of a comparison: all cells of a prompt as one unit, from text to rows.
 
-    python benchmarks/ratios/kvbench_side.py ASKED.json [--repeat N] [--alone] [--prompt] [--store shared] [--profile]
+    python benchmarks/ratios/kvbench_side.py ASKED.json [--repeat N] [--alone] [--prompt] [--prompts N]
+        [--store shared] [--profile]
 
 Prints one JSON object: seconds by the wall and of the process for each repeat, answers and kept pairs, and what of the
 process' seconds reading and scoring take. `--alone` gives every cell a prefill of its own, `--prompt` cuts after the
-question.
+question. With `--prompts` it answers so many prompts, decoded together; the first is the one that is asked.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked
+from kvbench.run.joint_decoding import JointDecoding, decodes_jointly
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample, Task
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--prompt", action="store_true")
+    parser.add_argument("--prompts", type=int, default=1)
     parser.add_argument("--store", default="flat")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
@@ -110,7 +113,10 @@ def main() -> None:
     measured: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}
     for _ in range(options.repeat):
         wall, cpu = time.perf_counter(), time.process_time()
-        rows = [row for unit in units for row in run(model, request, unit)]
+        if options.prompts > 1:
+            rows = run_together(model, request, cells, options.prompts)
+        else:
+            rows = [row for unit in units for row in run(model, request, unit)]
         measured["wall"].append(time.perf_counter() - wall)
         measured["cpu"].append(time.process_time() - cpu)
         measured["answers"] = [[int(word) for word in (row.prediction or "").split()] for row in rows]
@@ -123,9 +129,28 @@ def main() -> None:
 
 def run(model: LoadedModel, request: Request, cells: list[Cell]) -> list[Row]:
     """The rows of cells that share a prefill."""
-    text, question = (" ".join(map(str, part)) + " " for part in (request.context, request.question))
-    sample = Sample(0, "ids", text, question, "", ("",), request.new)
-    rows = run_prefill_job(model, PrefillJob({0: tuple(cells)}), [sample], "here").rows
+    return without_errors(run_prefill_job(model, PrefillJob({0: tuple(cells)}), [sample_of(request, 0)], "here").rows)
+
+
+def run_together(model: LoadedModel, request: Request, cells: list[Cell], prompts: int) -> list[Row]:
+    """The rows of several prompts that are decoded as one batch."""
+    assert decodes_jointly(model, cells) and prompts * len(cells) <= TILE, "not decoded together"
+    joint = JointDecoding(model, "here")
+    for number in range(prompts):
+        joint.add(PrefillJob({number: tuple(cells)}, number), sample_of(request, number))
+    results = joint.finish()
+    return without_errors([row for number in range(prompts) for row in results[number].rows])
+
+
+def sample_of(request: Request, number: int) -> Sample:
+    """The prompt that was asked for, its context rotated by `number` tokens."""
+    context = request.context[number:] + request.context[:number]
+    text, question = (" ".join(map(str, part)) + " " for part in (context, request.question))
+    return Sample(number, "ids", text, question, "", ("",), request.new)
+
+
+def without_errors(rows: list[Row]) -> list[Row]:
+    """The same rows; ends the process if one has an error."""
     for row in rows:
         if row.error is not None:
             sys.exit(f"{row.policy} {row.budget}: {row.error}")

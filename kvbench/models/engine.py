@@ -254,9 +254,17 @@ class Engine:
         does so when a quarter of its cells have stopped.
         """
         clock, logits = time.perf_counter(), prefilled.logits.expand(batch.cells, -1)
-        for block in () if question is None else question.to(self.device).split(QUESTION_BLOCK):
-            logits = self.read(batch, block.expand(batch.cells, -1))
+        if question is not None:
+            logits = self.read_question(batch, question)
         return self.decode(batch, logits, stop, at_least, choose, clock)
+
+    @torch.inference_mode()
+    def read_question(self, batch: DecodeBatch, question: Int[Tensor, "tokens"]) -> Float[Tensor, "rows vocabulary"]:
+        """Read the same tokens in every cell; logits of the last one, for the active cells at least."""
+        logits = torch.empty(0)
+        for block in question.to(self.device).split(QUESTION_BLOCK):
+            logits = self.read(batch, block.expand(batch.cells, -1))
+        return logits
 
     @torch.inference_mode()
     def decode(

@@ -7,12 +7,14 @@ results on which prompts are decoded together.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
+from kvbench.cache.kv_cache import KVCache
 from kvbench.models import bridge
+from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, ends
@@ -20,7 +22,7 @@ from kvbench.records import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import CompressedCache, batch_of, clock
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.prefill_job import answers_of, batch_kind, begin, record_answer
+from kvbench.run.prefill_job import Decoding, answers_of, batch_kind, begin, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
 from kvbench.tasks.task import Sample
 
@@ -31,16 +33,20 @@ MOST_SECONDS = 60.0
 def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:
     """Whether several prompts of these cells fit into a batch, and can be decoded in one.
 
-    They can where each cell has its own copy of what it keeps and evicts no further, prompts have no question after the
-    eviction, answers are the most likely tokens, and the model takes the position of every row and has no local layer.
+    They can where each cell has its own copy of what it keeps and evicts no further, answers are the most likely
+    tokens, and the model takes the position of every row and has no local layer. A question that is read after the
+    eviction becomes a part of what is kept, which is exact in plain PyTorch and without renumbered pairs.
     """
-    engine, task, schedule = model.engine, cells[0].task, cells[0].schedule
+    engine, task = model.engine, cells[0].task
     if 2 * len(cells) > engine.tile or len({batch_kind(cell) for cell in cells}) > 1:
         return False
     store, prunes_keys, _, evicts, _ = batch_kind(cells[0])
     if store != "flat" or prunes_keys or evicts or cells[0].reader is not None:
         return False
-    if schedule.evict_after != "prompt" or task.turns != "none" or task.temperature or task.forces_answers:
+    renumbers = any(cell.policy.positions == "cache" for cell in cells)
+    if cells[0].schedule.evict_after == "context" and (renumbers or engine.kernels != "torch"):
+        return False
+    if task.turns != "none" or task.temperature or task.forces_answers:
         return False
     traits, windows = bridge.traits(engine.model), sliding_windows(engine.model.config).values()
     return engine.rope is None and not (traits.stateful or traits.counts_positions) and set(windows) <= {None}
@@ -48,12 +54,16 @@ def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:
 
 @dataclass
 class _Unanswered:
-    """A cell after its eviction from the prompt of a sample; `logits` of the last token of the prompt."""
+    """A cell after its eviction from the prompt of a sample, and after its question.
 
-    compressed: CompressedCache
+    logits: of the last token of the prompt. seconds: that the question took.
+    """
+
+    cache: CompressedCache
+    logits: torch.Tensor
+    seconds: float
     sample: Sample
     prompt: Prompt
-    logits: torch.Tensor
     prefill: PrefillFacts
     result: JobResult
 
@@ -64,75 +74,82 @@ class JointDecoding:
     def __init__(self, model: LoadedModel, environment: str, detail: KeptDetail = "none") -> None:
         self._model, self._environment = model, environment
         self._detail: KeptDetail = detail
-        self._clear()
-
-    def _clear(self) -> None:
         self._unanswered: list[_Unanswered] = []
-        self._results: dict[int, JobResult] = {}
         self._since, self._largest, self._cells = time.monotonic(), 0, 0
 
-    def add(self, job: PrefillJob, sample: Sample) -> None:
-        """Prefill and evict. A job that cannot wait for others, or fails in an unforeseen way, is left out of the
-        results of `finish`.
+    def add(self, job: PrefillJob, sample: Sample) -> bool:
+        """Prefill and evict. False for a job that does not wait for `finish`: one without an answer to decode, for
+        which memory ran out, or whose answer may be longer or shorter than those that wait.
         """
-        if any(each.sample.max_new_tokens != sample.max_new_tokens for each in self._unanswered):
-            return
+        if not self._unanswered:
+            self._since = time.monotonic()
+        elif self._unanswered[0].sample.max_new_tokens != sample.max_new_tokens:
+            return False
         result, decoding = begin(self._model, job, [sample], self._environment, self._detail)
         if decoding is None:
-            self._results[job.key] = result
-            return
-        evicted = memory.attempt(decoding.evict)
-        if isinstance(evicted, str):
-            return
-        self._results[job.key] = result
+            return False
+        unanswered = memory.attempt(partial(_evicted, self._model, sample, decoding, result))
+        if isinstance(unanswered, str) or not unanswered:
+            return False
+        self._unanswered += unanswered
         self._largest = max(self._largest, decoding.prefill.prefilled.full_bytes)
         self._cells = max(self._cells, len(job.cells))
-        facts, prompt = decoding.prefill.facts, decoding.prompts[sample.id]
-        logits = decoding.prefill.prefilled.logits
-        self._unanswered += [_Unanswered(each, sample, prompt, logits, facts, result) for each in evicted]
+        return True
 
     @property
     def is_full(self) -> bool:
         """Whether no other prompt should be added: the batch, the memory or the time is used up."""
         if not self._unanswered:
             return False
-        engine, (first, *_) = self._model.engine, self._unanswered
-        if len(self._unanswered) + self._cells > memory.most_together(engine):
+        if len(self._unanswered) + self._cells > memory.most_together(self._model.engine):
             return True
-        free = memory.free_bytes([first.logits.device])
+        free = memory.free_bytes([self._unanswered[0].logits.device])
         return memory.COPIES * self._largest > memory.SHARE * free or time.monotonic() - self._since > MOST_SECONDS
 
     def finish(self) -> dict[int, JobResult]:
-        """Answer all prompts that were added: the results of their jobs, by the jobs' keys.
-
-        If memory runs out, there are results only of jobs that had nothing to answer.
-        """
-        results, unanswered, counters = self._results, self._unanswered, self._model.engine.counters
-        self._clear()
-        if unanswered:
-            together, keys = len(unanswered), {each.result.job.key for each in unanswered}
-            reason = memory.attempt(partial(_answer, self._model, unanswered))
-            if reason is not None:
-                counters.halved += 1
-                counters.together = max(1, together // 2)
-                return {key: result for key, result in results.items() if key not in keys}
+        """Answer all prompts that were added: the results of their jobs, by the jobs' keys; none if memory runs out."""
+        unanswered, counters = self._unanswered, self._model.engine.counters
+        self._unanswered = []
+        if not unanswered:
+            return {}
+        together, results = len(unanswered), {each.result.job.key: each.result for each in unanswered}
+        if memory.attempt(partial(_answer, self._model, unanswered)) is not None:
+            counters.halved += 1
+            counters.together = max(1, together // 2)
+            return {}
         for result in results.values():
             result.sort()
         return results
 
 
+def _evicted(model: LoadedModel, sample: Sample, decoding: Decoding, result: JobResult) -> list[_Unanswered]:
+    """The cells of a prompt, which have read its question."""
+    prompt, facts, engine = decoding.prompts[sample.id], decoding.prefill.facts, model.engine
+    cells, start = decoding.evict(), clock(model)
+    logits = [decoding.prefill.prefilled.logits] * len(cells)
+    if prompt.question and cells:
+        caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
+        batch = RaggedBatch(caches, engine.tile, len(prompt.question), engine.kernels)
+        logits = list(engine.read_question(batch, torch.tensor(prompt.question))[: len(cells)])
+        grown = batch.appended(caches)
+        cells = [replace(cell, cache=cache) for cell, cache in zip(cells, grown, strict=True)]
+    seconds = (clock(model) - start) / max(1, len(cells))
+    of_cells = zip(cells, logits, strict=True)
+    return [_Unanswered(cell, each, seconds, sample, prompt, facts, result) for cell, each in of_cells]
+
+
 def _answer(model: LoadedModel, unanswered: list[_Unanswered]) -> None:
     """Decode one batch and record its rows. The list is emptied, so that each cache is freed once it is copied."""
-    start, number = clock(model), len(unanswered)
-    subjects = [(each.sample, each.prompt, each.compressed.result, each.prefill) for each in unanswered]
-    results, logits = [each.result for each in unanswered], torch.stack([each.logits for each in unanswered])
-    task, caches = subjects[0][2].cell.task, [each.compressed for each in unanswered]
+    start, number, task = clock(model), len(unanswered), unanswered[0].cache.result.cell.task
+    subjects = [(each.sample, each.prompt, each.cache.result, each.prefill) for each in unanswered]
+    results, seconds = [each.result for each in unanswered], [each.seconds for each in unanswered]
+    logits, caches = torch.stack([each.logits for each in unanswered]), [each.cache for each in unanswered]
     unanswered.clear()
     batch = batch_of(model.engine, caches, subjects[0][0].max_new_tokens)
     padding = logits[:1].expand(batch.cells - number, -1)
-    stop, seconds = ends(model.tokenizer, task, model.stop), (clock(model) - start) / number
+    stop, layout_seconds = ends(model.tokenizer, task, model.stop), (clock(model) - start) / number
     generations = model.engine.decode(batch, torch.cat((logits, padding)), stop, task.min_new_tokens)
-    answers = answers_of(batch, generations, [prompt for _, prompt, *_ in subjects])
+    answers = answers_of(batch, generations, [prompt for _, prompt, *_ in subjects], 0)
     del batch  # a second request may need its memory
-    for result, subject, answer in zip(results, subjects, answers, strict=True):
-        record_answer(model, result, *subject, answer, stop, seconds)
+    for result, subject, answer, before in zip(results, subjects, answers, seconds, strict=True):
+        record_answer(model, result, *subject, answer, stop, before + layout_seconds)

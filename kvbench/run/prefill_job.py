@@ -249,7 +249,8 @@ class Decoding:
         if task.forces_answers:
             choose, stop = (forced := Forced(prompt.answer, len(samples), engine.device)), ()
         generations = engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question, choose)
-        answers = answers_of(batch, generations, [self.prompts[sample.id] for sample in samples])
+        prompts = [self.prompts[sample.id] for sample in samples]
+        answers = answers_of(batch, generations, prompts, len(prompt.question))
         for cell, answer in enumerate(answers):
             if forced is not None and answer.error is None:
                 answer.nll = forced.losses[:, cell].double().mean().item()
@@ -289,12 +290,17 @@ class Decoding:
                 result.fail(sample, error, unit[:1], self.prompts[sample.id])
 
 
-def answers_of(batch: DecodeBatch, generations: Sequence[Generation], prompts: Sequence[Prompt]) -> list[Answer]:
-    """The answer of every cell of a batch that has been decoded, each to its prompt, or why it has none."""
+def answers_of(
+    batch: DecodeBatch, generations: Sequence[Generation], prompts: Sequence[Prompt], first: int
+) -> list[Answer]:
+    """The answer of every cell of a batch that has been decoded, each to its prompt, or why it has none.
+
+    first: tokens that the batch had read before the answers.
+    """
     answers = []
     for cell, (generation, prompt, peak) in enumerate(zip(generations, prompts, batch.peak_bytes, strict=True)):
         error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
-        read = batch.bytes_read(cell, len(prompt.question), len(generation.ids) - 1)
+        read = batch.bytes_read(cell, first, len(generation.ids) - 1)
         answers.append(Answer(generation, error, prompt.tokens, peak, read))
     return answers
 

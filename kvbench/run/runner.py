@@ -108,9 +108,8 @@ class _Run:
                 model = self._load(info)
                 if maker is None:
                     maker = JobMaker(model, group, self._write_names(group, model), self._kept, self._results)
-                maker.add(job, [sample for sample in samples if sample.id in job.missing])
-                if maker.is_full or len(maker.jobs) >= self._claims.share(len(group.jobs) - place):
-                    self._record(maker.finish())
+                missing = [sample for sample in samples if sample.id in job.missing]
+                self._record(maker.make(job, missing, self._claims.share(len(group.jobs) - place)))
         except Stopped:
             if maker is not None:
                 self._record(maker.finish())
@@ -155,7 +154,7 @@ class _Run:
 
 
 class JobMaker:
-    """Makes the `jobs` of a group that were added to it: one after the other, or prompts decoded together."""
+    """Makes jobs of a group, one after the other or several whose prompts are decoded together."""
 
     def __init__(
         self, model: LoadedModel, group: PrefillGroup, environment_id: str, kept: KeptDetail, results: ResultsFolder
@@ -163,34 +162,41 @@ class JobMaker:
         self._model, self._task, self._results = model, group.task, results
         self._environment_id = environment_id
         self._kept: KeptDetail = kept
-        self.jobs: list[tuple[PrefillJob, Sequence[Sample | InvalidSample]]] = []
+        self._waiting: list[tuple[PrefillJob, Sequence[Sample | InvalidSample]]] = []
         self._joint: JointDecoding | None = None
         if not isinstance(group.task, Efficiency | Likelihood) and decodes_jointly(model, group.cells):
             self._joint = JointDecoding(model, environment_id, kept)
 
-    def add(self, job: PrefillJob, samples: Sequence[Sample | InvalidSample]) -> None:
-        """Add a job; one that is decoded with others is prefilled now."""
-        self.jobs.append((job, samples))
+    def make(
+        self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], most_waiting: int
+    ) -> Iterator[JobResult]:
+        """The results that there are with this job: its own if it is made by itself. Otherwise none until a batch is
+        full or `most_waiting` jobs wait, and then those of all of them.
+        """
+        waits = False
         if self._joint is not None and len(samples) == 1 and isinstance(samples[0], Sample):
-            with suppress(Exception):  # made again by itself, so that its rows say what is wrong
-                self._joint.add(job, samples[0])
-
-    @property
-    def is_full(self) -> bool:
-        """Whether to `finish` before another job is added."""
-        return self._joint is None or self._joint.is_full
+            with suppress(Exception):  # made by itself, so that its rows say what is wrong
+                waits = self._joint.add(job, samples[0])
+        if not waits:
+            yield self._run(job, samples)
+            return
+        self._waiting.append((job, samples))
+        if self._joint is not None and (self._joint.is_full or len(self._waiting) >= most_waiting):
+            yield from self.finish()
 
     def finish(self) -> Iterator[JobResult]:
-        """The results of all jobs added since it was last called."""
-        jobs, made = self.jobs, dict[int, JobResult]()
-        self.jobs = []
+        """The results of the jobs that wait."""
+        waiting, made = self._waiting, dict[int, JobResult]()
+        self._waiting = []
         if self._joint is not None:
             with suppress(Exception):
                 made = self._joint.finish()
-        for job, samples in jobs:
+        for job, samples in waiting:
             yield self._run(job, samples, made.get(job.key))
 
-    def _run(self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], made: JobResult | None) -> JobResult:
+    def _run(
+        self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], made: JobResult | None = None
+    ) -> JobResult:
         """The rows of a job, `made` or not yet. Exceptions become rows with that error, but those of a device are
         raised.
         """

@@ -68,7 +68,7 @@ def test_an_interrupt_stops_a_whole_multirun(
         calls.append(1)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner.JobMaker, "add", interrupted)
+    monkeypatch.setattr(runner.JobMaker, "make", interrupted)
     finished = kvbench("run", "-m", *tiny, "policy=h2o,tova,snapkv")
     assert finished.code == 130 and len(calls) == 1
     assert finished.err.count("interrupted; run the same command to continue") == 1

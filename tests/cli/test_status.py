@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from kvbench.records.processes import born
 from kvbench.run import runner
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.launch.slurm import Job
+from kvbench.run.rows import JobResult
 from tests.cli.conftest import Command, outcomes
 from tests.forked import Forked
 
@@ -196,13 +198,13 @@ class Child(Forked):
         shutil.rmtree(folder)
 
     def work(self, arguments: list[str]) -> int:
-        usual = runner.JobMaker.add
+        usual = runner.JobMaker.make
 
-        def slow(*given: Any) -> None:
+        def slow(*given: Any) -> Iterator[JobResult]:
             self.before()
-            usual(*given)
+            yield from usual(*given)
 
-        runner.JobMaker.add = slow  # type: ignore[method-assign]
+        runner.JobMaker.make = slow  # type: ignore[method-assign]
         return main(arguments)
 
     def before(self) -> None:

@@ -8,7 +8,7 @@ number of cells, so that the model's matrices have one shape however many cells 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import mul
 from typing import Any, ClassVar, NamedTuple
@@ -206,6 +206,16 @@ class RaggedLayer:
         permutation, inverse = _permutation(kept_rows, self.device)
         return RaggedLayer(permutation, inverse, len(kept_rows), self.pair_bytes, tuple(runs), self.sliding_window)
 
+    def tails(self, cells: int, new: int) -> list[Float[Tensor, "cells heads new head_dim"]]:
+        """Keys and values of the `new` tokens behind the prefixes of runs."""
+        stores = ([run.keys for run in self.runs], [run.values for run in self.runs])
+        parts = (
+            torch.cat([store[:, run.prefix : run.prefix + new] for store, run in zip(each, self.runs, strict=True)])
+            for each in stores
+        )
+        natural = (part if self.inverse is None else part.index_select(0, self.inverse) for part in parts)
+        return [part.unflatten(0, (cells, -1)) for part in natural]
+
     def sorted(self, rows: Float[Tensor, "segments *rest"]) -> Float[Tensor, "segments *rest"]:
         """Rows by cell and cache head, in the order of the layer."""
         return rows.contiguous() if self.order is None else rows.index_select(0, self.order)
@@ -364,6 +374,21 @@ class RaggedBatch(DecodeBatch):
         self._layers = {index: layer.narrowed(rows, self.num_active) for index, layer in self._layers.items()}
         self._first = [self._first[row] for row in rows] + [self.num_tokens] * (self.cells - len(rows))
         self.order, self.num_active = list(cells), len(cells)
+
+    def appended(self, caches: Sequence[KVCache]) -> list[KVCache]:
+        """The caches of which the batch holds copies, with the tokens read since as kept pairs. Not for kernels, which
+        add up prefix and tail in another order, nor for renumbered pairs.
+        """
+        assert self.decode is None and all(cache.resumes is None for cache in caches)
+        tails = {index: layer.tails(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
+        grown = []
+        for cell, cache in enumerate(caches):
+            layers = tuple(
+                layer.append(tails[layer.index][0][cell], tails[layer.index][1][cell], cache.num_tokens)
+                for layer in cache.layers
+            )
+            grown.append(replace(cache, layers=layers, num_tokens=cache.num_tokens + self.num_new_tokens))
+        return grown
 
     @property
     def positions(self) -> list[int]:
