@@ -54,8 +54,8 @@ class Claims:
         self._counted, self._others = -math.inf, 0
 
     def share(self, left: int) -> int:
-        """How many of the `left` jobs of a group to claim together: all if no other process works on the folder,
-        otherwise half of an equal part, so that none waits long for the last.
+        """How many of `left` jobs to claim together: all if no other process works on the folder, otherwise half of an
+        equal part, so that none waits long for the last.
         """
         if time.monotonic() >= self._counted + COUNT_SECONDS:
             self._counted = time.monotonic()

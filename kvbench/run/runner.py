@@ -63,9 +63,11 @@ def run(
     with Claims(results, sharing, since) as claims:
         running, plan = _Run(results, claims, progress, kept, loaded or Loaded()), claims.left(plan)
         while plan.rows_to_do:
+            left = sum(len(group.jobs) for group in plan.groups)
             for model, groups in plan.by_model().items():
                 for group in groups:
-                    running.run_group(infos[model], group)
+                    running.run_group(infos[model], group, left)
+                    left -= len(group.jobs)
             plan = claims.wait(plan)
     outcome = running.outcome
     for counters in running.counters:
@@ -95,8 +97,11 @@ class _Run:
         self.counters: list[Counters] = []
         self.outcome = Outcome()
 
-    def run_group(self, info: ModelInfo, group: PrefillGroup) -> None:
-        """Make and record the jobs that are left to this process. The model is loaded for the first of them."""
+    def run_group(self, info: ModelInfo, group: PrefillGroup, left: int) -> None:
+        """Make and record the jobs that are left to this process. The model is loaded for the first of them.
+
+        left: jobs of this and all later groups.
+        """
         maker: JobMaker | None = None
         try:
             for place, (planned, samples) in enumerate(jobs_with_samples(info.tokenizer, group)):
@@ -109,7 +114,7 @@ class _Run:
                 if maker is None:
                     maker = JobMaker(model, group, self._write_names(group, model), self._kept, self._results)
                 missing = [sample for sample in samples if sample.id in job.missing]
-                self._record(maker.make(job, missing, self._claims.share(len(group.jobs) - place)))
+                self._record(maker.make(job, missing, self._claims.share(left - place)))
         except Stopped:
             if maker is not None:
                 self._record(maker.finish())
