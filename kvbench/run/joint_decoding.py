@@ -75,23 +75,30 @@ class JointDecoding:
         self._model, self._environment = model, environment
         self._detail: KeptDetail = detail
         self._unanswered: list[_Unanswered] = []
+        self._devices: list[torch.device] = []
         self._since, self._largest, self._cells = time.monotonic(), 0, 0
 
     def add(self, job: PrefillJob, sample: Sample) -> bool:
-        """Prefill and evict. False for a job that does not wait for `finish`: one without an answer to decode, for
-        which memory ran out, or whose answer may be longer or shorter than those that wait.
+        """Prefill and evict. False for a job that is to be made by itself after `finish`: one without an answer to
+        decode, for which memory ran out, or whose answer may be longer or shorter than those that wait.
         """
         if not self._unanswered:
             self._since = time.monotonic()
         elif self._unanswered[0].sample.max_new_tokens != sample.max_new_tokens:
             return False
+        counters = self._model.engine.counters
+        exhausted = dict(counters.exhausted)
         result, decoding = begin(self._model, job, [sample], self._environment, self._detail)
+        if self._unanswered and counters.exhausted != exhausted:  # what waits must not change how a prompt is read
+            counters.exhausted = exhausted
+            return False
         if decoding is None:
             return False
         unanswered = memory.attempt(partial(_evicted, self._model, sample, decoding, result))
         if isinstance(unanswered, str) or not unanswered:
             return False
         self._unanswered += unanswered
+        self._devices = [layer.keys.device for layer in decoding.shared.cache.layers]
         self._largest = max(self._largest, decoding.prefill.prefilled.full_bytes)
         self._cells = max(self._cells, len(job.cells))
         return True
@@ -103,7 +110,7 @@ class JointDecoding:
             return False
         if len(self._unanswered) + self._cells > memory.most_together(self._model.engine):
             return True
-        free = memory.free_bytes([self._unanswered[0].logits.device])
+        free = memory.free_bytes(self._devices)
         return memory.COPIES * self._largest > memory.SHARE * free or time.monotonic() - self._since > MOST_SECONDS
 
     def finish(self) -> dict[int, JobResult]:

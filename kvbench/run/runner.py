@@ -175,14 +175,15 @@ class JobMaker:
     def make(
         self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], most_waiting: int
     ) -> Iterator[JobResult]:
-        """The results that there are with this job: its own if it is made by itself. Otherwise none until a batch is
-        full or `most_waiting` jobs wait, and then those of all of them.
+        """The results that there are with this job: none if it waits for others, until a batch is full or
+        `most_waiting` jobs wait. One that is made by itself ends the waiting of the others first, which takes memory.
         """
         waits = False
         if self._joint is not None and len(samples) == 1 and isinstance(samples[0], Sample):
             with suppress(Exception):  # made by itself, so that its rows say what is wrong
                 waits = self._joint.add(job, samples[0])
         if not waits:
+            yield from self.finish()
             yield self._run(job, samples)
             return
         self._waiting.append((job, samples))

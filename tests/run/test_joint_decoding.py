@@ -27,6 +27,7 @@ from kvbench.tasks.task import Sample
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
 from tests.run.test_out_of_memory import EXHAUSTED
+from tests.run.test_out_of_memory import exhaust as exhausting  # noqa: F401
 from tests.run.test_prefill_job import cells, samples_of
 from tests.run.test_runner import Silent
 from tests.run.test_runner import model as reading_words  # noqa: F401
@@ -131,6 +132,16 @@ def test_without_memory_for_all_there_are_no_results_and_fewer_next_time(
     joint = JointDecoding(model, "here")
     joint.add(PrefillJob({0: CELLS}), samples[0])
     assert joint.is_full
+
+
+def test_memory_that_those_who_wait_take_changes_nothing(load: Callable[..., LoadedModel], exhausting: Any) -> None:  # noqa: F811
+    """A prompt that cannot be read beside them is made by itself, in blocks of the usual size."""
+    model, samples = load(), prompts(60, 30)
+    joint = JointDecoding(model, "here")
+    assert joint.add(PrefillJob({0: CELLS}), samples[0])
+    exhausting(block=8)
+    assert not joint.add(PrefillJob({1: CELLS}, 1), samples[1])
+    assert model.engine.counters.exhausted == {} and joint.finish().keys() == {0}
 
 
 @pytest.mark.parametrize("limit", ["cells", "memory", "seconds"])

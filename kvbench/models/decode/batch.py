@@ -206,7 +206,7 @@ class RaggedLayer:
         permutation, inverse = _permutation(kept_rows, self.device)
         return RaggedLayer(permutation, inverse, len(kept_rows), self.pair_bytes, tuple(runs), self.sliding_window)
 
-    def tails(self, cells: int, new: int) -> list[Float[Tensor, "cells heads new head_dim"]]:
+    def newest(self, cells: int, new: int) -> list[Float[Tensor, "cells heads new head_dim"]]:
         """Keys and values of the `new` tokens behind the prefixes of runs."""
         stores = ([run.keys for run in self.runs], [run.values for run in self.runs])
         parts = (
@@ -380,7 +380,7 @@ class RaggedBatch(DecodeBatch):
         add up prefix and tail in another order, nor for renumbered pairs.
         """
         assert self.decode is None and all(cache.resumes is None for cache in caches)
-        tails = {index: layer.tails(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
+        tails = {index: layer.newest(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
         grown = []
         for cell, cache in enumerate(caches):
             layers = tuple(
