@@ -22,7 +22,7 @@ from kvbench.records import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import CompressedCache, batch_of, clock
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.prefill_job import Decoding, answers_of, batch_kind, begin, record_answer
+from kvbench.run.prefill_job import Decoding, answers_of, batch_kind, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
 from kvbench.tasks.task import Sample
 
@@ -88,7 +88,7 @@ class JointDecoding:
             return False
         counters = self._model.engine.counters
         exhausted = dict(counters.exhausted)
-        result, decoding = begin(self._model, job, [sample], self._environment, self._detail)
+        result, decoding = begin_job(self._model, job, [sample], self._environment, self._detail)
         if self._unanswered and counters.exhausted != exhausted:  # what waits must not change how a prompt is read
             counters.exhausted = exhausted
             return False

@@ -54,14 +54,14 @@ def run_prefill_job(
     cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
     the others go on.
     """
-    result, decoding = begin(model, job, samples, environment, detail)
+    result, decoding = begin_job(model, job, samples, environment, detail)
     if decoding is not None:
         decoding.run()
     result.sort()
     return result
 
 
-def begin(
+def begin_job(
     model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
 ) -> "tuple[JobResult, Decoding | None]":
     """Prefill for a job: its result so far, with the rows that have an error already, and what follows for the others,
