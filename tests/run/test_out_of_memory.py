@@ -194,6 +194,7 @@ def test_memory_that_runs_out_anywhere_else_is_an_error_of_the_rows(
     def exhausted(*arguments: Any) -> JobResult:
         raise EXHAUSTED["cuda"]
 
+    monkeypatch.setattr(runner, "decodes_jointly", lambda *_: False)
     monkeypatch.setattr(runner, "run_prefill_job", exhausted)
     outcome = runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent())
     assert outcome.rows == outcome.errors == len(planned) * 2
