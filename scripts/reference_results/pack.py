@@ -89,9 +89,13 @@ def _replaced(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> 
 
 
 def pack_all(known: RowSet, results: Path, parts: Sequence[Part]) -> None:
-    """Pack the parts that a run has rows of, and make the tables beside them; files of other parts stay."""
+    """Pack the parts that a run has rows of, with those that share a file with them, and make the tables beside them;
+    other files stay.
+    """
     cells, out = read_parts(results), known.folder
-    for name, together in grouped((part for part in parts if part.name in cells), lambda part: part.file).items():
+    files = {part.file for part in parts if part.name in cells}
+    sharing = (part for part in known.parts.values() if part.file in files and part.name in cells)
+    for name, together in grouped(sharing, lambda part: part.file).items():
         part, own = together[0], {cell for part in together for cell in cells[part.name]}
         if part.book or part.kept != "none":
             copy_rows(results, out / name, own, Curve if part.book else KeptSets)
