@@ -72,14 +72,17 @@ def together(model: LoadedModel, samples: Sequence[Sample], own: Sequence[Cell] 
 
 
 @pytest.mark.parametrize("stops", [False, True])
-@pytest.mark.parametrize("evict_after", ["prompt", "context"])
+@pytest.mark.parametrize(
+    "schedule", [Schedule("prompt"), Schedule("context"), Schedule("prompt", prefill_block=16)], ids=str
+)
 def test_rows_are_those_of_prompts_answered_alone(
-    load: Callable[..., LoadedModel], stops: bool, evict_after: str
+    load: Callable[..., LoadedModel], stops: bool, schedule: Schedule
 ) -> None:
     """Every column, the gap between logits and the bytes of a cell included; answers may end at different times, and
     questions that are read after the eviction have different lengths.
     """
-    samples, own = prompts(60, 17, 41, 60), cells("0.3", evict_after=evict_after, task=TASK)
+    samples, own = prompts(60, 17, 41, 60), tuple(replace(cell, schedule=schedule) for cell in CELLS)
+    own = own[1:] if schedule.prefill_block else own  # such a cell shares no prefill
     samples[0] = replace(samples[0], question=samples[0].question * 20)  # more than one block
     expected = alone(load(), samples, own)
     assert len({row["prompt_tokens"] for row in expected}) > 2 and not any(row["error"] for row in expected)
@@ -93,7 +96,7 @@ def test_rows_are_those_of_prompts_answered_alone(
         assert len({row["new_tokens"] for row in expected}) > 1
     model = load(stop=stop)
     assert [row.outcome() for rows in together(model, samples, own).values() for row in rows] == expected
-    counters, blocks = model.engine.counters, 6 if evict_after == "context" else 0
+    counters, blocks = model.engine.counters, 6 if schedule.evict_after == "context" else 0
     assert counters.prefills == 4 and counters.decode_steps <= TASK.max_new_tokens - 1 + blocks
 
 
