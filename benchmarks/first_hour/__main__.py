@@ -4,6 +4,7 @@
 
 kernels   every kernel against its reference in float64, and its times (`benchmarks.gpu_check`)
 policies  all policies with torch and with Triton: rows that differ
+together  prompts decoded as one batch: the first against a run of its own, to the last bit
 speed     an 8B shape at 8K and 32K: generate of transformers, prefill, evictions, steps, peaks, roofline
 long      the same at 128K
 readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
@@ -47,6 +48,8 @@ TRANSFORMERS = (5, 17), (6,)
 FAILED_ROWS = 4
 """Exit code of `kvbench run` if rows have an error."""
 POLICIES = "full,streaming_llm,h2o,tova,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,h2o_max"
+EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
+"""Columns of a row that do not depend on the prompts that are decoded with its own."""
 WITH_GIGABYTES = """
 import sys, torch
 if torch.cuda.is_available():
@@ -155,6 +158,27 @@ def policies(hour: Hour) -> bool:
     return True
 
 
+def together(hour: Hour) -> bool:
+    """Prompts decoded together: the row of the first is that of a run without the others, to the last bit."""
+    tokens, kernels = (256, ("torch",)) if hour.small else (4096, ("torch", "triton"))
+    size = (f"task.context_length={tokens}", f"task.max_new_tokens={2 if hour.small else 32}", "budget=0.3")
+    shape = "shape/tiny-llama" if hour.small else "shape/llama3.1-8b"
+    good = True
+    for kernel in kernels:
+        settings = (f"model={shape}", "policy=full,snapkv", *size, *on(hour), f"model.kernels={kernel}")
+        folders = [
+            hour.kvbench("together", f"{kernel}_{samples}", *settings, f"task.samples={samples}") for samples in (4, 1)
+        ]
+        rows = [{row["policy"]: row for row in rows_of(folder) if row["sample"] == 0} for folder in folders if folder]
+        same = len(rows) == 2 and all(
+            rows[0][name][column] == row[column] for name, row in rows[1].items() for column in EQUAL
+        )
+        seconds = [[row["decode_seconds"] for row in part.values()] for part in rows]
+        hour.figure("together", kernels=kernel, same=same, decode_seconds_of_four_and_of_one=seconds)
+        good = good and same
+    return good
+
+
 def speed(hour: Hour, part: str = "speed", lengths: tuple[int, ...] = (8192, 32768)) -> bool:
     """The timed task beside `generate`, with peaks against what is planned."""
     shape, lengths = ("shape/tiny-llama", (96,)) if hour.small else ("shape/llama3.1-8b", lengths)
@@ -245,6 +269,7 @@ def blocks(hour: Hour) -> bool:
 PARTS = {
     "kernels": kernels,
     "policies": policies,
+    "together": together,
     "speed": speed,
     "long": partial(speed, part="long", lengths=(131072,)),
     "readers": readers,

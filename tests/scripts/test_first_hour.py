@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "kernels": {"allowed", "unit"},
     "policies": {"answers_that_differ", "compare"},
+    "together": {"same", "decode_seconds_of_four_and_of_one"},
     "speed": {"who", "roofline", "first_token_seconds"},
     "long": {"who", "roofline", "first_token_seconds"},
     "readers": {"rows"},
