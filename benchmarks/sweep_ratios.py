@@ -3,14 +3,14 @@
     python benchmarks/sweep_ratios.py [--tokens 1024 4096] [--new 32] [--repeat 3] [--turns 2] [--write FOLDER]
     python benchmarks/sweep_ratios.py --folder MODEL --dtype bfloat16 --device cuda --tokens 8192 32768 --write FOLDER
 
-(a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell, of one prompt and of eight; (c)
-the full cache against `generate`, likewise; (d) scoring over prefill; (e) rows a second of the recorder. The model is a
-random Llama of 30 million parameters, or a folder's. Sides are processes that take turns. Ratios are of the seconds of
-the process: those of the wall on a machine with other work count that work too; both are written down. Where answers
-differ, a line names the sides, and for (c) the first token that differs with transformers' logits of both. Exits 1
-where those of (c) are not nearly tied, or more than a tenth of the answers of (a) differ for policies whose kept sets
-both sides define alike; with `--least`, also where (c), or `generate` once per cell over all cells, is a smaller ratio
-of processor time.
+(a) 24 cells (six policies, four budgets), kvpress one cell after another; (b) one cell, of one prompt and of several;
+(c) the full cache against `generate`, likewise; (d) scoring over prefill; (e) rows a second of the recorder. The model
+is a random Llama of 30 million parameters, or a folder's. Sides are processes that take turns. Ratios are of the
+seconds of the process: those of the wall on a machine with other work count that work too; both are written down. Where
+answers differ, a line names the sides, and for (c) the first token that differs with transformers' logits of both.
+Exits 1 where those of (c) are not nearly tied, or more than a tenth of the answers of (a) differ for policies whose
+kept sets both sides define alike; with `--least`, also where (c), or `generate` once per cell over all cells, is a
+smaller ratio of processor time.
 
 kvpress needs an environment of its own (transformers below 5.3): made in build/kvpress the first time, about a
 gigabyte. `--kvpress` names a folder of its packages, e.g. of the wheels of `make gpu-bundle`, for this interpreter.
@@ -38,14 +38,12 @@ BUILD = ROOT / "build"
 SIDES = Path(__file__).parent / "ratios"
 PINS = ("kvpress==0.5.5", "transformers<5.3", "torch==2.13.0")
 QUESTION = 16
-PROMPTS = 8
-"""Prompts whose answers kvbench decodes together, where the others answer one after the other."""
 NAMES = {
     "sweep": "24 cells, kvpress",
     "one": "one cell, kvpress",
-    "one_prompts": "8 prompts, one cell, kvpress",
+    "one_prompts": "several prompts, one cell, kvpress",
     "full": "full cache, generate",
-    "full_prompts": "8 prompts, full cache, generate",
+    "full_prompts": "several prompts, full cache, generate",
     "generate": "all cells, generate once per cell",
     "shared": "24 cells, store=shared",
 }
@@ -64,6 +62,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2, help="processes of each side")
     parser.add_argument("--budgets", type=int, default=len(KEEP), help="of each policy")
+    parser.add_argument("--prompts", type=int, default=8, help="decoded together by kvbench; 1: not measured")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
@@ -92,7 +91,7 @@ def main() -> None:
         )  # fmt: skip
         parts = measured["lengths"][str(tokens)] = {}
         repeat = max(1, options.repeat * 1024 // max(1024, tokens))
-        for fault in length(request, repeat, options.turns, theirs, parts):
+        for fault in length(request, repeat, options.turns, options.prompts, theirs, parts):
             if fault:
                 faults.append(f"{tokens} tokens: {fault}")
             save()
@@ -114,7 +113,9 @@ def too_slow(measured: dict[str, Any], least: Sequence[float]) -> list[str]:
     ]
 
 
-def length(request: Request, repeat: int, turns: int, theirs: Path | None, measured: dict[str, Any]) -> Iterator[str]:
+def length(
+    request: Request, repeat: int, turns: int, prompts: int, theirs: Path | None, measured: dict[str, Any]
+) -> Iterator[str]:
     """Add all ratios at one length, one after the other; where the answers of each differ though they must not.
 
     Sides alternate, with `turns` processes each but for kvpress' sweep, `repeat` times in a process, after one that
@@ -132,12 +133,14 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
     mine, joint, plain = [], [], []
     for _ in range(turns):
         mine.append(ours(full, "--prompt"))
-        joint.append(ours(full, "--prompt", "--prompts", str(PROMPTS)))
+        if prompts > 1:
+            joint.append(ours(full, "--prompt", "--prompts", str(prompts)))
         plain.append(side(sys.executable, SIDES / "generate_side.py", full, *again))
     measured["full"] = compare(joined(mine), joined(plain))
-    measured["full_prompts"] = compare(joined(joint), times(joined(plain), PROMPTS))
     answer = mine[0]["answers"][0]
-    yield "" if joint[0]["answers"][0] == answer else "the answer decoded with those of other prompts differs"
+    if joint:
+        measured["full_prompts"] = compare(joined(joint), times(joined(plain), prompts))
+        yield "" if joint[0]["answers"][0] == answer else "the answer decoded with those of other prompts differs"
     if answer == plain[0]["answers"][0]:
         yield ""
     else:
@@ -149,10 +152,12 @@ def length(request: Request, repeat: int, turns: int, theirs: Path | None, measu
         mine, joint, their = [], [], []
         for _ in range(turns):
             mine.append(ours(single))
-            joint.append(ours(single, "--prompts", str(PROMPTS)))
+            if prompts > 1:
+                joint.append(ours(single, "--prompts", str(prompts)))
             their.append(side(str(theirs), SIDES / "kvpress_side.py", single, *again))
         measured["one"] = compare(joined(mine), joined(their))
-        measured["one_prompts"] = compare(joined(joint), times(joined(their), PROMPTS))
+        if joint:
+            measured["one_prompts"] = compare(joined(joint), times(joined(their), prompts))
         yield ""
     first, masked = ours(many), ours(many, "--store", "shared")
     measured["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
@@ -257,6 +262,7 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
         "cpu": cpu,
         "cores": os.cpu_count(),
         "threads": options.threads,
+        "several prompts": options.prompts,
         "device": options.device,
         "dtype": options.dtype,
         "python": platform.python_version(),

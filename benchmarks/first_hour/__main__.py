@@ -244,7 +244,7 @@ def kvpress(hour: Hour) -> bool:
     """24 cells against kvpress, or only against transformers where its wheels are not there."""
     site = install(hour.work / "kvpress_site", "kvpress")
     words = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
-    small = ("--tokens", "256", "--new", "2", "--repeat", "1", "--turns", "1", "--budgets", "1")  # six cells
+    small = ("--tokens", "256", "--new", "2", "--repeat", "1", "--turns", "1", "--budgets", "1", "--prompts", "2")
     large = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16")
     code, text = hour.run(
         "benchmarks/sweep_ratios.py", *words, *(small if hour.small else large), "--write", str(hour.out / "ratios")
