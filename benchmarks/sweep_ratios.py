@@ -262,7 +262,7 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
         "cpu": cpu,
         "cores": os.cpu_count(),
         "threads": options.threads,
-        "several prompts": options.prompts,
+        "prompts together": options.prompts,
         "device": options.device,
         "dtype": options.dtype,
         "python": platform.python_version(),
