@@ -38,7 +38,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.records import Row
 from kvbench.run.evict_cell import SharedPrefill, eviction_of, ranked
-from kvbench.run.joint_decoding import JointDecoding, decodes_jointly
+from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample, Task
@@ -135,7 +135,7 @@ def run(model: LoadedModel, request: Request, cells: list[Cell]) -> list[Row]:
 def run_together(model: LoadedModel, request: Request, cells: list[Cell], prompts: int) -> list[Row]:
     """The rows of several prompts that are decoded as one batch."""
     assert decodes_jointly(model, cells) and prompts * len(cells) <= TILE, "not decoded together"
-    joint = JointDecoding(model, "here")
+    joint = JointBatch(model, "here")
     for number in range(prompts):
         joint.add(PrefillJob({number: tuple(cells)}, number), sample_of(request, number))
     results = joint.finish()

@@ -140,12 +140,11 @@ class Decoding:
     def run(self) -> None:
         """Decode as many cells at a time as fit into a batch and should fit into memory."""
         engine, full, cells = self.model.engine, self.prefill.prefilled, self.shared.cells
-        devices = [layer.keys.device for layer in full.cache.layers]
         num_tokens = full.cache.num_tokens
         pair_bytes = full.full_bytes // max(1, num_tokens)
         longest = max(len(self.prompts[sample.id].question) + sample.own_tokens for sample in self.samples)
         state = full.cache.exempt["recurrent_bytes"] or 0
-        group, number, each = self._limit_rankings(devices)
+        group, number, each = self._limit_rankings()
 
         def bytes_of(unit: Unit) -> int:
             return memory.cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
@@ -154,17 +153,22 @@ class Decoding:
         for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.tile):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
             later += state * (engine.batch_invariance or BatchInvariance()).rows(engine.tile, engine.tile, 1)  # padded
-            free, most = memory.free_bytes(devices) - later, memory.most_together(engine)
+            free, most = memory.free_bytes(self.devices) - later, memory.most_together(engine)
             for part in memory.split_to_fit(units, bytes_of, free, most):
                 memory.halving(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
 
-    def _limit_rankings(self, devices: Sequence[torch.device]) -> tuple[int, int, int]:
+    @property
+    def devices(self) -> list[torch.device]:
+        """Of the layers of the cache."""
+        return [layer.keys.device for layer in self.shared.cache.layers]
+
+    def _limit_rankings(self) -> tuple[int, int, int]:
         """Let no more rankings be held than fit; query heads per cache head, the number of rankings, bytes of each."""
         cache, cells = self.shared.cache, self.shared.cells
         group = max((layer.query_heads // layer.cache_heads for layer in cache.evictable), default=1)
         heads = sum(layer.cache_heads for layer in cache.evictable)
         number, each = memory.rankings_of(cells, cache.num_tokens, heads, group)
-        fitting = int(memory.RANKINGS * memory.free_bytes(devices) / max(1, each))
+        fitting = int(memory.RANKINGS * memory.free_bytes(self.devices) / max(1, each))
         self.shared.most_rankings = max(1, min(number, fitting))
         return group, number, each
 
@@ -178,7 +182,7 @@ class Decoding:
 
         Raises RuntimeError if memory runs out.
         """
-        self._limit_rankings([layer.keys.device for layer in self.shared.cache.layers])
+        self._limit_rankings()
         compressed = self._evict([(cell, 0) for cell in self.shared.cells], self.result)
         return list(compressed.values())
 

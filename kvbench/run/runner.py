@@ -18,7 +18,7 @@ from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import stop_tokens
 from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, Stopped, environment, places
 from kvbench.run.claims import Claims, Sharing
-from kvbench.run.joint_decoding import JointDecoding, decodes_jointly
+from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
@@ -168,9 +168,9 @@ class JobMaker:
         self._environment_id = environment_id
         self._kept: KeptDetail = kept
         self._waiting: list[tuple[PrefillJob, Sequence[Sample | InvalidSample]]] = []
-        self._joint: JointDecoding | None = None
+        self._joint: JointBatch | None = None
         if not isinstance(group.task, Efficiency | Likelihood) and decodes_jointly(model, group.cells):
-            self._joint = JointDecoding(model, environment_id, kept)
+            self._joint = JointBatch(model, environment_id, kept)
 
     def make(
         self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], most_waiting: int

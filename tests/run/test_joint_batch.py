@@ -18,9 +18,9 @@ from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, Stopped, read_rows
-from kvbench.run import joint_decoding, memory, runner
+from kvbench.run import joint_batch, memory, runner
 from kvbench.run.claims import Claims, Sharing
-from kvbench.run.joint_decoding import JointDecoding, decodes_jointly
+from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
@@ -65,7 +65,7 @@ def alone(model: LoadedModel, samples: Sequence[Sample], own: Sequence[Cell] = C
 
 
 def together(model: LoadedModel, samples: Sequence[Sample], own: Sequence[Cell] = CELLS) -> dict[int, list[Row]]:
-    joint = JointDecoding(model, "here")
+    joint = JointBatch(model, "here")
     for sample in samples:
         joint.add(PrefillJob({sample.id: tuple(own)}, sample.id), sample)
     return {key: result.rows for key, result in joint.finish().items()}
@@ -129,10 +129,10 @@ def test_without_memory_for_all_there_are_no_results_and_fewer_next_time(
 
     model, samples = load(), prompts(60, 30)
     with monkeypatch.context() as changed:
-        changed.setattr(joint_decoding, "batch_of", exhausted)
+        changed.setattr(joint_batch, "batch_of", exhausted)
         assert together(model, samples) == {}
     assert (model.engine.counters.halved, model.engine.counters.together) == (1, 2)
-    joint = JointDecoding(model, "here")
+    joint = JointBatch(model, "here")
     joint.add(PrefillJob({0: CELLS}), samples[0])
     assert joint.is_full
 
@@ -140,7 +140,7 @@ def test_without_memory_for_all_there_are_no_results_and_fewer_next_time(
 def test_memory_that_those_who_wait_take_changes_nothing(load: Callable[..., LoadedModel], exhausting: Any) -> None:  # noqa: F811
     """A prompt that cannot be read beside them is made by itself, in blocks of the usual size."""
     model, samples = load(), prompts(60, 30)
-    joint = JointDecoding(model, "here")
+    joint = JointBatch(model, "here")
     assert joint.add(PrefillJob({0: CELLS}), samples[0])
     exhausting(block=8)
     assert not joint.add(PrefillJob({1: CELLS}, 1), samples[1])
@@ -153,8 +153,8 @@ def test_a_batch_is_full(load: Callable[..., LoadedModel], monkeypatch: pytest.M
     if limit == "memory":
         monkeypatch.setattr(memory, "free_bytes", lambda devices: 10**9 if added < 2 else 10_000)
     if limit == "seconds":
-        monkeypatch.setattr(joint_decoding.time, "monotonic", lambda: 100.0 * (added >= 2))
-    joint = JointDecoding(model, "here")
+        monkeypatch.setattr(joint_batch.time, "monotonic", lambda: 100.0 * (added >= 2))
+    joint = JointBatch(model, "here")
     while not joint.is_full:
         joint.add(PrefillJob({added: CELLS}, added), samples[added])
         added += 1
@@ -209,7 +209,7 @@ def test_a_run_decodes_prompts_together_and_makes_what_fails_alone(
         loaded = runner.Loaded()
         with monkeypatch.context() as changed:
             if fails:
-                changed.setattr(joint_decoding, "_answer", lambda *_: 1 / 0)
+                changed.setattr(joint_batch, "_answer", lambda *_: 1 / 0)
             outcome = runner.run(plan(cells, set()), ResultsFolder(tmp_path / folder), Silent(), loaded=loaded)
         assert (outcome.rows, outcome.errors) == (12, 0)
         assert loaded.model is not None
@@ -224,13 +224,13 @@ def test_a_run_decodes_prompts_together_and_makes_what_fails_alone(
 def test_a_run_that_is_stopped_answers_the_prompts_that_it_has_read(
     planned: tuple[Cell, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, added = JointDecoding.add, list[int]()
+    add, added = JointBatch.add, list[int]()
 
-    def adding(self: JointDecoding, job: PrefillJob, sample: Sample) -> bool:
+    def adding(self: JointBatch, job: PrefillJob, sample: Sample) -> bool:
         added.append(sample.id)
         return add(self, job, sample)
 
-    monkeypatch.setattr(JointDecoding, "add", adding)
+    monkeypatch.setattr(JointBatch, "add", adding)
     sharing = Sharing(stop=lambda: "SIGTERM" if len(added) == 2 else None)
     with pytest.raises(Stopped):
         runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent(), sharing=sharing)

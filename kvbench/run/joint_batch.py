@@ -68,7 +68,7 @@ class _Unanswered:
     result: JobResult
 
 
-class JointDecoding:
+class JointBatch:
     """Prefill jobs of one group for which `decodes_jointly` holds, each with a single sample."""
 
     def __init__(self, model: LoadedModel, environment: str, detail: KeptDetail = "none") -> None:
@@ -98,7 +98,7 @@ class JointDecoding:
         if isinstance(unanswered, str) or not unanswered:
             return False
         self._unanswered += unanswered
-        self._devices = [layer.keys.device for layer in decoding.shared.cache.layers]
+        self._devices = decoding.devices
         self._largest = max(self._largest, decoding.prefill.prefilled.full_bytes)
         self._cells = max(self._cells, len(job.cells))
         return True
