@@ -344,7 +344,11 @@ def test_the_history_of_the_folders_is_a_page(folder, tmp_path, cell):
 
 def test_the_command_serves_until_it_is_interrupted(folder):
     command = [sys.executable, "-m", "kvbench", "view", str(folder), "--port", "0", "--token"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+
+    def heed_interrupts():  # a shell starts what runs in its background with interrupts ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process:
         try:
             line = process.stdout.readline()
             host, port, token = re.search(r"http://([\d.]+):(\d+)/\?token=(\S+)", line).groups()
