@@ -42,7 +42,8 @@ def make_all(
     ``chosen``: the samples of a cell that are made; by default all. stale: what is done about rows of other code.
 
     A part that reads a book is left out, with a word, where the book is not there: its committed rows stay. So is
-    everything where the model is not there.
+    everything where the model is not there. Parts that share a file with these are written down beside them, so that
+    rows that were unpacked from it are packed again.
     """
     if known.pulled is not None and not (data_root() / known.pulled).is_dir():
         print(
@@ -56,7 +57,10 @@ def make_all(
     os.chdir(TOP)  # sweeps name files of this repository
     if known.name == NAMES[0]:
         measure_queries()
-    cells_of = {part.name: _cells(part, results, samples) for part in there}
+    asked, files = {part.name: part for part in there}, {part.file for part in there}
+    beside = {name: part for name, part in known.parts.items() if part.file in files and name not in asked}
+    together = asked | {name: part for name, part in beside.items() if _readable(part)}
+    cells_of = {name: _cells(part, results, samples) for name, part in together.items()}
     write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
     spawn = get_context("spawn")
     for kept in dict.fromkeys(part.kept for part in there):

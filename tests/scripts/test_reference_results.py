@@ -304,6 +304,20 @@ def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path
         scripts.unpack.unpack_all(packed, run)
 
 
+def test_a_part_that_is_run_alone_keeps_the_cells_of_its_file(scripts: SimpleNamespace, tmp_path: Path) -> None:
+    main = scripts.sweeps.row_set("reference").parts["main"]
+    one = replace(main, sweeps=("policy=full",), file="both")
+    other = replace(one, name="other", sweeps=("policy=snapkv budget=0.5",))
+    known = SimpleNamespace(
+        name="few", pulled=None, parts={"main": one, "other": other, "third": replace(main, name="third")}
+    )
+    scripts.workers.write_parts(tmp_path, {"main": ["unpacked, of both"], "third": ["unpacked"]})
+    assert scripts.workers.make_all(known, [one], tmp_path, None, 0) == 0
+    parts = scripts.workers.read_parts(tmp_path)
+    assert parts["main"] and parts["other"] and not set(parts["main"]) & set(parts["other"])
+    assert parts["third"] == ["unpacked"] and "unpacked, of both" not in parts["main"]
+
+
 def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleNamespace) -> None:
     words = ("policy=full", "task=ruler/vt,ruler/fwe", "task.context_length=512,1024")
     cells = cells_of(parse([*words, "task.samples=4"]), set())[1]
