@@ -22,7 +22,7 @@ from kvbench.records import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import CompressedCache, batch_of, clock
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.run.prefill_job import Decoding, answers_of, batch_kind, begin_job, record_answer
+from kvbench.run.prefill_job import DecodeJob, answers_of, batch_kind, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
 from kvbench.tasks.task import Sample
 
@@ -88,18 +88,18 @@ class JointBatch:
             return False
         counters = self._model.engine.counters
         exhausted = dict(counters.exhausted)
-        result, decoding = begin_job(self._model, job, [sample], self._environment, self._detail)
+        result, decode_job = begin_job(self._model, job, [sample], self._environment, self._detail)
         if self._unanswered and counters.exhausted != exhausted:  # what waits must not change how a prompt is read
             counters.exhausted = exhausted
             return False
-        if decoding is None:
+        if decode_job is None:
             return False
-        unanswered = memory.attempt(partial(_evicted, self._model, sample, decoding, result))
+        unanswered = memory.attempt(partial(_evicted, self._model, sample, decode_job, result))
         if isinstance(unanswered, str) or not unanswered:
             return False
         self._unanswered += unanswered
-        self._devices = decoding.devices
-        self._largest = max(self._largest, decoding.prefill.prefilled.full_bytes)
+        self._devices = decode_job.devices
+        self._largest = max(self._largest, decode_job.prefill.prefilled.full_bytes)
         self._cells = max(self._cells, len(job.cells))
         return True
 
@@ -129,11 +129,11 @@ class JointBatch:
         return results
 
 
-def _evicted(model: LoadedModel, sample: Sample, decoding: Decoding, result: JobResult) -> list[_Unanswered]:
+def _evicted(model: LoadedModel, sample: Sample, decode_job: DecodeJob, result: JobResult) -> list[_Unanswered]:
     """The cells of a prompt, which have read its question."""
-    prompt, facts, engine = decoding.prompts[sample.id], decoding.prefill.facts, model.engine
-    cells, start = decoding.evict(), clock(model)
-    logits = [decoding.prefill.prefilled.logits] * len(cells)
+    prompt, facts, engine = decode_job.prompts[sample.id], decode_job.prefill.facts, model.engine
+    cells, start = decode_job.evict(), clock(model)
+    logits = [decode_job.prefill.prefilled.logits] * len(cells)
     if prompt.question and cells:
         caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
         batch = RaggedBatch(caches, engine.tile, len(prompt.question), engine.kernels)

@@ -54,16 +54,16 @@ def run_prefill_job(
     cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
     the others go on.
     """
-    result, decoding = begin_job(model, job, samples, environment, detail)
-    if decoding is not None:
-        decoding.run()
+    result, decode_job = begin_job(model, job, samples, environment, detail)
+    if decode_job is not None:
+        decode_job.run()
     result.sort()
     return result
 
 
 def begin_job(
     model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
-) -> "tuple[JobResult, Decoding | None]":
+) -> "tuple[JobResult, DecodeJob | None]":
     """Prefill for a job: its result so far, with the rows that have an error already, and what follows for the others,
     if any.
     """
@@ -95,7 +95,7 @@ def begin_job(
         return result, None
     result.block = timed_prefill.block
     shared = SharedPrefill(timed_prefill.prefilled.cache, prompts[prompted[0].id], cells)
-    return result, Decoding(model, prompted, prompts, timed_prefill, shared, result)
+    return result, DecodeJob(model, prompted, prompts, timed_prefill, shared, result)
 
 
 def _prefill_what_fits(
@@ -127,7 +127,7 @@ def _prefill_what_fits(
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodeJob:
     """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
 
     model: LoadedModel
