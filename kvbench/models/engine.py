@@ -111,7 +111,7 @@ class Engine:
 
     model: Any
     block: int = 4096
-    tile: int = 16
+    tile: int = 24
     batch_invariance: BatchInvariance | None = None
     max_length: int | None = None
     attend: Attend = fused

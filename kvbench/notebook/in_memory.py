@@ -46,7 +46,7 @@ Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
 ROOTS = ("policy", "score", "reader", "budget", "schedule", "store", "seed")
 """The settings that say how a cache is evicted from and read."""
-TILE = 16
+TILE = 24
 
 
 @dataclass(frozen=True, repr=False)

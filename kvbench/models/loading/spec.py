@@ -114,7 +114,7 @@ class ModelSpec:
         int | None, Means("tokens of prompt and answer; null: the limit of the model's configuration")
     ] = None
     threads: Annotated[int | None, Means("CPU threads; null: torch's default"), Range(1, MOST_THREADS)] = None
-    tile: Annotated[int, Means("cells that decode together"), Range(1, MOST_CELLS)] = 16
+    tile: Annotated[int, Means("cells that decode together"), Range(1, MOST_CELLS)] = 24
     device: Annotated[str | None, Means("cpu, cuda or cuda:1; null: the first GPU, or the CPU if there is none")] = None
     device_map: Annotated[Literal["auto"] | None, Means("auto: layers spread over all GPUs")] = None
     cuda_graph: Annotated[
