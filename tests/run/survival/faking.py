@@ -32,8 +32,10 @@ from tests.questions import Questions
 SAMPLES = 12
 BUDGETS = ("0.1", "0.3", "0.5")
 ROWS = SAMPLES * len(BUDGETS) * 2
-SECONDS = 0.4
-"""After which a silent process has stopped, here."""
+SECONDS = 10.0
+"""After which a silent process has stopped: longer than a busy machine keeps one that runs from its heartbeats."""
+SOON = 0.4
+"""The same in tests that wait for it."""
 
 
 class Silent:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvbench.run.plan import Cell, plan
-from tests.run.survival.faking import ROWS, SAMPLES, FakeEngine, fork, go, join, leave, outcomes, recorded_twice
+from tests.run.survival.faking import ROWS, SAMPLES, SOON, FakeEngine, fork, go, join, leave, outcomes, recorded_twice
 
 Rows = Mapping[tuple[str, int], Any]
 
@@ -121,7 +121,7 @@ def test_a_file_cut_short_is_made_good(
         path.write_bytes(data[: cut(data)])
     cut_rows = outcomes(tmp_path)
     assert cut_rows.items() <= peace.items()
-    go(tmp_path, cells, **sharing)
+    go(tmp_path, cells, seconds=SOON, **sharing)
     assert outcomes(tmp_path) == peace
     if room in ("cells", "sweeps"):
         assert all(json.loads(path.read_bytes()) for path in (tmp_path / room).iterdir())

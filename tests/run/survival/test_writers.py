@@ -14,7 +14,7 @@ from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Cell, plan
 from tests.run.survival.faking import (
     ROWS,
-    SECONDS,
+    SOON,
     FakeEngine,
     fork,
     go,
@@ -85,11 +85,11 @@ def test_a_process_that_slept_finds_its_unit_taken(
 
     folder = tmp_path / "out"
     engine.during = during
-    child = fork(lambda: go(folder, cells))
+    child = fork(lambda: go(folder, cells, seconds=SOON))
     os.waitpid(child, os.WUNTRACED)
     start = time.monotonic()
-    go(folder, cells)
-    assert time.monotonic() - start >= SECONDS and outcomes(folder) == peace
+    go(folder, cells, seconds=SOON)
+    assert time.monotonic() - start >= SOON and outcomes(folder) == peace
     os.kill(child, signal.SIGCONT)
     assert join(child) == 0
     assert outcomes(folder) == peace and not recorded_twice(folder)
