@@ -180,7 +180,7 @@ def log_sum_exp(
     parts = list(map(lambda chunk: chunk[1].logsumexp(dim=-1), chunks))
     if sinks is not None:
         parts.append(sinks.float()[:, None].expand(parts[0].shape))
-    return torch.stack(parts).logsumexp(dim=0)
+    return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(dim=0)
 
 
 def over_layer(

@@ -50,7 +50,7 @@ class Window:
     def last(self, rows: int) -> "Window":
         """The newest `rows` rows, or all of them when there are fewer."""
         held = self.queries.shape[1]
-        return self.part(max(0, held - rows), held)
+        return self if rows >= held else self.part(held - rows, held)
 
     def part(self, start: int, stop: int) -> "Window":
         """Rows `start` to `stop`, counted from the oldest."""
@@ -209,10 +209,11 @@ class LayerCache:
         """
         group = kept.shape[0] // self.cache_heads
         lengths = kept.sum(dim=1).tolist() if lengths is None else lengths
-        marked = torch.nonzero_static(kept.to(self.keys.device, non_blocking=True), size=sum(lengths))
+        kept = kept.to(self.keys.device, non_blocking=True)
+        if group == 1 and len(set(self.lengths)) == 1:
+            return self.gather(torch.nonzero_static(kept.flatten(), size=sum(lengths))[:, 0], lengths)
+        marked = torch.nonzero_static(kept, size=sum(lengths))
         heads, columns = marked[:, 0] // group, marked[:, 1]
-        if len(set(self.lengths)) == 1:
-            return self.gather(heads * self.lengths[0] + columns, lengths)
         starts = torch.tensor(self.offsets, device=heads.device)
         return self.gather(starts[heads] + columns, lengths)
 
@@ -266,7 +267,8 @@ class LayerCache:
 
     def _joined(self, old: Tensor, new: Tensor) -> Tensor:
         """The rows of `old`, one head after the other, each followed by its rows of `new` [heads, rows, width]."""
-        new = new.repeat_interleave(self.cache_heads // new.shape[0], dim=0)
+        if new.shape[0] != self.cache_heads:
+            new = new.repeat_interleave(self.cache_heads // new.shape[0], dim=0)
         if len(set(self.lengths)) == 1:
             return torch.cat((old.view(self.cache_heads, self.lengths[0], old.shape[1]), new), dim=1).flatten(0, 1)
         spans = (old[start:stop] for start, stop in pairwise(self.offsets))

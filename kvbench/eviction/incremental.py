@@ -50,12 +50,27 @@ per head by layer index."""
 class Step:
     """An eviction from one layer: the layer after it, and the score of every slot of each cache head before it.
 
-    `scores` belong to `positions`, slot by slot; NaN for protected slots, which are not ranked.
+    `scores` belong to `positions`, slot by slot; NaN for protected slots, and for those of a prompt that stays, which
+    are not ranked.
     """
 
     layer: LayerCache
-    positions: tuple[Int[Tensor, "_"], ...]
-    scores: tuple[Float[Tensor, "_"], ...]
+    before: LayerCache
+    ranking: Ranking
+
+    @property
+    def positions(self) -> tuple[Int[Tensor, "_"], ...]:
+        """The positions of the pairs of each cache head."""
+        return self.before.positions.split(self.before.lengths)
+
+    @property
+    def scores(self) -> tuple[Float[Tensor, "_"], ...]:
+        """Their scores."""
+        ranking, lengths = self.ranking, self.before.lengths
+        scores = ranking.scores.new_full((len(lengths), max(lengths)), torch.nan)
+        ranked = ranking.scores.masked_fill(ranking.scores.isposinf(), torch.nan)
+        scores[:, ranking.first : ranking.first + ranking.candidates] = ranked
+        return tuple(row[:length] for row, length in zip(scores, lengths, strict=True))
 
 
 @dataclass(frozen=True)
@@ -228,22 +243,18 @@ class IncrementalEviction:
 
     def keep(self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: Window | None = None) -> Step:
         """Keep so many candidates of each cache head, and the protected pairs. rows: what `policy.apply` may read."""
-        slots, candidates, chosen = max(layer.lengths), ranking.candidates, self.policy.chooses(ranking)
-        kept = mark(chosen, torch.tensor(counts), slots)
+        chosen = self.policy.chooses(ranking)
+        kept = mark(chosen, torch.tensor(counts), max(layer.lengths))
         lengths = [
             length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
         ]
-        scores = torch.full(kept.shape, torch.nan, device=kept.device)
-        ranked = ranking.scores.masked_fill(ranking.scores.isposinf(), torch.nan) if self.prompt else ranking.scores
-        scores[:, ranking.first : ranking.first + candidates] = ranked
         kept_layer = layer.select(kept, lengths)
         if self.policy.apply.kind != "drop" and counts != ranking.available:
             observed = rows and rows.last(self.policy.rows(rows.queries.shape[1]))
             kept_layer = self.policy.apply(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
             kept_layer = best_slots_first(kept_layer, kept, chosen)
-        by_head = [row[:length] for row, length in zip(scores, layer.lengths, strict=True)]
-        return Step(kept_layer, layer.positions.split(layer.lengths), tuple(by_head))
+        return Step(kept_layer, layer, ranking)
 
     def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int, score: Score | None = None) -> Scores:
         """Scores of a dense layer, reduced over the group unless the score does that last; in a step this comes before
