@@ -142,9 +142,9 @@ def fork(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 def wait_for_rows(folder: Path, run: Forked, more_than: int = 0) -> None:
     """Until rows are on disk, or more of them."""
-    for _ in range(12000):
+    for _ in range(36000):
         if len(read_rows(folder, lambda _: None)) > more_than:
             return
         assert run.poll() is None, run.communicate()
         time.sleep(0.01)
-    pytest.fail("no rows after two minutes")
+    pytest.fail("no rows after six minutes")
