@@ -31,6 +31,7 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
 from kvbench.models.decode.next_token import Choose, greedy
+from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, repeated
 from kvbench.models.rope import KeyReRotation, LengthRope, QueryMoments, Rotation, re_rotation_of, rotations
@@ -111,7 +112,7 @@ class Engine:
 
     model: Any
     block: int = 4096
-    tile: int = 24
+    tile: int = ModelSpec.tile
     batch_invariance: BatchInvariance | None = None
     max_length: int | None = None
     attend: Attend = fused

@@ -46,7 +46,6 @@ Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
 ROOTS = ("policy", "score", "reader", "budget", "schedule", "store", "seed")
 """The settings that say how a cache is evicted from and read."""
-TILE = 24
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,7 +232,7 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
     longest = text_config(model.config).max_position_embeddings
     stop = end_tokens(model, type(model).__name__)
     with bridge.attached(model):
-        engine = Engine(model, tile=min(cells, TILE), max_length=longest, rope=length_rope(model.config))
+        engine = Engine(model, tile=min(cells, Engine.tile), max_length=longest, rope=length_rope(model.config))
         yield LoadedModel(engine, tokenizer, stop, longest, {})
 
 
