@@ -164,6 +164,28 @@ def test_a_narrow_screen_cuts_the_table_and_loses_nothing(
         assert label in text
 
 
+def test_a_part_of_a_wide_table_has_the_lines_with_a_figure_in_it(
+    cell, results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    folder = results(
+        cell([1.0] * 4, "full"), cell([0.0] * 4, "streaming_llm"), cell([1.0, 0.0] * 2, "snapkv", budget="0.2")
+    )
+    first, second = re.split(r"(?=policy +)", table(folder))[1:]
+    assert "budget 0.1" in first and "streaming_llm" in first and "snapkv" not in first and "\nfull" in first
+    assert "budget 0.2" in second and "snapkv" in second and "\nstreaming_llm" not in second and "\nfull" in second
+
+
+def test_what_a_reader_reads_stands_in_its_line(cell, results) -> None:
+    read = cell([1.0, 0.0], "snapkv reader=quest", score="attn", read_bytes=3 * 2**20, index_bytes=2**20)
+    dense = cell([1.0, 0.0], read_bytes=8 * 2**20, index_bytes=0)
+    lines = table(results(read, dense)).splitlines()
+    assert [line for line in lines if line.startswith("policy ") and re.search("score +read +n", line)]
+    assert re.search(r"^snapkv reader=quest +attn +4.00 MiB +2 ", "\n".join(lines), re.MULTILINE)
+    assert re.search(r"^snapkv +attn +2 ", "\n".join(lines), re.MULTILINE)
+    assert "read: bytes that a token of an answer reads" in "\n".join(lines)
+
+
 def test_no_line_ends_in_a_blank(small: Path) -> None:
     assert not [line for line in table(small).splitlines() if line != line.rstrip()]
 

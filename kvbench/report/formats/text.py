@@ -169,7 +169,8 @@ def _text_grid(
             if is_full and len(blocks[-1]) > len(labels):
                 blocks.append([*labels])
             blocks[-1] += part
-    return _apart(list(_block_lines(block, gap, groups, rules)) for block in blocks)
+    first = len(labels) if len(blocks) > 1 else 0
+    return _apart(list(_block_lines(block, first, gap, groups, rules)) for block in blocks)
 
 
 def _widths(columns: Sequence[Column], gap: int, groups: int) -> list[int]:
@@ -185,7 +186,10 @@ def _width(columns: Sequence[Column], gap: int, groups: int) -> int:
     return sum(_widths(columns, gap, groups)) + gap * (len(columns) - 1)
 
 
-def _block_lines(columns: Sequence[Column], gap: int, groups: int, rules: Collection[int]) -> Iterator[Spans]:
+def _block_lines(
+    columns: Sequence[Column], first: int, gap: int, groups: int, rules: Collection[int]
+) -> Iterator[Spans]:
+    """The lines of a block, without those in which no column from the `first` on has a text."""
     widths = _widths(columns, gap, groups)
     for level in range(len(columns[0].heads)):
         spans: Spans = []
@@ -197,7 +201,7 @@ def _block_lines(columns: Sequence[Column], gap: int, groups: int, rules: Collec
         if any(text.strip() for text, _ in spans):
             yield _joined(spans, gap)
     for number in range(len(columns[0].body) + 1):
-        if number:
+        if number and any(column.body[number - 1].strip() for column in columns[first:]):
             spans = [
                 (f"{column.body[number - 1]:{column.align}{width}}", column.styles[number - 1] if column.styles else "")
                 for column, width in zip(columns, widths, strict=True)

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -34,6 +34,7 @@ def means_table(
     cells = [cell for line in block.lines for cell in line.cells.values()]
     decimals, (best, second) = _decimals(cells), _ranked(block)
     used = [i for i in range(len(block.line_keys)) if any(line.labels[i] is not None for line in block.lines)]
+    has_reader = any(cell.index_bytes for cell in cells)
     lines = []
     for line in block.lines:
         tally = Counter(cell.n for cell in line.cells.values())
@@ -46,7 +47,8 @@ def means_table(
         texts = ("" if line.labels[i] is None else str(line.labels[i]) for i in used)
         seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
         evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
-        lines.append(Line((*texts, str(common)), tuple(figures), evict, line.reference))
+        read = [_read(line.cells.values())] if has_reader else []
+        lines.append(Line((*texts, *read, str(common)), tuple(figures), evict, line.reference))
     described = windows((cell.cell for cell in cells), describe)
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
@@ -57,7 +59,7 @@ def means_table(
         caption=(f"{metrics}: mean [95 % interval] of n samples", compared, described),
         words=". ".join(filter(None, (f"{metrics}, means of n samples", reach, differences))),
         competition="of its column",
-        labels=(*(block.line_keys[i] for i in used), "n"),
+        labels=(*(block.line_keys[i] for i in used), *(["read"] if has_reader else []), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
         notes=(*_notes(block), *_extremes(block)),
@@ -152,6 +154,11 @@ def _head(block: Block, column: Key) -> tuple[str, ...]:
     return (names or "-", f"kept {kept}" if kept else "", held)
 
 
+def _read(cells: Iterable[Summary]) -> str:
+    """Bytes that a token of an answer reads, the index of the reader included; "" without a reader."""
+    return size((cell.read_bytes or 0.0) + cell.index_bytes for cell in cells if cell.index_bytes)
+
+
 def _named(key: str, value: Any) -> str:
     return str(value) if key in ("policy", "score") else f"{key.replace('_', ' ')} {value}"
 
@@ -181,6 +188,8 @@ def _notes(block: Block) -> list[str]:
     if blank := [cell for cell in reference + others if cell.blanks]:
         where = (f"{_name(cell)} ({numbered(cell.blank_samples)})" for cell in blank)
         notes.append(f"{BLANK} no number (NaN or missing), left out of the mean: {'; '.join(_some(list(where)))}.")
+    if any(cell.index_bytes for cell in others):
+        notes.append("read: bytes that a token of an answer reads, index included; without a reader all that is held.")
     if reference and others:
         bytes_full = f" ({full})" if full else ""
         repeated = ", repeated in every column for reference" if len(block.columns) > 1 else ""
