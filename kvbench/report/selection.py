@@ -37,6 +37,7 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
     Raises NothingSelected naming the key at which no row was left. A value that no row has, beside others that some
     have, goes to ``warn``.
     """
+    every = rows
     for key, patterns in where.items():
         coded = rows["cell" if is_setting(key) else key].combine_chunks().dictionary_encode(null_encoding="encode")
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
@@ -44,12 +45,20 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         absent = [pattern for pattern in patterns if not any(_matches(pattern, value) for value in texts)]
         present = f"the rows have {shortened(sorted(set(texts)), _LISTED)}"
         if len(absent) == len(patterns):
-            raise NothingSelected(f"no row has {key}={','.join(patterns)}; {present}")
+            hint = _whole_labels(every["policy"].unique().to_pylist(), where["policy"]) if "policy" in where else ""
+            raise NothingSelected(f"no row has {key}={','.join(patterns)}; {present}{hint}")
         for pattern in absent:
             warn(f"no row has {key}={pattern}; {present}")
         chosen = [code for code, value in enumerate(texts) if any(_matches(pattern, value) for pattern in patterns)]
         rows = rows.filter(pa.array(np.isin(codes, chosen)))
     return rows
+
+
+def _whole_labels(labels: Sequence[str], patterns: Sequence[str]) -> str:
+    """What to write for policies that are selected by the first word of longer labels; "" for others."""
+    words = (pattern for pattern in patterns if any(label.startswith(f"{pattern} ") for label in labels))
+    word = next(words, None)
+    return "" if word is None else f"; policy={word} is that label alone, policy.name={word} takes it with any settings"
 
 
 def as_typed(value: Any) -> str:

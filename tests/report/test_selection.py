@@ -44,3 +44,14 @@ def test_values_are_printed_as_they_are_typed(value: object, typed: str) -> None
 def test_what_no_row_has_is_refused_with_what_they_have() -> None:
     with pytest.raises(NothingSelected, match=r"no row has task\.chat=yes; the rows have false, null, true"):
         select(ROWS, {"task.chat": ("yes",)}, CELLS.get, print)
+
+
+@pytest.mark.parametrize("where", [{"policy": ("snapkv",)}, {"policy": ("full",), "reader": ("quest",)}], ids=str)
+def test_a_policy_without_its_settings_is_shown_how_to_name_it(where: dict[str, tuple[str, ...]]) -> None:
+    rows = pa.table({"cell": ["a", "b", "c"], "policy": ["full", "full reader=quest", "snapkv pool.size=15"]})
+    cells = {"a": {"policy": {"name": "full"}}, "b": {"policy": {"name": "full"}, "reader": {"name": "quest"}}}
+    name = where["policy"][0]
+    with pytest.raises(NothingSelected, match=rf"; policy={name} is that label alone, policy\.name={name} takes it"):
+        select(rows, where, cells.get, print)
+    with pytest.raises(NothingSelected, match=r"the rows have [^;]*$"):
+        select(rows, {"policy": ("h2o",)}, cells.get, print)
