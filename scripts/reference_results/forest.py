@@ -17,7 +17,9 @@ LINE, HEAD = 0.17, 1.05
 
 
 def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
-    """Draw the comparisons of a page; `sections`: under these headings alone, corrected as on the whole page."""
+    """Draw the comparisons of a page that are in points, all or those under some headings (`sections`); corrected as on
+    the whole page.
+    """
     text = page.read_text("utf-8")
     placed: list[tuple[str, Comparison]] = []
     for chapter in text.split("\n## ")[1:]:
@@ -28,7 +30,7 @@ def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
     shown = [
         (heading, comparison.label, line, verdict(line, p))
         for (heading, comparison), line, p in zip(placed, lines, corrected, strict=True)
-        if not sections or heading in sections
+        if line.rate and (not sections or heading in sections)
     ]
     with canvas.styled():
         canvas.save(_forest(shown), out)

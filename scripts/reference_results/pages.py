@@ -23,9 +23,11 @@ A table stands between marks, and the mark says what is compared:
     <!-- end -->
 
 A FILE is the name of one in results/reference, or `smollm2/main` for one of results/smollm2, a SELECTION as of `kvbench
-compare`. Every line is that command's line for all paired rows; p is corrected by Holm over all lines of a page.
+compare`. Every line is that command's line for all paired rows; p is corrected by Holm over all lines of a page. Of
+texts A and B are perplexities, and B - A is the change in percent.
 """
 
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -60,7 +62,7 @@ DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)",
 CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = "| | n | A | B | B - A [95 %] | p Holm | verdict |\n| :-- | --: | --: | --: | --: | --: | :-- |\n"
-RELEVANT, FLOOR = 0.05, 0.15
+RELEVANT, RELEVANT_PERPLEXITY, FLOOR = 0.05, 0.02, 0.15
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,17 @@ def rewritten(page: str) -> str:
 
 
 def verdict(line: Difference, p: float) -> str:
-    """Holm decides whether A and B differ, the interval whether 5 points are ruled out; below 15 % nothing can show."""
+    """Holm decides whether A and B differ, the interval whether 5 points, or 2 % of a perplexity, are ruled out; below
+    15 % nothing can show.
+    """
     assert line.difference is not None and line.low is not None and line.high is not None
+    is_text = line.metric == "nll"
     if p <= ALPHA:
-        return "B better" if line.difference > 0 else "B worse"
+        return "B better" if (line.difference > 0) != is_text else "B worse"
     assert line.mean_a is not None and line.mean_b is not None
+    if is_text:
+        is_equal = math.expm1(line.low) >= -RELEVANT_PERPLEXITY and math.expm1(line.high) <= RELEVANT_PERPLEXITY
+        return "equal within 2 %" if is_equal else "not decided"
     if max(line.mean_a, line.mean_b) < FLOOR:
         return "both near the floor"
     return "equal within 5 points" if line.low >= -RELEVANT and line.high <= RELEVANT else "not decided"
@@ -186,8 +194,12 @@ def _card(name: str) -> str:
 
 def _line(comparison: Comparison, line: Difference, p: float) -> str:
     assert None not in (line.mean_a, line.mean_b, line.difference, line.low, line.high)
-    means = [f"{100 * (mean or 0):.1f}" for mean in (line.mean_a, line.mean_b)]
-    low, high = 100 * (line.low or 0), 100 * (line.high or 0)
-    change = f"{100 * (line.difference or 0):+.1f} [{low:+.1f}, {high:+.1f}]"
+    numbers = [number or 0.0 for number in (line.mean_a, line.mean_b, line.difference, line.low, line.high)]
+    if line.metric == "nll":
+        means = [f"{math.exp(mean):.2f}" for mean in numbers[:2]]
+        change = "{:+.1f} % [{:+.1f}, {:+.1f}]".format(*(100 * math.expm1(number) for number in numbers[2:]))
+    else:
+        means = [f"{100 * mean:.1f}" for mean in numbers[:2]]
+        change = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * number for number in numbers[2:]))
     shown = "<0.001" if p < 0.001 else f"{p:.3f}"
     return f"| {comparison.label} | {line.n} | {means[0]} | {means[1]} | {change} | {shown} | {verdict(line, p)} |\n"

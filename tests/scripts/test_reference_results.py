@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from PIL import Image
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.records import COLUMNS, Row, read_rows, recorded_samples
+from kvbench.report.compare.compare import Difference
 from kvbench.report.rows import describer, load_table, rows_of, write_parquet
 from kvbench.run.plan import plan
 from kvbench.support.errors import UserError
@@ -379,3 +381,23 @@ def test_digits_of_a_number_are_counted_up_to_the_first_wrong_one(scripts: Simpl
     assert scripts.digits.digits_line("cut", [*cut, beside], numbers) == "| cut | 6 | 2.7 | 2 | 2 | 1 | 1 |\n"
     with pytest.raises(ValueError, match="7 rows of 6 prompts"):
         scripts.digits.digits_line("twice", [*cut, cut[0]], numbers)
+
+
+@pytest.mark.parametrize(
+    ("change", "margin", "p", "line"),
+    [
+        (0.95, 0.01, 0.04, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | B better"),
+        (1.05, 0.01, 0.04, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | B worse"),
+        (1.005, 0.01, 1.0, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | equal within 2 %"),
+        (1.005, 0.03, 1.0, "60.00 | 60.30 | +0.5 % [-2.5, +3.6] | 1.000 | not decided"),
+    ],
+)
+def test_perplexities_are_compared_in_percent_and_lower_is_better(
+    scripts: SimpleNamespace, change: float, margin: float, p: float, line: str
+) -> None:
+    """`margin`: half of the interval of the mean difference, in nats."""
+    changed, before = math.log(change), math.log(60)
+    numbers = {"mean_a": before, "mean_b": before + changed, "low": changed - margin, "high": changed + margin}
+    difference = Difference(key={}, metric="nll", rate=False, n=20, clusters=20, difference=changed, **numbers)
+    written = scripts.pages._line(scripts.pages.Comparison("books", "", ""), difference, p)
+    assert written == f"| books | 20 | {line} |\n"
