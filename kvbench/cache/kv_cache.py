@@ -209,11 +209,13 @@ class LayerCache:
         """
         group = kept.shape[0] // self.cache_heads
         lengths = kept.sum(dim=1).tolist() if lengths is None else lengths
-        kept = kept.to(self.keys.device, non_blocking=True)
-        if group == 1 and len(set(self.lengths)) == 1:
+        kept, is_dense = kept.to(self.keys.device, non_blocking=True), len(set(self.lengths)) == 1
+        if is_dense and group == 1:
             return self.gather(torch.nonzero_static(kept.flatten(), size=sum(lengths))[:, 0], lengths)
         marked = torch.nonzero_static(kept, size=sum(lengths))
         heads, columns = marked[:, 0] // group, marked[:, 1]
+        if is_dense:
+            return self.gather(heads * self.lengths[0] + columns, lengths)
         starts = torch.tensor(self.offsets, device=heads.device)
         return self.gather(starts[heads] + columns, lengths)
 
