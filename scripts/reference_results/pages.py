@@ -107,16 +107,24 @@ def verdict(line: Difference, p: float) -> str:
     15 % nothing can show.
     """
     assert line.difference is not None and line.low is not None and line.high is not None
-    is_text = line.metric == "nll"
     if p <= ALPHA:
-        return "B better" if (line.difference > 0) != is_text else "B worse"
+        return "B better" if (line.difference > 0) != _is_of_texts(line) else "B worse"
     assert line.mean_a is not None and line.mean_b is not None
-    if is_text:
-        is_equal = math.expm1(line.low) >= -RELEVANT_PERPLEXITY and math.expm1(line.high) <= RELEVANT_PERPLEXITY
-        return "equal within 2 %" if is_equal else "not decided"
-    if max(line.mean_a, line.mean_b) < FLOOR:
+    if not _is_of_texts(line) and max(line.mean_a, line.mean_b) < FLOOR:
         return "both near the floor"
-    return "equal within 5 points" if line.low >= -RELEVANT and line.high <= RELEVANT else "not decided"
+    relevant, words = (RELEVANT_PERPLEXITY, "2 %") if _is_of_texts(line) else (RELEVANT, "5 points")
+    is_equal = _share(line, line.low) >= -relevant and _share(line, line.high) <= relevant
+    return f"equal within {words}" if is_equal else "not decided"
+
+
+def _is_of_texts(line: Difference) -> bool:
+    """Whether a comparison is of negative log-likelihoods, in nats, of which less is better."""
+    return line.metric == "nll"
+
+
+def _share(line: Difference, difference: float) -> float:
+    """A difference as a share: of all answers, or of the perplexity."""
+    return math.expm1(difference) if _is_of_texts(line) else difference
 
 
 def write_pages(only_check: bool, pages: Iterable[Path] = PAGES) -> int:
@@ -194,12 +202,9 @@ def _card(name: str) -> str:
 
 def _line(comparison: Comparison, line: Difference, p: float) -> str:
     assert None not in (line.mean_a, line.mean_b, line.difference, line.low, line.high)
-    numbers = [number or 0.0 for number in (line.mean_a, line.mean_b, line.difference, line.low, line.high)]
-    if line.metric == "nll":
-        means = [f"{math.exp(mean):.2f}" for mean in numbers[:2]]
-        change = "{:+.1f} % [{:+.1f}, {:+.1f}]".format(*(100 * math.expm1(number) for number in numbers[2:]))
-    else:
-        means = [f"{100 * mean:.1f}" for mean in numbers[:2]]
-        change = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * number for number in numbers[2:]))
+    is_of_texts, numbers = _is_of_texts(line), [line.mean_a or 0.0, line.mean_b or 0.0]
+    means = [f"{math.exp(mean):.2f}" if is_of_texts else f"{100 * mean:.1f}" for mean in numbers]
+    change, low, high = (100 * _share(line, number or 0.0) for number in (line.difference, line.low, line.high))
+    changed = f"{change:+.1f}{' %' if is_of_texts else ''} [{low:+.1f}, {high:+.1f}]"
     shown = "<0.001" if p < 0.001 else f"{p:.3f}"
-    return f"| {comparison.label} | {line.n} | {means[0]} | {means[1]} | {change} | {shown} | {verdict(line, p)} |\n"
+    return f"| {comparison.label} | {line.n} | {means[0]} | {means[1]} | {changed} | {shown} | {verdict(line, p)} |\n"
