@@ -36,7 +36,7 @@ SETTINGS = {
     "seed": ("0 7 -3", f"{NO_INTEGER} null 18446744073709551615 range(0,1,0) {{a:1}}"),
     "budget": ("0.1 0.5 64 0.1,0.3", "true -1 0 nan inf {} [0.1] 1.5 abc range(1,9,0)"),
     "store": ("flat int8", "{} 5 true null int5 [flat]"),
-    "policy": ("snapkv h2o", "snapvk {} [] '' 5 true null"),
+    "policy": ("snapkv h2o_obcache", "snapvk {} [] '' 5 true null"),
     "score": ("attn lava caote", "atn {} 5 [attn]"),
     "reader": ("dense quest oracle_topk", "qest {} null 5 /no/such.py"),
     "reader.budget": ("", "0.1 64"),
@@ -101,9 +101,9 @@ GRAMMARS: Mapping[str, Grammar] = {
         f"{NOT_OF_ROWS} | {NO_ROWS} | rows=polcy | against=x | --average lva | --format parquet",
     ),
     "compare": Grammar(
-        "one two | --results one policy=snapkv policy=h2o",
+        "one two | --results one policy=snapkv policy=h2o_obcache",
         "alpha=0.1 | relevant=0.2 | --format json |",
-        "alpha=2 | alpha=nan | alpha=true | relevant=-1 | polcy=h2o | --format docx | three | --out .",
+        "alpha=2 | alpha=nan | alpha=true | relevant=-1 | polcy=h2o_obcache | --format docx | three | --out .",
     ),
     "board": Grammar("one two --out board", "at=0.1 | alpha=0.1", "at=20 | at=x | alpha=2 | nowhere | --nothing | a=b"),
     "gate": Grammar(
@@ -153,7 +153,7 @@ STARTS = {
 }
 """Commands that take settings of runs, with the words before those; without a fault only the first two are started."""
 OTHER_FAULTS = {
-    "heads": "--output . | --output no/such/x.json | policy=h2o | budget=0.5 | results.dir=x",
+    "heads": "--output . | --output no/such/x.json | policy=h2o_obcache | budget=0.5 | results.dir=x",
     "probe": "--by layr | probe.windws=1 | --format docx | --plot x.gif | probe.windows=true",
     "conform": "score=atn | policy=snapvk | no.json | --nothing | policy={}",
 }
@@ -263,7 +263,7 @@ def place() -> Iterator[None]:
         os.chdir(folder)
         os.environ["HF_HUB_OFFLINE"] = "1"
         for name, right in (("one", 8), ("two", 7)):
-            for policy in ("snapkv", "h2o"):
+            for policy in ("snapkv", "h2o_obcache"):
                 _write(Path(name), policy, right)
         Path("empty").mkdir()
         Path("file.txt").write_text("no table")

@@ -54,7 +54,7 @@ Commands = dict[str, tuple[str, ...]]
 COMMANDS: Commands = {
     "table": ("report", "table", "--results", "{0}"),
     "rows": ("report", "rows", "--results", "{0}", "--format", "csv"),
-    "compare": ("compare", "--results", "{0}", "policy=snapkv", "policy=h2o"),
+    "compare": ("compare", "--results", "{0}", "policy=snapkv", "policy=h2o_obcache"),
     "gate": ("gate", "--baseline", "{1}", "--current", "{0}"),
     "export": ("export", "--results", "{0}", "--format", "markdown"),
     "status": ("status", "--results", "{0}"),
@@ -286,12 +286,12 @@ def write_sides(folder: Path) -> Path:
             description = {
                 "task": {"name": task, "batch": 1, "new_tokens": 4},
                 "budget": "0.1",
-                "policy": {"name": "h2o"},
+                "policy": {"name": "h2o_obcache"},
             }
             cell = content_hash(description)[:16]
             results.write_cell(cell, description)
             columns: dict[str, Any] = {"cell": cell, "model": "reference", "task": task, "task_version": "1"}
-            columns |= {"context_length": 512, "policy": "h2o", "score": "attn", "budget": "0.1", "variant": None}
+            columns |= {"context_length": 512, "policy": "h2o_obcache", "score": "attn", "budget": "0.1", "variant": None}
             columns |= {
                 "code": CODE,
                 "layout": None,
@@ -312,7 +312,7 @@ def write_sides(folder: Path) -> Path:
                     sides["timings"] = [Timing(cell, sample, quantities, (draw.random(), 0.25, 0.5)).to_json()]
                 row = Row(**columns, sample=sample, value=value, prompt_tokens=500, cache_bytes=4096)
                 recorder.append([row], sides)
-                common = {"probe": "oracle_recall", "cell": cell, "sample": sample, "policy": "h2o"}
+                common = {"probe": "oracle_recall", "cell": cell, "sample": sample, "policy": "h2o_obcache"}
                 numbers = [{"layer": layer, "quantity": "recall", "value": draw.random()} for layer in range(4)]
                 write_probed(folder, common, numbers)
     return folder
@@ -356,7 +356,7 @@ def write(folder: Path) -> Path:
     """A results folder of four cells, of which samples have right and wrong answers, and kept sets."""
     results, draw = ResultsFolder(folder), random.Random(1)
     with Recorder(folder) as recorder:
-        for policy, right in (("full", 0.9), ("snapkv", 0.7), ("h2o", 0.5), ("tova", 0.3)):
+        for policy, right in (("full", 0.9), ("snapkv", 0.7), ("h2o_obcache", 0.5), ("tova_obcache", 0.3)):
             description = {
                 "task": {"name": "ruler/niah_single_1", "version": "1", "context_length": 512},
                 "policy": {"name": policy, "variant": "paper", "layout": "kv_heads"},
@@ -392,7 +392,7 @@ def write(folder: Path) -> Path:
                 rows.append(Row(**columns, prompt_sha256=hashlib.sha256(str(sample).encode()).hexdigest()))
             recorder.append(rows, {"kept": [line.to_json() for line in kept]})
     results.write_sweep(
-        ["policy=full,snapkv,h2o,tova"], dict.fromkeys((row.cell for row in read_rows(folder)), SAMPLES)
+        ["policy=full,snapkv,h2o_obcache,tova_obcache"], dict.fromkeys((row.cell for row in read_rows(folder)), SAMPLES)
     )
     return folder
 
@@ -499,7 +499,7 @@ DAMAGES: dict[str, Damage] = {
     "a misspelt column": replaced('"value"', '"vqlue"'),
     "a column twice": replaced(VALUE, '"value": 0.5, "value": '),
     "an integer of 20 digits": replaced('"seed": 42', '"seed": 18446744073709551615'),
-    "another policy": replaced('"policy": "snapkv"', '"policy": "h2o"'),
+    "another policy": replaced('"policy": "snapkv"', '"policy": "h2o_obcache"'),
     "another task": replaced("ruler/niah_single_1", "ruler/niah_single_2"),
     "another budget": replaced('"budget": "0.1"', '"budget": "0.2"'),
     "another sample": replaced('"sample": 2,', '"sample": 77,'),
@@ -510,7 +510,7 @@ DAMAGES: dict[str, Damage] = {
     "a misspelt checksum": replaced('"checksum"', '"chdcksum"'),
     "a spliced row": lines(spliced),
     "a row of another run": changed(value=0.5),
-    "a row of another cell": changed(policy="tova"),
+    "a row of another cell": changed(policy="tova_obcache"),
     "a line that is gone": lines(lambda content: content.pop(14)),
     "a cut at a line's end": lines(lambda content: content.__delitem__(slice(30, None))),
     "a cut within a line": lines(lambda content: content.__setitem__(slice(30, None), [content[30][:200]])),
@@ -526,7 +526,7 @@ DAMAGES: dict[str, Damage] = {
     "old rows, a value of 5.0": old(lines(lambda content: content.__setitem__(14, _other_value(content[14], "5.0")))),
     "old rows, a misspelt column": old(replaced('"value"', '"vqlue"')),
     "old rows, a column twice": old(replaced(VALUE, '"value": 0.5, "value": ')),
-    "old rows, another policy": old(replaced('"policy": "snapkv"', '"policy": "h2o"')),
+    "old rows, another policy": old(replaced('"policy": "snapkv"', '"policy": "h2o_obcache"')),
     "a cell file edited": moved('"seed": 42', '"seed": 43'),
     "a cell file cut short": short_cells,
     "cell files exchanged": exchanged_cells,

@@ -94,7 +94,7 @@ REPORTS: dict[str, Words] = {
     "perplexity": ("report", "plot", "perplexity", "x=position", "--out", "plot.svg"),
     "efficiency": ("report", "efficiency"),
     "export": ("export", "--format", "junit"),
-    "compare": ("compare", "policy=snapkv", "policy=h2o"),
+    "compare": ("compare", "policy=snapkv", "policy=h2o_obcache"),
     "status": ("status",),
 }
 

@@ -112,7 +112,7 @@ def generated(cells: range, samples: int) -> Iterator[bytes]:
     for cell in cells:
         draw = random.Random(cell)
         budget = draw.choice(("0.05", "0.1", "0.2", "0.4"))
-        policy, score = draw.choice(("h2o", "tova", "snapkv")), draw.choice(("attn", "obcache_joint"))
+        policy, score = draw.choice(("h2o_obcache", "tova_obcache", "snapkv")), draw.choice(("attn", "obcache_joint"))
         name = hashlib.sha256(str(cell).encode()).hexdigest()
         row = Row(
             **{

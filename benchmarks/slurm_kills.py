@@ -24,7 +24,7 @@ from typing import Any
 from kvbench.records import read_processes, read_rows
 from kvbench.records.row import has_checksum
 
-SWEEP = ("policy=full,snapkv,h2o", "budget=0.2", "task.context_length=512")
+SWEEP = ("policy=full,snapkv,h2o_obcache", "budget=0.2", "task.context_length=512")
 JOBS = ("launcher=slurm", "launcher.gpus=0", "launcher.time=30", "results.lease_seconds=24")
 Rows = dict[tuple[str, int], dict[str, Any]]
 

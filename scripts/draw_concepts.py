@@ -117,7 +117,7 @@ def score(scene: Scene) -> Figure:
 
 def policy(scene: Scene) -> Figure:
     """What one head keeps under five policies."""
-    names = ("streaming_llm", "h2o", "tova", "snapkv", "pyramidkv")
+    names = ("streaming_llm", "h2o_obcache", "tova_obcache", "snapkv", "pyramidkv")
     figure = Figure(figsize=(7.2, 2.1), layout="constrained")
     axes = figure.subplots()
     for line, name in enumerate(names):

@@ -11,7 +11,7 @@
 set -euo pipefail
 site=$1; shift
 suite=("$@")
-[ ${#suite[@]} -gt 0 ] || suite=(policy=full,streaming_llm,h2o,tova,snapkv,lava score=attn,obcache_joint budget=0.1,0.4
+[ ${#suite[@]} -gt 0 ] || suite=(policy=full,streaming_llm,h2o_obcache,tova_obcache,snapkv,lava score=attn,obcache_joint budget=0.1,0.4
 	task=ruler/niah_single_1 task.context_length=512 task.samples=120) # so many prompts show 5 points over all
 kvbench=${KVBENCH:-kvbench}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT

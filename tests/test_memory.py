@@ -12,7 +12,7 @@ from kvbench.eviction.evict import Eviction
 from tests.arrays import random_cache
 from tests.composed import composed
 
-RAGGED = ("ada_snapkv", "ada_pyramidkv", "lava", "lava_pyramid", "h2o_max")
+RAGGED = ("ada_snapkv", "ada_pyramidkv", "lava", "lava_pyramid", "h2o_kvzip")
 
 
 def evict(policy: str, cache: KVCache, layout: str = "kv_heads") -> KVCache:

@@ -116,15 +116,15 @@ def test_averages_of_obcache_hold(published):
 
 
 SPOTS = {
-    "obcache/table 1": ("obcache_joint", "h2o", "ruler/niah_single_2", "80", "8192", "33.2"),
-    "obcache/table 4": ("attn", "tova", "longbench/lcc", "0.1", "", "41.32"),
+    "obcache/table 1": ("obcache_joint", "h2o_obcache", "ruler/niah_single_2", "80", "8192", "33.2"),
+    "obcache/table 4": ("attn", "tova_obcache", "longbench/lcc", "0.1", "", "41.32"),
     "obcache/table 5": ("obcache_key", "snapkv", "longbench/trec", "0.05", "", "65.0"),
     "lava/table 2": ("attn", "ada_snapkv", "longbench/lsht", "512", "", "32.50"),
     "lava/table 11": ("lava", "lava", "ruler", "1024", "4096", "75.39"),
     "lava/table 13": ("lava", "lava_pyramid", "longbench", "256", "", "39.40"),
     "caote/table 2": ("fastcaote", "snapkv", "longbench/passage_retrieval_en", "4096", "", "94.50"),
-    "caote/table 5": ("fastcaote", "h2o", "needle/official", "8192", "", "0.404"),
-    "caote/table 11": ("attn", "tova", "longbench/qasper", "8192", "", "15.55"),
+    "caote/table 5": ("fastcaote", "h2o_obcache", "needle/official", "8192", "", "0.404"),
+    "caote/table 11": ("attn", "tova_obcache", "longbench/qasper", "8192", "", "15.55"),
 }
 
 

@@ -47,7 +47,7 @@ TRANSFORMERS = (5, 17), (6,)
 """The oldest release that kvbench runs with, and the first that it does not, as in pyproject.toml."""
 FAILED_ROWS = 4
 """Exit code of `kvbench run` if rows have an error."""
-POLICIES = "full,streaming_llm,h2o,tova,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,h2o_max"
+POLICIES = "full,streaming_llm,h2o_obcache,tova_obcache,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,h2o_kvzip"
 EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
 """Columns of a row that do not depend on the prompts that are decoded with its own."""
 WITH_GIGABYTES = """
@@ -225,8 +225,8 @@ def memory(hour: Hour) -> bool:
     folders = [
         hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", gigabytes=gigabytes)
         for name, names, budgets, gigabytes in (
-            ("tile", "full,snapkv,ada_snapkv,h2o,tova", "0.5,0.9", 25),  # of which weights take 16, a full cache 4
-            ("prefill", "full,snapkv,h2o_full", "0.2", 35),  # all rows of h2o_full take 17 more
+            ("tile", "full,snapkv,ada_snapkv,h2o_obcache,tova_obcache", "0.5,0.9", 25),  # of which weights take 16, a full cache 4
+            ("prefill", "full,snapkv,h2o", "0.2", 35),  # all rows of h2o take 17 more
         )
     ]
     return None not in folders

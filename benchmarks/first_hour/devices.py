@@ -28,7 +28,7 @@ from kvbench.models.loading.spec import ModelSpec
 
 SNAPKV = Policy("snapkv", window=8, recent=8)
 EVICTIONS = [Eviction(SNAPKV, score, Tokens(20)) for score in (Attention(), OBCacheJoint())]
-GROWING = Eviction(Policy("tova", window=1, recent=0), Attention(), Tokens(20))
+GROWING = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), Tokens(20))
 STORES = ("flat", "shared", "int8", "growing")
 PROMPT = torch.randint(3, 97, (41,), generator=torch.Generator().manual_seed(3))
 MOST = 1e-3

@@ -32,8 +32,8 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.rope import KeyReRotation, KeyRotation
 
-H2O = Policy("h2o", window=8, recent=6, state="accumulate")
-TOVA = Policy("tova", window=1)
+H2O = Policy("h2o_obcache", window=8, recent=6, state="accumulate")
+TOVA = Policy("tova_obcache", window=1)
 POOLED = Policy("snapkv", window=8, recent=4, sink=2, pool=Pool("avg", 3))
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
 BY_SCORE = replace(POOLED, name="cake", sink=0, slot_order="score")

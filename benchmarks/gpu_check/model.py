@@ -52,7 +52,7 @@ def _run(model: Any, ids: torch.Tensor, kernels: Kernels) -> tuple[list[torch.Te
     """Positions kept in every layer, and the last logits of two cells, one of which has ragged heads."""
     engine = Engine(model, tile=2, kernels=kernels)
     prefilled = engine.prefill(ids, {16})
-    policy = Policy("h2o", window=16, recent=16)
+    policy = Policy("h2o_obcache", window=16, recent=16)
     caches = [Eviction(policy, OBCacheJoint(), Tokens(budget))(prefilled.cache) for budget in (30, 47)]
     kept = [layer.positions for cache in caches for layer in cache.layers]
     tile = RaggedBatch(caches, engine.tile, 8, kernels)

@@ -31,7 +31,7 @@ from kvbench.tasks.task import Sample
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = (
-    "policy=snapkv,h2o,tova,plain",
+    "policy=snapkv,h2o_obcache,tova_obcache,plain",
     "score=attn,caote,key_norm,vatp,obcache_value",
     "budget=0.5,0.45,0.4,0.35,0.3,0.25,0.2,0.15,0.125,0.1",
     "task.context_length=512",

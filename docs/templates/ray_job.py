@@ -12,7 +12,7 @@ SHARDS = 8
 COMMAND = (
     *("kvbench", "run", "model=hf", "model.path=/shared/models/Llama-3.1-8B-Instruct"),
     *("task=ruler/niah_single_1", "task.context_length=4096", "task.samples=100"),
-    *("policy=snapkv,h2o", "budget=0.1,0.2", "results.dir=/shared/results/ruler"),
+    *("policy=snapkv,h2o_obcache", "budget=0.1,0.2", "results.dir=/shared/results/ruler"),
 )
 STOPPED = 75
 """The exit code of a run that was stopped after a sample: run it again."""

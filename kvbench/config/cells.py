@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
 from kvbench.config.overrides import Override, parse, written
-from kvbench.config.protocol import by_default
+from kvbench.config.protocol import protocols
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Bytes, Tokens, parse_budget, parse_bytes
 from kvbench.eviction.schedule import STEPS, Schedule
 from kvbench.records import KeptDetail
+from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
 from kvbench.support.errors import MissingFile, UserError
@@ -76,6 +77,7 @@ class Cells:
         store: Store = self._once(validated, Store, "store", tree["store"])
         evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
         packing = f" store={store}" if packing_of(store) else ""
+        protocol = self._once(_protocol, tree["policy"], tree["protocol"])
         reading = "" if reader.reads_all else f" {self._label('reader', tree)}"
         budget_setting: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
         budget = (
@@ -89,10 +91,11 @@ class Cells:
             budget=budget,
             schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
-            policy_label=self._label("policy", tree) + packing + reading,
+            policy_label=self._label("policy", tree, protocol) + packing + reading,
             score_label=self._label("score", tree) if "score" in policy.takes else None,
             store=store,
             reader=None if reader.reads_all else reader,
+            protocol=protocol,
         )
 
     def results(self, tree: Tree) -> Results:
@@ -116,15 +119,18 @@ class Cells:
             )
         return budget.tokens((self._token_bytes or token_bytes)(model, policy.layout))
 
-    def _label(self, group: str, tree: Tree) -> str:
+    def _label(self, group: str, tree: Tree, protocol: str = PAPER) -> str:
+        """The name of a policy or score and what differs from its file, or from the protocol that it then names."""
         file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
-        if group == "policy":  # a label says what differs from the default protocol
-            file = by_default().over(file)
+        if protocol != PAPER:
+            file = protocols()[protocol].over(file)
         left_open = {
             key: tree[group][key] for key, value in file.items() if value == MISSING or f"{group}.{key}" == ARGUMENTS
         }
         usual = resolved({**tree, group: file | left_open}, group)
-        return self._once(label, group, tree[group], usual, left_open)
+        text = self._once(label, group, tree[group], usual, left_open)
+        name = tree[group]["name"]
+        return text if protocol == PAPER else f"{name}@{protocol}{text.removeprefix(name)}"
 
     def _once(self, make: Callable[..., Any], *arguments: Any) -> Any:
         key = (make, repr(arguments))
@@ -165,6 +171,12 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
             added.add(name)
             yield reference
         yield cell
+
+
+def _protocol(policy: Tree, protocol: str) -> str:
+    """The protocol of a policy: that of papers where another one changes nothing that the policy's file says."""
+    file = file_of("policy", policy["name"], policy["_target_"])
+    return protocol if protocols()[protocol].over(file) != file else PAPER
 
 
 def refuse_eviction(overrides: Iterable[Override], trees: Iterable[Tree]) -> None:

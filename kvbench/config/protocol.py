@@ -30,8 +30,3 @@ class Protocol:
 def protocols() -> dict[str, Protocol]:
     """Every protocol by its name, the one that runs have by default first."""
     return {name: Protocol(**node) for name, node in safe_load((paths.conf() / "protocols.yaml").read_text()).items()}
-
-
-def by_default() -> Protocol:
-    """The protocol that a run has unless it names another."""
-    return next(iter(protocols().values()))

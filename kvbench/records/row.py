@@ -15,12 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kvbench.records.earlier import LAST_UNNAMED, named_today
 from kvbench.support.errors import UserError
 
-SCHEMA = 8
+SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
 `recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
-`read_bytes` and `index_bytes`."""
+`read_bytes` and `index_bytes`. 9: with `protocol`; labels name it where it is not that of papers."""
 CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
@@ -48,8 +49,9 @@ class Row:
     the mean over those after the first; ``index_bytes``: what a reader reads besides to choose them), ``*_seconds``
     in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in ``unit``, in
     0..1 if that is `SHARE`; ``better`` says which of two values is, `HIGHER` or `LOWER`: a task declares both with
-    its ``metric``. ``budget`` is the text of the setting. ``question_number`` counts from 1 if several questions are
-    asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context and question
+    its ``metric``. ``budget`` is the text of the setting. ``protocol``: by which
+    the policy has the settings that its label does not name; None for rows of servers. ``question_number`` counts from
+    1 if several questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division into context and question
     changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per sequence,
     which no other column counts; None for models without them. ``weights``: how a checkpoint stores them, if it is
     quantised; None for plain numbers.
@@ -69,6 +71,7 @@ class Row:
     score: str | None
     budget: str
     variant: str | None
+    protocol: str | None = None
     layout: str | None
     schedule: str | None
     seed: int | None
@@ -150,6 +153,8 @@ class Row:
             raise UserError("its bytes do not match its checksum")
         check_schema(version)
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
+        if (version or 1) <= LAST_UNNAMED and isinstance(columns["policy"], str):
+            columns |= named_today(columns["policy"], columns["variant"], columns["layout"])._asdict()
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvbench.records.earlier import name_today, policy_of
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
 from kvbench.records.lines import Block, Warn, crc32_of, read_blocks, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
@@ -197,7 +198,9 @@ def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[st
         for key in path:
             setting = setting.get(key, ...) if isinstance(setting, Mapping) else ...
         word = words[name]
-        if name in ("policy", "score") and word:  # a name, then fields
+        if name == "policy" and word:
+            word, setting = policy_of(word), name_today(setting) if isinstance(setting, str) else setting
+        if name == "score" and word:  # a name, then fields
             word = word.split()[0]
         if word is not None and setting is not ... and word != setting:
             return f"its {name} is {word!r}, but its cell has {setting!r}"

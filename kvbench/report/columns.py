@@ -23,6 +23,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, Row
+from kvbench.records.earlier import LAST_UNNAMED, Named, named_today
 from kvbench.records.folder import Finished, replacing
 from kvbench.records.lines import Block, Warn, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
@@ -41,6 +42,8 @@ TYPES: dict[str, pa.DataType] = {
     name: pa.string() if isinstance("", kind) else pa.int64() if isinstance(0, kind) else pa.float64()
     for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
 }
+NAMED = (*Named._fields, "layout")
+"""Columns that say what a row's policy is, and the one by which rows of servers are known."""
 JUDGED = ("metric", "unit", "better", "value", "error")
 REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
 
@@ -139,7 +142,7 @@ def table_of(rows: Iterable[Row]) -> pa.Table:
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
     """These columns of all lines, or None if one of the lines needs a closer look."""
-    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
+    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED, *NAMED)}
     schema = pa.schema([("schema", pa.int64()), *types.items()])
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
@@ -147,7 +150,7 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
     except pa.ArrowInvalid:
         return None
     is_known = set(rows["schema"].unique().to_pylist()) <= {None, *range(1, SCHEMA + 1)}
-    rows = rows.drop_columns(["schema"])
+    rows = named_as_today(rows.drop_columns(["schema"]), rows["schema"].fill_null(1).to_numpy() <= LAST_UNNAMED)
     return rows if is_known and rows.num_rows == count and not _is_suspicious(rows) else None
 
 
@@ -196,6 +199,21 @@ def warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> bool:
     if unknown:
         warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(unknown)}")
     return bool(unknown)
+
+
+def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
+    """The rows, which have the columns ``NAMED``; those of earlier schemas with today's words for their policies."""
+    if not is_earlier.any():
+        return rows
+    words = zip(*(rows[name].to_pylist() for name in ("policy", "variant", "layout")), strict=True)
+    named = [
+        named_today(*of_row) if earlier else None for of_row, earlier in zip(words, is_earlier.tolist(), strict=True)
+    ]
+    for name in Named._fields:
+        kept = rows[name].to_pylist()
+        values = [old if new is None else getattr(new, name) for new, old in zip(named, kept, strict=True)]
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, TYPES[name]))
+    return rows
 
 
 def with_places(rows: pa.Table, columns: Sequence[str], path: Path, lines: Sequence[int]) -> pa.Table:

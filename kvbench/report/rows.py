@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
+from kvbench.records.earlier import LAST_UNNAMED
 from kvbench.records.lines import Warn, check_name
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import LARGEST_NUMBER
@@ -32,9 +33,11 @@ from kvbench.report.altered_files import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
 from kvbench.report.columns import (
     JUDGED,
+    NAMED,
     REQUIRED,
     TYPES,
     empty_table,
+    named_as_today,
     read_file,
     shares_outside,
     too_large,
@@ -203,20 +206,21 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     try:
         with pyarrow.parquet.ParquetFile(pa.BufferReader(data)) as file:
             schema = file.schema_arrow
-            check_schema(int((schema.metadata or {}).get(_SCHEMA, b"1")))
+            check_schema(written := int((schema.metadata or {}).get(_SCHEMA, b"1")))
             if absent := [name for name in REQUIRED if name not in schema.names]:
                 raise UserError(f"rows have the column {absent[0]!r}")
             warn_of_unknown(path, schema.names, warn)
-            rows = file.read([name for name in TYPES if name in columns and name in schema.names])
+            needed = [*columns, *(name for name in NAMED if name not in columns)]
+            rows = file.read([name for name in TYPES if name in needed and name in schema.names])
         arrays = [
             rows[name].cast(TYPES[name]) if name in rows.column_names else pa.nulls(rows.num_rows, TYPES[name])
-            for name in columns
+            for name in needed
         ]
     except (ValueError, OSError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
-    table = pa.table(arrays, names=list(columns))
+    table = named_as_today(pa.table(arrays, names=needed), np.full(rows.num_rows, written <= LAST_UNNAMED))
     if "value" in columns and (outside := shares_outside(table)):
         raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: the file is damaged; copy or export it again")
     if large := too_large(table):

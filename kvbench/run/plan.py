@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.eviction.budget import Budget, Fraction, Tokens
 from kvbench.eviction.schedule import TURN, Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
+from kvbench.records.earlier import PAPER, first_name, variant_of
 from kvbench.records.row import HIGHER, LOWER
 from kvbench.run.code import Code, code_of
 from kvbench.support.errors import UserError
@@ -108,6 +109,8 @@ def digest(text: str) -> str:
 class Cell:
     """One model, task, policy, score, budget and schedule. The labels are the row columns `policy` and `score`.
 
+    protocol: the one that the policy has its settings by, before those that its label names; None of a server's.
+
     reader: what a query reads of what is kept; None: all of it.
     """
 
@@ -122,6 +125,7 @@ class Cell:
     score_label: str | None
     store: "Store" = "flat"
     reader: "Reader | None" = None
+    protocol: str | None = PAPER
     is_served = False  # whether a server evicts and answers: see kvbench.servers
 
     @cached_property
@@ -136,7 +140,7 @@ class Cell:
         description = {
             "model": describe_model(self.model),
             "task": describe_task(self.task),
-            "policy": asdict(self.policy, dict_factory=without_later),
+            "policy": asdict(self.policy, dict_factory=without_later) | {"name": first_name(self.policy.name)},
             "score": {
                 name: value for name, value in describe(self.score).items() if (name, value) not in LATER_OF_SCORES
             },
@@ -157,6 +161,11 @@ class Cell:
     def _evicting_plugins(self) -> dict[str, dict[str, str]]:
         """Code of others that decides what is read and kept, as `foreign` names it."""
         return foreign(self.task) | foreign(self.policy) | foreign(self.score)
+
+    @property
+    def variant(self) -> str | None:
+        """The side of its paper or code that the policy is on: the row column; None if it is on neither."""
+        return variant_of(self.policy_label, self.policy.variant)
 
     @cached_property
     def id(self) -> str:

@@ -227,6 +227,7 @@ def served_cell(model: ServedModel, endpoint: Endpoint, task: Any, seed: int) ->
         schedule=Schedule(),
         seed=seed,
         policy_label=endpoint.method,
+        protocol=None,
         score_label=None,
         endpoint=endpoint,
     )

@@ -33,7 +33,7 @@ from kvbench.support.quantity import parse_size, plural, size
 from kvbench.work.sweep import Screen, make, rows_of
 
 POLICIES = ("streaming_llm", "snapkv", "pyramidkv", "ada_snapkv", "cake", "lava", "kvzip")
-IN_BLOCKS = ("streaming_llm", "snapkv", "tova")
+IN_BLOCKS = ("streaming_llm", "snapkv", "tova_obcache")
 """Policies that are tried if the command names none: evicting after the prompt, and while it is read."""
 BUDGETS = ("0.1", "0.2", "0.4")
 BLOCK = 512

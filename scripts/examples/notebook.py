@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     out = Path(arguments[0] if arguments else "kept.png")
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    policies = ["full", "streaming_llm", "h2o", "snapkv"]
+    policies = ["full", "streaming_llm", "h2o_obcache", "snapkv"]
     answers = kvbench.generate(model, PROMPT, tokenizer, policy=policies, budget=0.2, max_new_tokens=8)
     kvbench.plot_kept(answers[1:]).savefig(out)
 

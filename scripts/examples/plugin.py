@@ -25,7 +25,7 @@ def main() -> None:
         site = install(Path(folder))
         listed = kvbench(site, folder, "list scores")
         print("\n".join(line for line in listed.splitlines() if line.startswith(("attn ", "sample_score"))))
-        print(kvbench(site, folder, "conform --properties score=sample_score policy=snapkv,tova"))
+        print(kvbench(site, folder, "conform --properties score=sample_score policy=snapkv,tova_obcache"))
         kvbench(site, folder, f"run {RUN} results.dir=rows")
         print(kvbench(site, folder, "report table --results rows --format markdown"))
 

@@ -17,7 +17,7 @@ from kvbench.report.rows import describer
 
 ROWS = Path(__file__).resolve().parents[2] / "results" / "reference" / "main.parquet"
 TASK = "ruler/fwe"
-POLICIES, SCORES = ("h2o", "snapkv", "tova"), ("attn", "vatp", "obcache_joint", "exact_removal")
+POLICIES, SCORES = ("h2o_obcache", "snapkv", "tova_obcache"), ("attn", "vatp", "obcache_joint", "exact_removal")
 BUDGETS = ["0.2", "0.4"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .wilson import wilson
 
-POLICIES, SCORES = "full,streaming_llm,h2o,tova,snapkv,pyramidkv,ada_snapkv,lava,cake", "attn"
+POLICIES, SCORES = "full,streaming_llm,h2o_obcache,tova_obcache,snapkv,pyramidkv,ada_snapkv,lava,cake", "attn"
 TASK, LENGTH, BUDGET = "ruler/niah_single_1", 512, 0.1
 
 

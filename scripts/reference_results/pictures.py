@@ -16,7 +16,7 @@ IMAGES = TOP / "docs" / "images"
 LARGEST = 150_000
 """Bytes; larger pictures get 256 colours, a third of the bytes."""
 BUDGETS = row_set("reference").tables["table"]["budget"]
-FIVE = {"policy": "full,streaming_llm,h2o,snapkv,tova", "score": "null,attn,obcache_joint"}
+FIVE = {"policy": "full,streaming_llm,h2o_obcache,snapkv@common,tova_obcache", "score": "null,attn,obcache_joint"}
 PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
     "reference-tradeoff.png": (
         "tradeoff",
@@ -24,7 +24,7 @@ PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
         {
             "budget": ",".join(BUDGETS),
             "score": "null,attn,lava,cake,kvzip",
-            "policy": "full,streaming_llm,h2o,tova,snapkv,ada_snapkv,pyramidkv,cake,lava,kvzip",
+            "policy": "full,streaming_llm,h2o_obcache,tova_obcache,snapkv@common,ada_snapkv@common,pyramidkv@common,cake@common,lava@common,kvzip",
         },
     ),
     "tradeoff.png": ("tradeoff", REFERENCE / "main.parquet", FIVE | {"budget": ",".join(BUDGETS)}),
@@ -38,7 +38,7 @@ PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
     "smollm2-needle.png": (
         "needle",
         TOP / "results" / "smollm2" / "needle.parquet",
-        {"policy": "full,streaming_llm,h2o,snapkv,tova,cake", "score": "null,attn,cake"},
+        {"policy": "full,streaming_llm,h2o_obcache,snapkv@common,tova_obcache,cake@common", "score": "null,attn,cake"},
     ),
 }
 """The kind, the rows and the settings of each picture, as of `kvbench report plot`."""

@@ -1,8 +1,9 @@
 """The sweeps of results/NAME/sweeps.yaml as settings of `kvbench run`. No torch."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,15 @@ class Part:
         where = [*self.common.split(), f"task.samples={count}", f"results.dir={results}"]
         where += [f"data.root={data_root().resolve()}"] if self.data else []
         tasks = [[f"task={task}", *own.split()] for task, own in self.tasks.items()]
-        return [[*sweep.split(), *task, *where] for sweep in self.sweeps for task in tasks]
+        return [_merged(sweep.split(), task, where) for sweep in self.sweeps for task in tasks]
+
+
+def _merged(*parts: Sequence[str]) -> list[str]:
+    """Words of a command line, each setting once: an earlier part wins."""
+    words: dict[str, str] = {}
+    for word in chain.from_iterable(parts):
+        words.setdefault(word.partition("=")[0], word)
+    return list(words.values())
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ def test_a_summary_is_read_after_its_chapter(
 
 def test_cells_read_side_by_side_are_the_cells_alone(kvbench: Command, shared_settings: tuple[str, ...]) -> None:
     swept = (*shared_settings, "task=booksum/chapter", "schedule.prefill_block=7", "policy.recent=4")
-    assert kvbench("run", *swept, "policy=h2o,tova", "score=attn,caote", "budget=9").code == 0
-    assert kvbench("run", *swept, "policy=h2o", "score=caote", "budget=9", "results.dir=alone").code == 0
+    assert kvbench("run", *swept, "policy=h2o_obcache,tova_obcache", "score=attn,caote", "budget=9").code == 0
+    assert kvbench("run", *swept, "policy=h2o_obcache", "score=caote", "budget=9", "results.dir=alone").code == 0
     assert outcomes(Path("alone")).items() <= outcomes(Path("out")).items()
 
 
@@ -117,7 +117,7 @@ def test_rows_that_are_none_and_settings_that_cannot_be(kvbench: Command, shared
         with pytest.raises(ValueError, match=reason):
             make(Path("data"), f"booksum/{name}", **fields)
     for settings, reason in (
-        (("task.evict=before", "policy=h2o", "budget=40"), "schedule.prefill_block=null"),
+        (("task.evict=before", "policy=h2o_obcache", "budget=40"), "schedule.prefill_block=null"),
         (("schedule.evict_after=context",), "schedule.evict_after=prompt"),
     ):
         refused = kvbench("run", *shared_settings, "task=booksum/chapter", *settings)

@@ -38,7 +38,7 @@ def test_hydra_keeps_its_flags(kvbench: Command, tmp_path: Path) -> None:
         and "policy: ada_pyramidkv, ada_snapkv" in shown.out
         and "schedule.evict_after=prompt " in shown.out
     )
-    job = kvbench("run", "--cfg", "job", "policy=h2o", "score=obcache_key", "policy.window=8")
+    job = kvbench("run", "--cfg", "job", "policy=h2o_obcache", "score=obcache_key", "policy.window=8")
     config = yaml.safe_load(job.out)
     assert config["policy"]["window"] == 8 and config["score"]["name"] == "obcache_key" and "hydra" not in config
     resolved = kvbench("run", "--cfg", "job", "--resolve", "seed=7")
@@ -69,7 +69,7 @@ def test_an_interrupt_stops_a_whole_multirun(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner.JobMaker, "make", interrupted)
-    finished = kvbench("run", "-m", *tiny, "policy=h2o,tova,snapkv")
+    finished = kvbench("run", "-m", *tiny, "policy=h2o_obcache,tova_obcache,snapkv")
     assert finished.code == 130 and len(calls) == 1
     assert finished.err.count("interrupted; run the same command to continue") == 1
 
@@ -124,17 +124,17 @@ def test_a_budget_in_bytes_is_held_and_recorded_as_it_was_asked(kvbench: Command
 
 
 def test_plan_counts_and_runs_nothing(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
-    lists = ("policy=full,h2o", "score=attn,obcache_joint", "budget=0.1,0.3")
+    lists = ("policy=full,h2o_obcache", "score=attn,obcache_joint", "budget=0.1,0.3")
     before = kvbench("plan", *tiny, *lists)
     assert before.code == 0 and "0 of 15 rows are in out" in before.out
     assert "prefill: 3 prompts, at most 1536 tokens (7680 without sharing)" in before.out
     assert "memory: the full cache at most 0.1 MiB; the 5 largest cells, decoded together, at most 0." in before.out
     assert "MiB; observed queries and rankings at most 0." in before.out
     assert list(tmp_path.iterdir()) == []
-    alone = kvbench("plan", *tiny, "policy=h2o", "budget=0.1,0.3", "schedule.prefill_block=64")
+    alone = kvbench("plan", *tiny, "policy=h2o_obcache", "budget=0.1,0.3", "schedule.prefill_block=64")
     assert "2 cells evict during the prefill, so each reads its own prompts: they read at most 3072 tokens" in alone.out
     assert "with a shared prefill it would be 1536" in alone.out
-    kvbench("run", *tiny, "policy=h2o", "budget=0.1")
+    kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.1")
     after = kvbench("plan", *tiny, *lists)
     assert "3 of 15 rows are in out" in after.out
     assert sum("3/3" in line for line in after.out.splitlines()) == 1
@@ -158,7 +158,7 @@ def test_a_long_list_says_what_a_method_was_verified_against(kvbench: Command, w
 
 
 def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=full,h2o", "budget=0.1,0.3")
+    kvbench("run", *tiny, "policy=full,h2o_obcache", "budget=0.1,0.3")
     rows = [json.loads(line) for line in kvbench("report", "rows", "--results", "out").out.splitlines()]
     assert len(rows) == 9 and list(rows[0]) == ["schema", *COLUMNS, "checksum"]
     table = csv.DictReader(io.StringIO(kvbench("report", "table", "--results", "out", "--format", "csv").out))
@@ -166,8 +166,8 @@ def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) ->
     assert (table.fieldnames or ())[:12] == names.split(",")
     assert {(line["policy"], line["budget"], line["n"]) for line in table} == {
         ("full", "1.0", "3"),
-        ("h2o", "0.1", "3"),
-        ("h2o", "0.3", "3"),
+        ("h2o_obcache", "0.1", "3"),
+        ("h2o_obcache", "0.3", "3"),
     }
     assert "| policy" in kvbench("report", "table", "--results", "out", "--format", "markdown").out
 

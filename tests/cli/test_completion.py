@@ -28,7 +28,7 @@ from tests.cli.conftest import Command
         (["help", "do"], ["doctor"]),
         (["run", "pol"], ["policy=", "policy."]),
         (["run", "policy=sn"], ["policy=snapkv"]),
-        (["run", "policy=h2o,sn"], ["policy=h2o,snapkv"]),
+        (["run", "policy=h2o_obcache,sn"], ["policy=h2o_obcache,snapkv"]),
         (["run", "score=obcache_j"], ["score=obcache_joint"]),
         (["run", "score.host=obcache_v"], ["score.host=obcache_value"]),
         (["run", "task=rul"], ["task=ruler", "task=ruler_published", "task=ruler/", "task=ruler_published/"]),
@@ -38,11 +38,11 @@ from tests.cli.conftest import Command
         (["run", "schedule.d"], ["schedule.decode_every="]),
         (["run", "results."], ["results.dir=", "results.kept=", "results.lease_seconds="]),
         (["run", "launcher=s"], ["launcher=slurm"]),
-        (["run", "policy=h2o", "--q"], ["--quiet"]),
+        (["run", "policy=h2o_obcache", "--q"], ["--quiet"]),
         (["list", "pol"], ["policies"]),
         (["report", "plot", "n"], ["needle", "new_tokens="]),
         (["report", "table", "policy=sn"], ["policy=snapkv"]),
-        (["report", "table", "policy=h2o,sn"], ["policy=h2o,snapkv"]),
+        (["report", "table", "policy=h2o_obcache,sn"], ["policy=h2o_obcache,snapkv"]),
         (["compare", "policy=snapkv,score=lav"], ["policy=snapkv,score=lava"]),
         (["compare", "policy=snapkv,bud"], ["policy=snapkv,budget="]),
         (["report", "table", "--format", "mark"], ["markdown"]),
@@ -132,8 +132,8 @@ COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; _kvbench; printf '%s\\n' "${{COM
     ("line", "replies"),
     [
         ("kvbench run policy=sn", ["snapkv"]),
-        ("kvbench run policy=h2o,sn", ["h2o,snapkv"]),
-        ("kvbench run policy=h2o sc", ["score=", "score.", "schedule."]),
+        ("kvbench run policy=h2o_obcache,sn", ["h2o_obcache,snapkv"]),
+        ("kvbench run policy=h2o_obcache sc", ["score=", "score.", "schedule."]),
         ("kvbench dat", ["data"]),
     ],
 )
@@ -173,4 +173,4 @@ def test_values_that_are_words_are_those_of_a_run() -> None:
     assert candidates(["plan", "protocol=p"]) == ["protocol=paper"]
     assert candidates(["conform", "store=s"]) == []
     assert candidates(["list", "scores", "ob"]) == ["obcache_joint", "obcache_key", "obcache_value"]
-    assert "snapkv" in candidates(["list", "policies", "h2o", "sn"])
+    assert "snapkv" in candidates(["list", "policies", "h2o_obcache", "sn"])

@@ -64,13 +64,17 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "format": ("report table --results one --format markdwn", 2, ("'markdwn'", "did you mean markdown?", "|csv|")),
     "flag of report": ("report table --fromat csv", 2, ("unknown flag --fromat", "did you mean --format?", "--help")),
     "column": (
-        "report table --results one polcy=h2o",
+        "report table --results one polcy=h2o_obcache",
         2,
         ("no column 'polcy'", "did you mean policy?", "policy.window"),
     ),
-    "value": ("report table --results one policy=snapvk", 4, ("no row has policy=snapvk", "the rows have h2o, snapkv")),
+    "value": (
+        "report table --results one policy=snapvk",
+        4,
+        ("no row has policy=snapvk", "the rows have h2o_obcache, snapkv"),
+    ),
     "rows": ("report table --results one rows=polcy", 2, ("rows=polcy", "did you mean policy?", "policy.window")),
-    "against": ("report table --results one against=x", 2, ("against=x", "allowed: policy h2o, snapkv")),
+    "against": ("report table --results one against=x", 2, ("against=x", "allowed: policy h2o_obcache, snapkv")),
     "average": ("report table --results one --average lva", 2, ("lva", "allowed: official, lava, caote")),
     "plot": ("report plot tradeof --out x.png", 2, ("'tradeof'", "did you mean tradeoff?")),
     "plot file": ("report plot bars --results one --out x.gif", 2, ("'x.gif'", "--out FILE.pdf|.png|.svg")),
@@ -107,7 +111,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "export without format": ("export --results one", 2, ("export: ", "--format", "kvbench export --help")),
     "export format": ("export --results one --format juni", 2, ("'juni'", "did you mean junit?")),
     "quantity": ("export --results one --format junit what=speed", 2, ("what=speed", "accuracy, bytes, seconds")),
-    "heads": ("heads --output x.json policy=h2o", 2, ("heads takes no policy", "leave it out")),
+    "heads": ("heads --output x.json policy=h2o_obcache", 2, ("heads takes no policy", "leave it out")),
     "verb of data": ("data pul pg19", 2, ("unknown data pul", "did you mean pull?")),
     "data": ("data pull pg20", 2, ("no data pg20", "did you mean pg19?")),
     "part of data": ("data pull longbench/qaspr", 2, ("no part longbench/qaspr", "did you mean longbench/qasper?")),
@@ -159,7 +163,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         ("one folder is read", "kvbench merge one two --out DIR"),
     ),
     "folders of compare": (
-        "compare --results one --results two policy=h2o policy=snapkv",
+        "compare --results one --results two policy=h2o_obcache policy=snapkv",
         2,
         ("one folder is read", "kvbench merge one two --out DIR"),
     ),
@@ -181,11 +185,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("key_norm can be negative", "choose another"),
     ),
-    "variance of one row": ("plan policy=tova score=cake", 2, ("policy.window=1", "use 2 or more")),
+    "variance of one row": ("plan policy=tova_obcache score=cake", 2, ("policy.window=1", "use 2 or more")),
     "all of a plan": ("plan task.samples=99999999", 2, ("task.samples=99999999", "10000000 rows", "ask for fewer")),
     "range": ("plan budget=range(1,1000000000)", 2, ("more than 100000 values", "choose a larger step")),
     "lists": (
-        "plan budget=range(0.001,0.9,0.0001) score=attn,lava policy=h2o,snapkv task=ruler",
+        "plan budget=range(0.001,0.9,0.0001) score=attn,lava policy=h2o_obcache,snapkv task=ruler",
         2,
         ("8990 of budget", "are 467480 combinations", "name fewer values"),
     ),
@@ -273,7 +277,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two results folders, an empty one and a file that is no table."""
     path = tmp_path_factory.mktemp("errors")
     for name, right in (("one", 25), ("two", 20)):
-        folder(path / name, rows("snapkv", right), rows("h2o", 10))
+        folder(path / name, rows("snapkv", right), rows("h2o_obcache", 10))
     (path / "empty").mkdir()
     (path / "file.txt").write_text("no table")
     return path

@@ -101,7 +101,7 @@ def test_statistics_of_queries_are_sums_over_all_tokens(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("policy=h2o",), "heads takes no policy"),
+        (("policy=h2o_obcache",), "heads takes no policy"),
         (("score=attn",), "heads takes no score"),
         (("schedule.evict_after=prompt",), "heads takes no schedule.evict_after"),
         (("score.chunk=10,20",), "one value of each score setting"),
@@ -127,7 +127,7 @@ def test_a_policy_by_table_asks_for_one(kvbench: Command, model: tuple[str, ...]
     alone = kvbench("plan", *model, "policy=duo_*")
     assert alone.code == 2 and "score.path has no default" in alone.err
     many = kvbench("plan", *model, "policy=duo_*,tov*")
-    assert many.code == 0 and many.out.count("tova") == 1 and "duo_attention" not in many.out
+    assert many.code == 0 and many.out.count("tova_obcache") == 1 and "duo_attention" not in many.out
     assert "left out score head_table on duo_attention: score.path has no default" in many.err
 
 

@@ -49,7 +49,9 @@ def test_examples_that_read_are_run(
 ) -> None:
     """On results as the examples name them; a usage error is one whatever the rows are."""
     for name in ("runs", "before", "after", "reference"):
-        cells = [rows(policy, 20, score=score) for policy in ("snapkv", "h2o") for score in ("attn", "obcache_joint")]
+        cells = [
+            rows(policy, 20, score=score) for policy in ("snapkv", "h2o_obcache") for score in ("attn", "obcache_joint")
+        ]
         for cell in cells:
             cell[:] = [row.__class__(**{**_asdict(row), "cell": f"{row.policy}-{row.score}"}) for row in cell]
         folder(tmp_path / "results" / name, *cells)

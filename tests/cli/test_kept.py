@@ -7,7 +7,7 @@ from tests.cli.conftest import Command, rows_of
 
 
 def test_kept_sets_are_written_beside_the_rows(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=full,h2o", "budget=0.2", "results.kept=positions")
+    kvbench("run", *tiny, "policy=full,h2o_obcache", "budget=0.2", "results.kept=positions")
     kept = read_kept("out")
     assert {(row.cell, row.sample): row.kept_sha256 for row in rows_of(Path("out"))} == {
         key: own.sha256 for key, own in kept.items()
@@ -22,16 +22,16 @@ def test_a_part_of_the_budget_or_of_the_prompt_is_protected(kvbench: Command, ti
     """The newest tokens of every sample; the cells are told apart by their labels."""
     for of, name in (("budget", "of_budget"), ("prompt", "of_prompt")):
         part = f"{{part:0.1,of:{of}}}"
-        words = ("policy=h2o", "budget=0.3", f"policy.window={part}", f"policy.recent={part}", "task.samples=1")
+        words = ("policy=h2o_obcache", "budget=0.3", f"policy.window={part}", f"policy.recent={part}", "task.samples=1")
         assert kvbench("run", *tiny, *words, "results.kept=positions", f"results.dir={name}").code == 0
         (row,), (kept,) = rows_of(Path(name)), read_kept(name).values()
         assert row.prompt_tokens is not None and f"recent.part=0.1 recent.of={of}" in row.policy
         pairs = int(0.3 * row.prompt_tokens + 0.5)
         newest = pairs // 10 if of == "budget" else row.prompt_tokens // 10
         assert set(range(kept.num_tokens - newest, kept.num_tokens)) <= set(kept.positions(1, 0))
-    refused = kvbench("run", *tiny, "policy=h2o", "policy.recent={part:2}")
+    refused = kvbench("run", *tiny, "policy=h2o_obcache", "policy.recent={part:2}")
     assert refused.code == 2 and "or a part such as {part:0.05,of:budget}" in refused.err
-    refused = kvbench("run", *tiny, "policy=h2o", "policy.recent=many")
+    refused = kvbench("run", *tiny, "policy=h2o_obcache", "policy.recent=many")
     assert refused.code == 2 and "policy.recent=many: allowed: an integer" in refused.err
 
 

@@ -49,11 +49,15 @@ def advice(tmp_path: Path) -> Callable[..., str]:
             "budget=0.05,0.1,0.2,0.4",
         ),
         ([("snapkv", "64", 0.0)], "try larger budgets", "budget=64,128,256,512"),
-        ([("h2o", "0.1", 0.0), ("snapkv", "0.2", 0.0)], "all cells are at the floor", "budget=0.1,0.2,0.4,0.6,0.8"),
-        ([("snapkv", "0.1", 0.5)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),
-        ([("snapkv", "600KiB", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),
-        ([("snapkv", "0.8", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),
-        ([("snapkv", "0.1", 0.5), ("h2o", "0.1", 0.0)], "as an interactive page", "page.html"),
+        (
+            [("h2o_obcache", "0.1", 0.0), ("snapkv", "0.2", 0.0)],
+            "all cells are at the floor",
+            "budget=0.1,0.2,0.4,0.6,0.8",
+        ),
+        ([("snapkv", "0.1", 0.5)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o_obcache"),
+        ([("snapkv", "600KiB", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o_obcache"),
+        ([("snapkv", "0.8", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o_obcache"),
+        ([("snapkv", "0.1", 0.5), ("h2o_obcache", "0.1", 0.0)], "as an interactive page", "page.html"),
     ],
 )
 def test_the_next_command(

@@ -107,13 +107,13 @@ def test_a_window_is_a_masked_forward(
 @pytest.mark.slow
 def test_cells_and_books_do_not_see_each_other(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """Resumed, alone and in a full tile: the same rows, a curve for each, and nothing is read twice."""
-    swept = ("policy=full,h2o,tova", "policy.recent=4", "score=attn", "budget=7,12")
+    swept = ("policy=full,h2o_obcache,tova_obcache", "policy.recent=4", "score=attn", "budget=7,12")
     assert kvbench("run", *pg19, *swept, "task.samples=1").code == 0
     assert "5 rows are there already" in kvbench("run", *pg19, *swept).err
     assert "all 15 rows are in" in kvbench("run", *pg19, *swept).err
     assert kvbench("run", *pg19, *swept, "results.dir=once", "results.kept=positions").code == 0
     assert outcomes(Path("out")) == outcomes(Path("once")) and len(list(Path("once/kept").glob("*"))) == 1
-    alone = ("policy=h2o", "policy.recent=4", "score=attn", "budget=12")
+    alone = ("policy=h2o_obcache", "policy.recent=4", "score=attn", "budget=12")
     assert kvbench("run", *pg19, *alone, "results.dir=alone").code == 0
     assert outcomes(Path("alone")).items() <= outcomes(Path("out")).items()
     lines = [json.loads(line) for file in Path("out/curves").glob("*") for line in file.read_text().splitlines()]
@@ -166,12 +166,12 @@ def test_a_stream_stops_where_the_model_does_unless_positions_are_those_of_the_c
 def test_a_book_that_cannot_be_read_is_an_error_row(kvbench: Command, pg19: tuple[str, ...]) -> None:
     """One without a token, and one so short that a share of it cannot hold what is protected; the others go on."""
     Path("data/pg19/a.txt").write_text("")
-    finished = kvbench("run", *pg19, "policy=full,h2o", "policy.recent=4", "budget=0.2")
+    finished = kvbench("run", *pg19, "policy=full,h2o_obcache", "policy.recent=4", "budget=0.2")
     assert finished.code == 4
     errors = {(row.policy, row.sample): row.error or "" for row in rows_of(Path("out"))}
-    assert all("no token to score" in errors[policy, 0] for policy in ("full", "h2o recent=4"))
-    assert "cannot hold the 4 protected tokens" in errors["h2o recent=4", 2] and not errors["full", 2]
-    assert not errors["full", 1] and not errors["h2o recent=4", 1]
+    assert all("no token to score" in errors[policy, 0] for policy in ("full", "h2o_obcache recent=4"))
+    assert "cannot hold the 4 protected tokens" in errors["h2o_obcache recent=4", 2] and not errors["full", 2]
+    assert not errors["full", 1] and not errors["h2o_obcache recent=4", 1]
 
 
 @pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True], ids=["books", "stream"])
@@ -179,7 +179,13 @@ def test_cells_that_do_not_fit_together_are_halved(
     kvbench: Command, pg19: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """Memory runs out in the middle of a book: rows, curves and kept sets are those of a run with enough of it."""
-    swept = ("policy=tova,streaming_llm", "policy.recent=3", "score=attn", "budget=7,9", "results.kept=positions")
+    swept = (
+        "policy=tova_obcache,streaming_llm",
+        "policy.recent=3",
+        "score=attn",
+        "budget=7,9",
+        "results.kept=positions",
+    )
     settings = (*pg19, *swept, "task.samples=2", "task.context_length=12", f"task.reset={not stream}")
     assert kvbench("run", *settings).code == 0
     attend = EvictingBatch.attend
@@ -212,9 +218,9 @@ def test_a_cell_without_memory_is_an_error_of_its_rows(
             raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
     monkeypatch.setattr(EvictingBatch, "finish", short_of_memory)
-    assert kvbench("run", *pg19, "policy=full,h2o", "policy.recent=4", "budget=7", "task.samples=1").code == 4
+    assert kvbench("run", *pg19, "policy=full,h2o_obcache", "policy.recent=4", "budget=7", "task.samples=1").code == 4
     errors = {(row.policy, row.error) for row in rows_of(Path("out"))}
-    assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o recent=4", None)}
+    assert errors == {("full", "out of memory: CUDA out of memory."), ("h2o_obcache recent=4", None)}
 
 
 def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
@@ -248,7 +254,7 @@ def test_missing_books_exit_3(kvbench: Command, pg19: tuple[str, ...]) -> None:
 def test_what_cannot_be_is_refused(
     kvbench: Command, pg19: tuple[str, ...], settings: tuple[str, ...], reason: str
 ) -> None:
-    policy = () if settings[0].startswith("policy=") else ("policy=h2o",)
+    policy = () if settings[0].startswith("policy=") else ("policy=h2o_obcache",)
     finished = kvbench("run", *pg19, *policy, "budget=20", *settings)
     assert finished.code == 2 and reason in finished.err and not Path("out/rows").exists()
 
@@ -277,6 +283,6 @@ def test_reports_show_perplexity(kvbench: Command, pg19: tuple[str, ...]) -> Non
     for x in ("position", "pairs"):
         assert kvbench("report", "plot", "perplexity", "--results", "out", "--out", f"{x}.png", f"x={x}").code == 0
         assert Path(f"{x}.png").stat().st_size > 5000
-    planned = kvbench("plan", *pg19, "policy=full,h2o", "policy.recent=4", "budget=12", "results.dir=new").out
+    planned = kvbench("plan", *pg19, "policy=full,h2o_obcache", "policy.recent=4", "budget=12", "results.dir=new").out
     assert "pg19" in planned and "evicted during prefill" in planned
     assert "to score: 3 texts, 6 times in all, at most 156 tokens" in planned

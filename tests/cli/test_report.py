@@ -21,15 +21,17 @@ def folder(tmp_path: Path) -> Path:
     }
     blank = dict.fromkeys(("task_version", "variant", "layout", "schedule", "seed"))
     with Recorder(tmp_path / "runs") as recorder:
-        for policy in ("h2o", "tova"):
+        for policy in ("h2o_obcache", "tova_obcache"):
             rows = [Row(cell=policy, sample=i, policy=policy, value=float(i), **settings, **blank) for i in range(2)]
             recorder.append(rows)
     return tmp_path / "runs"
 
 
 def test_settings_select_rows(kvbench: Command, folder: Path) -> None:
-    finished = kvbench("report", "table", "--results", str(folder), "policy=h2o", "rows=policy", "--format", "markdown")
-    assert finished.code == 0 and "| h2o |" in finished.out and "tova" not in finished.out
+    finished = kvbench(
+        "report", "table", "--results", str(folder), "policy=h2o_obcache", "rows=policy", "--format", "markdown"
+    )
+    assert finished.code == 0 and "| h2o_obcache |" in finished.out and "tova_obcache" not in finished.out
 
 
 def test_a_file_takes_its_format_from_its_name(kvbench: Command, folder: Path, tmp_path: Path) -> None:
@@ -48,16 +50,22 @@ def test_an_empty_selection_is_said_and_leaves_nothing(
 ) -> None:
     finished = kvbench("report", what, "--results", str(folder), "policy=snapkv", "--out", "out.csv")
     assert finished.code == 4 and finished.out == ""
-    assert finished.err == "kvbench: nothing to report: no row has policy=snapkv; the rows have h2o, tova\n"
+    assert (
+        finished.err
+        == "kvbench: nothing to report: no row has policy=snapkv; the rows have h2o_obcache, tova_obcache\n"
+    )
     assert not (tmp_path / "out.csv").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("table", "polcy=h2o"), "rows have no column 'polcy'"),
-        (("table", "h2o"), "cannot read h2o: settings are key=value"),
-        (("rows", "policy=h2o", "policy=tova"), "policy is named twice; list its values: policy=h2o,tova"),
+        (("table", "polcy=h2o_obcache"), "rows have no column 'polcy'"),
+        (("table", "h2o_obcache"), "cannot read h2o_obcache: settings are key=value"),
+        (
+            ("rows", "policy=h2o_obcache", "policy=tova_obcache"),
+            "policy is named twice; list its values: policy=h2o_obcache,tova_obcache",
+        ),
         (("rows", "policy="), "policy= has no value"),
         (("tables",), "unknown report tables: did you mean table?"),
     ],

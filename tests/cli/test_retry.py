@@ -14,7 +14,7 @@ def test_errors_are_retried_when_asked(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine in trouble leaves error rows; they stay until somebody wants them made again."""
-    command = ("run", *tiny, "policy=full,h2o", "budget=0.2")
+    command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2")
     load = runner.load
 
     def spoilt(model_info: object, begun: object) -> object:
@@ -40,7 +40,7 @@ def test_errors_are_retried_when_asked(
 def test_a_folder_that_goes_away_during_a_run_is_told(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, when: str, gone: str
 ) -> None:
-    command = ("run", *tiny, "policy=full,h2o", "budget=0.2", "task.samples=2")
+    command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2", "task.samples=2")
     count, record = [0], Claims.record
 
     def recorded(claims: Claims, result: object) -> object:

@@ -13,7 +13,7 @@ from kvbench.records import COLUMNS
 from kvbench.run import prefill_job, runner
 from tests.cli.conftest import Command, outcomes, rows_of
 
-LISTS = ("policy=full,h2o,tova,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
+LISTS = ("policy=full,h2o_obcache,tova_obcache,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
 CELLS = 1 + 3 * 2 * 2
 
 
@@ -65,8 +65,8 @@ def test_rows_do_not_depend_on_what_else_runs(kvbench: Command, tiny: tuple[str,
     together = outcomes(Path("out"))
     for folder, *changes in (
         ("alone", "policy=snapkv", "score=obcache_joint", "budget=0.1"),
-        ("turned", "policy=snapkv,h2o", "score=obcache_joint", "budget=0.3,0.1"),
-        ("fewer", "policy=h2o", "score=attn", "budget=0.3", "task.samples=2"),
+        ("turned", "policy=snapkv,h2o_obcache", "score=obcache_joint", "budget=0.3,0.1"),
+        ("fewer", "policy=h2o_obcache", "score=attn", "budget=0.3", "task.samples=2"),
     ):
         assert kvbench("run", *tiny, *changes, f"results.dir={folder}").code == 0
         assert {key: together[key] for key in outcomes(Path(folder))} == outcomes(Path(folder))
@@ -88,22 +88,23 @@ def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
 
 
 def test_a_new_cell_joins_a_finished_sweep(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    kvbench("run", *tiny, "policy=h2o", "budget=0.2")
-    again = kvbench("run", *tiny, "policy=h2o,tova", "budget=0.2")
+    kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.2")
+    again = kvbench("run", *tiny, "policy=h2o_obcache,tova_obcache", "budget=0.2")
     assert "3 rows to run from 3 prompts (3 rows are there already)" in again.err
 
 
 def test_a_budget_one_sample_cannot_hold_is_an_error_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Other cells go on, the row says why, the command exits 4 and the table counts it."""
-    finished = kvbench("run", *tiny, "policy=h2o", "budget=0.01,0.2")
+    finished = kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.01,0.2")
     assert finished.code == 4
     failed = [row for row in rows_of(Path("out")) if row.budget == "0.01"]
     assert len(failed) == 3
     assert all(
-        row.value is None and row.error and "cannot hold the 16 protected tokens of h2o" in row.error for row in failed
+        row.value is None and row.error and "cannot hold the 16 protected tokens of h2o_obcache" in row.error
+        for row in failed
     )
     assert all(row.error is None for row in rows_of(Path("out")) if row.budget == "0.2")
-    assert kvbench("run", *tiny, "policy=h2o", "budget=0.2").code == 0
+    assert kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.2").code == 0
 
 
 def test_what_the_second_model_or_task_cannot_do_stops_before_the_first_row(
@@ -124,7 +125,7 @@ def test_two_tasks_and_two_models_are_one_sweep(
     kvbench: Command, tiny: tuple[str, ...], stopping_model: Path, tiny_model: Path
 ) -> None:
     paths = f"model.path={tiny_model},{stopping_model}"
-    finished = kvbench("run", *tiny, paths, "task=ruler/niah_single_1,ruler/niah_multikey_2", "policy=full,h2o")
+    finished = kvbench("run", *tiny, paths, "task=ruler/niah_single_1,ruler/niah_multikey_2", "policy=full,h2o_obcache")
     assert finished.code == 0, finished.err
     rows = rows_of(Path("out"))
     assert len({(row.model, row.task, row.policy) for row in rows}) == 8 and len(rows) == 24
@@ -157,15 +158,15 @@ def test_broken_numbers_are_error_rows(
         return loaded
 
     monkeypatch.setattr(runner, "load", spoilt)
-    finished = kvbench("run", *tiny, "policy=full,h2o", "score=obcache_joint", "budget=0.2")
+    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", "score=obcache_joint", "budget=0.2")
     assert finished.code == 4
     errors = {row.policy: row.error for row in rows_of(Path("out"))}
     assert "the logits are no numbers" in str(errors["full"])
-    assert "layer 0 holds NaN or inf in its keys" in str(errors["h2o"])
+    assert "layer 0 holds NaN or inf in its keys" in str(errors["h2o_obcache"])
 
 
 def test_a_list_of_sample_counts_is_the_largest(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    finished = kvbench("run", *tiny, "policy=h2o", "budget=0.2", "task.samples=1,3,2")
+    finished = kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.2", "task.samples=1,3,2")
     assert "3 rows from 3 prefills" in finished.err
     assert [row.sample for row in rows_of(Path("out"))] == [0, 1, 2]
 
@@ -189,10 +190,15 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
     monkeypatch.setattr(
         prefill_job, "prompt_of", lambda *given: prompt_of(*given) if given[1].id == 1 else [][given[1].id * 0]
     )
-    finished = kvbench("run", *tiny, "policy=full,h2o", f"model.tile={tile}")
+    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", f"model.tile={tile}")
     assert finished.code == 4
     failed = [row for row in rows_of(Path("out")) if row.error]
-    assert sorted((row.policy, row.sample) for row in failed) == [("full", 0), ("full", 2), ("h2o", 0), ("h2o", 2)]
+    assert sorted((row.policy, row.sample) for row in failed) == [
+        ("full", 0),
+        ("full", 2),
+        ("h2o_obcache", 0),
+        ("h2o_obcache", 2),
+    ]
     (file,) = Path("out/errors").iterdir()
     assert {row.error for row in failed} == {f"IndexError: list index out of range; traceback in errors/{file.name}"}
     assert "Traceback" in file.read_text()
@@ -233,7 +239,7 @@ def test_a_text_of_the_task_ends_an_answer(kvbench: Command, tiny: tuple[str, ..
 def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Both schedules in one command, every policy, each with its own prefills."""
     after = "schedule.evict_after=prompt,context"
-    finished = kvbench("run", *tiny, "policy=full,h2o", "budget=0.3", after)
+    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", "budget=0.3", after)
     assert finished.code == 0, finished.err
     rows = rows_of(Path("out"))
     assert len(rows) == 12 and "12 rows from 6 prefills" in finished.err
@@ -241,7 +247,7 @@ def test_a_context_can_be_cut_before_its_question_is_read(kvbench: Command, tiny
     assert {row.prompt_sha256 for row in by["prompt"]} == {row.prompt_sha256 for row in by["context"]}
     for whole, context in zip(by["prompt"], by["context"], strict=True):
         assert context.full_cache_bytes < whole.full_cache_bytes  # type: ignore[operator]
-    planned = kvbench("plan", *tiny, "policy=full,h2o", "budget=0.3", after, "task.samples=4")
+    planned = kvbench("plan", *tiny, "policy=full,h2o_obcache", "budget=0.3", after, "task.samples=4")
     assert "12 of 16 rows are in out" in planned.out and "prefill: 1 context," in planned.out
 
 
@@ -299,10 +305,10 @@ def test_the_full_cache_stands_beside_the_cells(kvbench: Command, tiny: tuple[st
         (("policy=cake",), ["flat:prompt"]),  # evicts while decoding too
         (("policy=snapkv", "store=int4"), ["flat:prompt"]),
         (("policy=snapkv", "store=shared"), ["shared:prompt"]),
-        (("policy=h2o", "schedule.prefill_block=64"), ["flat:prompt"]),
+        (("policy=h2o_obcache", "schedule.prefill_block=64"), ["flat:prompt"]),
         (("policy=full",), ["flat:prompt"]),
-        (("task=pg19", "policy=h2o", "schedule.decode_every=1"), ["flat:prompt"]),
-        (("task=pg19", "policy=h2o", "schedule.decode_every=1", "task.reset=false", "budget=64"), []),
+        (("task=pg19", "policy=h2o_obcache", "schedule.decode_every=1"), ["flat:prompt"]),
+        (("task=pg19", "policy=h2o_obcache", "schedule.decode_every=1", "task.reset=false", "budget=64"), []),
     ],
 )
 def test_the_reference_of_a_setting(tmp_path: Path, settings: tuple[str, ...], full: list[str]) -> None:
@@ -319,7 +325,7 @@ def test_the_reference_of_a_setting(tmp_path: Path, settings: tuple[str, ...], f
 
 
 def test_a_text_in_blocks_has_no_reference(tmp_path: Path) -> None:
-    words = "task=pg19 policy=full,h2o schedule.decode_every=1 task.samples=1 reference=none"
+    words = "task=pg19 policy=full,h2o_obcache schedule.decode_every=1 task.samples=1 reference=none"
     (tmp_path / "pg19").mkdir()
     (tmp_path / "pg19" / "book.txt").write_text("A book. " * 400)
     where = [f"data.root={tmp_path}", f"results.dir={tmp_path / 'out'}"]

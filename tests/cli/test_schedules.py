@@ -11,7 +11,7 @@ STEPS = ("schedule.decode_every=1", "schedule.prefill_block=50")
 
 def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Two cells that evict once share a prefill, two that evict after every block do not."""
-    settings = (*tiny, "policy=h2o", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
+    settings = (*tiny, "policy=h2o_obcache", "policy.recent=4", "budget=20,30", "schedule.prefill_block=null,50")
     planned = kvbench("plan", *settings)
     assert planned.out.count("evicted after every 50 tokens of the prompt: later blocks attend to what was kept") == 2
     assert "evicted after the prompt\n" in planned.out
@@ -29,7 +29,7 @@ def test_whoever_is_cut_block_by_block_reads_alone(kvbench: Command, tiny: tuple
 
 def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """Within the same prefill, from the same first cut."""
-    settings = (*tiny, "policy=tova", "budget=25", "schedule.decode_every=null,1,3", "task.samples=2")
+    settings = (*tiny, "policy=tova_obcache", "budget=25", "schedule.decode_every=null,1,3", "task.samples=2")
     assert "6 rows from 2 prefills" in kvbench("run", *settings).err
     rows = rows_of(Path("out"))
     assert len({row.kept_sha256 for row in rows}) == 2 and {row.error for row in rows} == {None}
@@ -43,7 +43,7 @@ def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[s
     """Beside what is kept of the prompt; answers of eight tokens, of which the last is not read."""
     settings = (
         *tiny,
-        "policy=tova",
+        "policy=tova_obcache",
         "policy.recent=2",
         "task.samples=1",
         "task.max_new_tokens=8",
@@ -89,7 +89,7 @@ def test_positions_of_the_cache_are_those_of_the_sequence_until_something_is_cut
 @pytest.mark.parametrize("steps", STEPS)
 def test_no_state_survives_a_sample(kvbench: Command, tiny: tuple[str, ...], steps: str) -> None:
     """Samples one after the other leave the rows that each leaves alone, and so do other cells beside it."""
-    settings = (*tiny, "policy=h2o", "policy.recent=4", "policy.window=all", steps)
+    settings = (*tiny, "policy=h2o_obcache", "policy.recent=4", "policy.window=all", steps)
     assert kvbench("run", *settings, "budget=20,0.3", "results.dir=together").code == 0
     for samples in (1, 3):
         assert kvbench("run", *settings, "budget=20", f"task.samples={samples}", "results.dir=apart").code == 0
@@ -127,14 +127,14 @@ def test_what_cannot_be_is_refused(
 
 
 def test_a_budget_below_the_protected_tokens_is_an_error_of_its_sample(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    finished = kvbench("run", *tiny, "policy=h2o", "budget=0.02", "schedule.prefill_block=50", "task.samples=1")
+    finished = kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.02", "schedule.prefill_block=50", "task.samples=1")
     (row,) = rows_of(Path("out"))
-    assert finished.code == 4 and "cannot hold the 16 protected tokens of h2o" in str(row.error)
+    assert finished.code == 4 and "cannot hold the 16 protected tokens of h2o_obcache" in str(row.error)
 
 
 def test_what_is_repeated_is_repeated_once(kvbench: Command, tiny: tuple[str, ...]) -> None:
     """All policies over one context share its prefill and its repetition; what cannot be repeated again is refused."""
-    policies = "policy=kvzip,kvzip_uniform,kvzip_head,h2o"
+    policies = "policy=kvzip,kvzip_uniform,kvzip_head,h2o_obcache"
     settings = (*tiny, policies, "score=kvzip", "score.chunk=100", "budget=0.3,0.5", "schedule.evict_after=context")
     assert "24 rows from 3 prefills" in kvbench("run", *settings).err
     rows = rows_of(Path("out"))

@@ -49,7 +49,7 @@ def test_streaming_llm_keeps_the_same_pairs_whatever_it_is_crossed_with(
         (["policy.window=16"], "snapkv", "attn"),
         (["policy.window=8", "policy.pool.size=5"], "snapkv window=8 pool.size=5", "attn"),
         (["policy.pool=null"], "snapkv pool=null", "attn"),
-        (["policy=h2o", "policy.pool={kind:max,size:7}"], "h2o pool.kind=max pool.size=7", "attn"),
+        (["policy=h2o_obcache", "policy.pool={kind:max,size:7}"], "h2o_obcache pool.kind=max pool.size=7", "attn"),
         (["policy.order=[pool,group]"], "snapkv order=pool,group", "attn"),
         (["policy.group=max"], "snapkv group=max", "attn"),
         (["policy.heads={kind:uniform}", "policy.layers=uniform"], "snapkv", "attn"),
@@ -71,14 +71,16 @@ def test_a_setting_applies_to_the_files_that_have_it(cells: Cells) -> None:
     assert (attn.score_label, random.score_label) == ("attn", "random seed=7")
     full, snapkv = cells("policy=full,snapkv", "policy.window=32")
     assert full.policy.name == "full" and snapkv.policy.window == 32
-    h2o, pooled = cells("policy=h2o,snapkv", "policy.pool.size=5")
-    assert h2o.policy.pool is None and pooled.policy_label == "snapkv pool.size=5"
+    h2o_obcache, pooled = cells("policy=h2o_obcache,snapkv", "policy.pool.size=5")
+    assert h2o_obcache.policy.pool is None and pooled.policy_label == "snapkv pool.size=5"
 
 
-@pytest.mark.parametrize("word", ["policy='h2o'", 'policy="h2o"', "policy= h2o", "policy=h2o "])
+@pytest.mark.parametrize(
+    "word", ["policy='h2o_obcache'", 'policy="h2o_obcache"', "policy= h2o_obcache", "policy=h2o_obcache "]
+)
 def test_names_may_be_quoted(cells: Cells, word: str) -> None:
-    assert [cell.policy.name for cell in cells(word)] == ["h2o"]
-    assert [cell.policy.name for cell in cells(f"{word},tova")] == ["h2o", "tova"]
+    assert [cell.policy.name for cell in cells(word)] == ["h2o_obcache"]
+    assert [cell.policy.name for cell in cells(f"{word},tova_obcache")] == ["h2o_obcache", "tova_obcache"]
 
 
 @pytest.mark.parametrize("text", ["1234567", "12345e6", "1_0", "0x1", "true", "main"])
@@ -94,8 +96,8 @@ def test_a_range_has_no_noise(cells: Cells) -> None:
 
 
 def test_of_a_repeated_setting_the_last_counts(cells: Cells) -> None:
-    (cell,) = cells("policy=tova", "budget=0.1", "policy=h2o", "budget=0.3")
-    assert (cell.policy.name, str(cell.budget)) == ("h2o", "0.3")
+    (cell,) = cells("policy=tova_obcache", "budget=0.1", "policy=h2o_obcache", "budget=0.3")
+    assert (cell.policy.name, str(cell.budget)) == ("h2o_obcache", "0.3")
 
 
 def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> None:
@@ -104,7 +106,12 @@ def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> No
     (tmp_path / "ruler").mkdir()
     for name in ("squad.json", "hotpotqa.json"):
         (tmp_path / "ruler" / name).write_text("{}")
-    words = (f"data.root={tmp_path}", "data.verify=false", "policy=h2o,tova", "task.context_length=1024")
+    words = (
+        f"data.root={tmp_path}",
+        "data.verify=false",
+        "policy=h2o_obcache,tova_obcache",
+        "task.context_length=1024",
+    )
     every = cells("task=ruler", *words)
     names = [name for name in options("task") if name.startswith("ruler/")]
     assert [cell.task.name for cell in every] == [name for name in names for _ in range(2)] and len(every) >= 16
@@ -117,7 +124,7 @@ def test_a_folder_stands_for_the_files_in_it(cells: Cells, tmp_path: Path) -> No
 def test_a_pattern_stands_for_what_it_matches(cells: Cells) -> None:
     names = [cell.task.name for cell in cells("task=ruler/*we,ruler/vt")]
     assert names == ["ruler/cwe", "ruler/fwe", "ruler/vt"]
-    assert {cell.policy.name for cell in cells("policy=*ov*")} == {"tova"}
+    assert {cell.policy.name for cell in cells("policy=*ov*")} == {"tova_obcache"}
     with pytest.raises(ValueError, match=r"unknown task ruler/nah_\*"):
         cells("task=ruler/nah_*")
 

@@ -23,12 +23,12 @@ def other_score(*arguments: object) -> Code:
 def test_rows_of_other_code_are_never_taken_as_done_in_silence(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ("run", *tiny, "policy=full,h2o", "budget=0.2")
+    command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2")
     with monkeypatch.context() as patch:
         patch.setattr(plan, "code_of", other_score)
         assert kvbench(*command, "task.samples=2").code == 0
     before = rows_of(Path("out"))
-    (old,) = {row.code for row in before if row.policy == "h2o"}
+    (old,) = {row.code for row in before if row.policy == "h2o_obcache"}
     assert old is not None and ResultsFolder("out").read_code(old)
     assert not any(row.policy == "full" for row in before if row.code == old)
 
@@ -58,7 +58,7 @@ def test_rows_of_other_code_are_never_taken_as_done_in_silence(
 
 
 def test_rows_of_unknown_code_are_resumed_and_told_of(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    command = ("run", *tiny, "policy=h2o", "budget=0.2")
+    command = ("run", *tiny, "policy=h2o_obcache", "budget=0.2")
     assert kvbench(*command, "task.samples=2").code == 0
     before = rows_of(Path("out"))
     (file,) = Path("out/rows").iterdir()

@@ -53,7 +53,7 @@ def test_a_finished_sweep_and_one_that_grew(kvbench: Command, tiny: tuple[str, .
     status = json.loads(more.out)
     assert more.code == 75 and (status["rows"], status["done"], status["left"]) == (13, 6, 7)
     assert status["eta_seconds"] is None and status["rows_per_second"] is None
-    assert kvbench("run", *tiny, "policy=h2o", "budget=0.01", "results.dir=bad").code == 4
+    assert kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.01", "results.dir=bad").code == 4
     failed = kvbench("status", "--results", "bad")
     assert failed.code == 4 and "3 of 3 rows done (100 %), 3 of them failed, 0 left" in failed.out
 

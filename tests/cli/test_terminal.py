@@ -42,11 +42,11 @@ def test_what_an_encoding_lacks_is_written_as_the_nearest(tmp_path: Path, encodi
 def compared(tmp_path: Path) -> list[str]:
     """Arguments of a table with marks and a dagger."""
     with Recorder(tmp_path / "out") as recorder:
-        for policy, right in (("snapkv", 29), ("h2o", 3)):
+        for policy, right in (("snapkv", 29), ("h2o_obcache", 3)):
             recorder.append(rows(policy, right))
-        blank = rows("tova", 5)
+        blank = rows("tova_obcache", 5)
         recorder.append([*blank[1:]])
-    return ["report", "table", "--results", str(tmp_path / "out"), "against=h2o"]
+    return ["report", "table", "--results", str(tmp_path / "out"), "against=h2o_obcache"]
 
 
 def test_a_terminal_without_unicode_gets_the_table(
@@ -57,7 +57,7 @@ def test_a_terminal_without_unicode_gets_the_table(
     for command in (compared, ["list", "policies"], ["list", "tasks", "--long"], ["--help"]):
         assert main(command) == 0
     printed = (tmp_path / "said").read_bytes().decode("ascii")
-    assert "better or worse than h2o" in printed and "^" in printed
+    assert "better or worse than h2o_obcache" in printed and "^" in printed
 
 
 @pytest.mark.parametrize("command", [["list", "tasks"], ["--help"], ["report", "rows", "--results", "out"]])
@@ -159,16 +159,16 @@ def test_json_is_for_programs(kvbench: Command, tmp_path: Path) -> None:
     )
     checks = json.loads(kvbench("doctor", "--json").out)
     assert {"mark", "name", "text", "command"} == set(checks[0]) and checks[0]["name"] == "kvbench"
-    planned = json.loads(kvbench("plan", "policy=h2o", "budget=0.1,0.2", "task.samples=2", "--json").out)
+    planned = json.loads(kvbench("plan", "policy=h2o_obcache", "budget=0.1,0.2", "task.samples=2", "--json").out)
     assert (planned["rows"], planned["rows_to_do"], len(planned["groups"][0]["cells"])) == (4, 4, 2)
     assert planned["groups"][0]["cells"][0]["rows"] == "0/2" and list(tmp_path.iterdir()) == []
-    assert kvbench("plan", "policy=h2o", "--json").err == ""
+    assert kvbench("plan", "policy=h2o_obcache", "--json").err == ""
 
 
 def test_a_quiet_run_says_nothing(kvbench: Command, tiny: tuple[str, ...]) -> None:
-    quiet = kvbench("run", *tiny, "policy=full,h2o", "budget=0.2", "--quiet")
+    quiet = kvbench("run", *tiny, "policy=full,h2o_obcache", "budget=0.2", "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
-    loud = kvbench("run", *tiny, "policy=full,h2o", "budget=0.2")
-    assert "all 6 rows are in out" in loud.err and "h2o" in loud.out
-    failed = kvbench("run", *tiny, "policy=h2o", "budget=0.01", "--quiet")
+    loud = kvbench("run", *tiny, "policy=full,h2o_obcache", "budget=0.2")
+    assert "all 6 rows are in out" in loud.err and "h2o_obcache" in loud.out
+    failed = kvbench("run", *tiny, "policy=h2o_obcache", "budget=0.01", "--quiet")
     assert failed.code == 4 and failed.out == ""

@@ -121,7 +121,7 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
     for budgets in (range(100, 102), range(100, 350)):
         counts.clear()
         compose._parsed.cache_clear()
-        swept_cells = cells_of(["policy=snapkv,tova", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
+        swept_cells = cells_of(["policy=snapkv,tova_obcache", "seed=1,2", f"budget={','.join(map(str, budgets))}"])
         assert len({cell.id for cell in swept_cells}) == 4 * len(budgets)
         work.append(dict(counts))
     assert work[0] == work[1] and min(work[0].values()) > 0 and len(work[0]) == 3

@@ -135,10 +135,10 @@ def test_defaults_are_those_the_design_fixes() -> None:
     default = Cells().cell(tree)
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
     assert tree["protocol"] == "common"
-    for name, size in (("h2o", 16), ("snapkv", 32)):
+    for name, size in (("h2o_obcache", 16), ("snapkv", 32)):
         policy = build("policy", composed(f"policy={name}")["policy"])
         assert (policy.window, policy.recent, policy.layout) == (size, size, "kv_heads")
-    assert composed("policy=tova")["policy"]["window"] == 1
+    assert composed("policy=tova_obcache")["policy"]["window"] == 1
     for name in ("lava", "lava_uniform", "lava_no_head", "lava_pyramid"):
         policy = build("policy", composed(f"policy={name}")["policy"])
         assert (policy.window, policy.recent, policy.heads.kind == "uniform") == (32, 32, name == "lava_no_head")

@@ -16,16 +16,21 @@ from tests.config.test_cells import cells_of
 OWN = {
     "ada_snapkv": (32, 32),
     "cake": (32, 32),
-    "h2o": (16, 16),
-    "h2o_full": ("all", 8),
+    "h2o_obcache": (16, 16),
+    "h2o": ("all", 8),
     "lava": (32, 32),
     "pyramidkv": (8, 8),
     "snapkv": (32, 32),
     "streaming_llm": (1, 0),
-    "tova": (1, 0),
+    "tova_obcache": (1, 0),
 }
 """Window and recent of the paper or the code that a policy's file names."""
-LACKING = {"h2o": (16, 16, None), "h2o_full": ("all", 16, None), "tova": (1, 0, None), "streaming_llm": (1, 0, None)}
+LACKING = {
+    "h2o_obcache": (16, 16, None),
+    "h2o": ("all", 16, None),
+    "tova_obcache": (1, 0, None),
+    "streaming_llm": (1, 0, None),
+}
 HF = ("model=hf", "model.path=nowhere")
 
 

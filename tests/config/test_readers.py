@@ -74,7 +74,7 @@ def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
 
 
 def test_cells_that_evict_while_they_read_share_their_prefill_whatever_reads_it() -> None:
-    cells = cells_of("policy=h2o", "schedule.prefill_block=64", "reader=dense,quest,oracle_topk")
+    cells = cells_of("policy=h2o_obcache", "schedule.prefill_block=64", "reader=dense,quest,oracle_topk")
     assert len({cell.id for cell in cells}) == 3 and len({cell.shared for cell in cells}) == 1
 
 
@@ -86,7 +86,9 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
         file = tmp_path / f"score{sign}" / "newest.py"
         file.parent.mkdir()
         file.write_text(SCORE.format(sign=sign))
-        cells += cells_of("policy=h2o", f"score={file}", "schedule.prefill_block=64", f"reader={tmp_path}/newest.py")
+        cells += cells_of(
+            "policy=h2o_obcache", f"score={file}", "schedule.prefill_block=64", f"reader={tmp_path}/newest.py"
+        )
     assert cells[0].id != cells[1].id and cells[0].shared != cells[1].shared
 
 
@@ -96,7 +98,10 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
         (("store=int4",), "store=int4 is read as a whole in every step: use reader=dense, or store=flat"),
         (("store=shared",), "store=shared is read as a whole"),
         (("policy=snapkv", "policy.apply=think"), "policy.apply=think leaves keys of fewer channels"),
-        (("policy=h2o", "schedule.decode_every=8"), "schedule.decode_every=8 evicts by the attention of the answer"),
+        (
+            ("policy=h2o_obcache", "schedule.decode_every=8"),
+            "schedule.decode_every=8 evicts by the attention of the answer",
+        ),
         (("task=efficiency",), "task efficiency measures seconds"),
     ],
 )

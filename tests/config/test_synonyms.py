@@ -18,7 +18,7 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "ratio=0.3": "budget=0.3 ",  # KVzip's --ratio is what is kept
     "press=snapkv": "policy=snapkv",
     "press_name=knorm": "policy=plain score=key_norm",
-    "press=snapkv,tova": "policy=snapkv or policy=tova",
+    "press=snapkv,tova_obcache": "policy=snapkv or policy=tova_obcache",
     "press=think": "policy=NAME ",
     "policy=expected_attention": "policy=plain score=expected_attention",
     "press=chunkkv": "policy=chunkkv",
@@ -31,7 +31,7 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "press=lagkv": "policy=plain score=lagkv",
     "policy=knorm": "policy=plain score=key_norm",
     "policy=keydiff": "policy=plain score=key_diff",
-    "policy=observed_attention": "policy=h2o_full policy.reduce=observed_attention policy.recent=0",
+    "policy=observed_attention": "policy=h2o policy.reduce=observed_attention policy.recent=0",
     "policy=adakv_snapkv": "policy=ada_snapkv",
     "policy=no_press": "policy=full",
     "policy=SnapKVPress": "policy=snapkv",

@@ -93,8 +93,8 @@ def test_a_budget_that_holds_everything_ranks_nothing() -> None:
 def test_protected_tokens_must_fit() -> None:
     """A share that is too small for this prompt names the numbers and the way out."""
     with pytest.raises(ValueError, match=r"budget=0\.1 is 5 of 50 tokens.*16 protected.*at least 16"):
-        Eviction(Policy("h2o", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
-    exactly = Eviction(Policy("h2o", recent=16), Attention(), Tokens(16))(random_cache(50))
+        Eviction(Policy("h2o_obcache", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
+    exactly = Eviction(Policy("h2o_obcache", recent=16), Attention(), Tokens(16))(random_cache(50))
     assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
 
 

@@ -24,8 +24,8 @@ from tests.arrays import random_cache
 
 SCALING = 0.3
 POLICIES = [
-    Policy("h2o", window=40, recent=5, state="accumulate"),
-    Policy("tova", window=1),
+    Policy("h2o_obcache", window=40, recent=5, state="accumulate"),
+    Policy("tova_obcache", window=1),
     Policy("snapkv", window=4, sink=2, recent=3, pool=Pool("max", 3)),
     Policy("cake_like", window=1, recent=4, pool=Pool("avg", 5), order=("pool", "group"), slot_order="score"),
 ]
@@ -174,7 +174,7 @@ def test_a_score_that_is_no_number_is_refused() -> None:
 @pytest.mark.parametrize("pool", [None, Pool("max", 3)])
 def test_an_answer_of_its_own_budget_keeps_its_best_pairs(pool: Pool | None) -> None:
     """By the attention of the newest token, written out, over pairs of the answer alone."""
-    policy = Policy("tova", window=1, recent=1, pool=pool)
+    policy = Policy("tova_obcache", window=1, recent=1, pool=pool)
     evictor, layer = begin(policy, Attention(), 17)
     smaller = KVCache((layer,), 40)
     evictor, expected = evictor.with_answer_budget(smaller, 4), [list[int]() for _ in range(2)]
@@ -194,7 +194,7 @@ def test_an_answer_of_its_own_budget_keeps_its_best_pairs(pool: Pool | None) -> 
 
 
 def test_an_answer_holds_its_protected_tokens() -> None:
-    evictor, layer = begin(Policy("h2o", window=4, recent=5), Attention(), 17)
-    reason = r"schedule\.answer_budget=4 cannot hold the 5 newest tokens that h2o protects \(policy\.recent=5\)"
+    evictor, layer = begin(Policy("h2o_obcache", window=4, recent=5), Attention(), 17)
+    reason = r"schedule\.answer_budget=4 cannot hold the 5 newest tokens that h2o_obcache protects \(policy\.recent=5\)"
     with pytest.raises(UserError, match=reason):
         evictor.with_answer_budget(KVCache((layer,), 40), 4)

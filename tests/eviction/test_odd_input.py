@@ -24,7 +24,7 @@ def test_equal_scores_keep_the_oldest() -> None:
     """Rows that give every token the same weight: lower positions win, layer by layer and head by head."""
     keys, values = torch.zeros(2, 50, 10), torch.rand(2, 50, 10)
     same = KVCache((layer_of(torch.ones(6, 8, 10), keys, values),), 50)
-    oldest = {"snapkv": [20, 20], "tova": [20, 20], "lava_uniform": [4 + 32, 4], "ada_snapkv": [4 + 29, 4 + 3]}
+    oldest = {"snapkv": [20, 20], "tova_obcache": [20, 20], "lava_uniform": [4 + 32, 4], "ada_snapkv": [4 + 29, 4 + 3]}
     for policy, lengths in oldest.items():
         eviction = combination(policy, "attn", 20, window=1, pool=None, recent=4)
         smaller = eviction(same)

@@ -33,7 +33,7 @@ def ranked(layer: Any, policy: Policy, score: Score) -> torch.Tensor:
     return ranking.scores.double()
 
 
-@pytest.mark.parametrize(("policy", "window", "recent"), [("h2o", 16, 16), ("tova", 1, 0)])
+@pytest.mark.parametrize(("policy", "window", "recent"), [("h2o_obcache", 16, 16), ("tova_obcache", 1, 0)])
 def test_obcache_pools_its_scores_on_h2o_and_tova_too(policy: str, window: int, recent: int) -> None:
     """OBCache, C.2.1: a max-pooling function "for all SnapKV and OBCache-enhanced experiments", kernel 7, stride 1."""
     layer = random_layer(60, window=60, heads=6, kv_heads=2)

@@ -117,9 +117,9 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
 )
 def test_a_part_grows_with_the_prompt(part: TokenFraction, tokens: int, pairs: int, expected: int) -> None:
     """OBCache protects 5 % of the budget; its paper says of the prompt. One row votes at least."""
-    policy = Policy("h2o", window=part, recent=part).of_prompt(0, tokens, Tokens(pairs))
+    policy = Policy("h2o_obcache", window=part, recent=part).of_prompt(0, tokens, Tokens(pairs))
     assert (policy.recent, policy.window) == (expected, max(1, expected))
-    assert Policy("h2o", window=part, recent=part, sink=3).protected == 3
+    assert Policy("h2o_obcache", window=part, recent=part, sink=3).protected == 3
 
 
 @pytest.mark.parametrize(("span", "pairs"), [("prompt", 80), ("context", 50 + 80)])

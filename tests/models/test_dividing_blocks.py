@@ -59,7 +59,7 @@ SHARED = {
     "ada_snapkv": Shared(18, heads="mix", pool=5),
     "ada_snapkv published": Shared(18, heads="mix", pool=5, official=True),
     "ada safeguard": Shared(18, heads="safeguard", sink=2),
-    "h2o_max": Shared(18, heads="flat", recent=0, window=1000),
+    "h2o_kvzip": Shared(18, heads="flat", recent=0, window=1000),
     "flat, summed": Shared(18, heads="flat", window=1000, accumulate=True),
     "pyramidkv": Shared(18, layers="pyramid", beta=3),
     "ada_pyramidkv": Shared(18, heads="mix", layers="pyramid", beta=3, pool=3),

@@ -134,7 +134,7 @@ def test_a_prefill_is_not_changed_by_its_cells(make_engine: MakeEngine, prompt: 
     engine = make_engine()
     prefilled = engine.prefill(prompt, {8})
     before = [layer.keys.clone() for layer in prefilled.cache.layers]
-    cache = Eviction(Policy("h2o", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(
+    cache = Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(
         prefilled.cache
     )
     answers(engine, prefilled, [cache, prefilled.cache], 10)
@@ -146,7 +146,10 @@ def test_answers_end_at_the_stop_token(make_engine: MakeEngine, prompt: torch.Te
     """The stop token is the last one; the other cells of the tile go on as they would have."""
     engine = make_engine()
     prefilled = engine.prefill(prompt, {8})
-    caches = [prefilled.cache, Eviction(Policy("h2o", window=8, recent=8), Attention(), Tokens(12))(prefilled.cache)]
+    caches = [
+        prefilled.cache,
+        Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), Tokens(12))(prefilled.cache),
+    ]
     free = answers(engine, prefilled, caches, 12)
     stop = next(token for token in free[0].ids if token not in free[1].ids)
     stopped = answers(engine, prefilled, caches, 12, stop)

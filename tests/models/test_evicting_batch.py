@@ -24,8 +24,8 @@ from tests.models.families import tiny
 from tests.models.stepwise import StepwiseReader, stepwise_forward
 
 MakeEngine = Callable[..., Engine]
-H2O = Eviction(Policy("h2o", window=61, recent=6, state="accumulate"), Attention(), Tokens(18))
-TOVA = Eviction(Policy("tova", window=1), Attention(), Tokens(18))
+H2O = Eviction(Policy("h2o_obcache", window=61, recent=6, state="accumulate"), Attention(), Tokens(18))
+TOVA = Eviction(Policy("tova_obcache", window=1), Attention(), Tokens(18))
 ANSWER = torch.randint(0, 97, (13,), generator=torch.Generator().manual_seed(5))
 
 
@@ -142,7 +142,7 @@ def test_memory_is_what_is_held_at_most(make_engine: MakeEngine, prompt: torch.T
 def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """What its row says of memory is the same however long its neighbour goes on."""
     engine = make_engine(torch.float64)
-    few, many = (Eviction(Policy("tova", window=1), Attention(), Tokens(size)) for size in (9, 40))
+    few, many = (Eviction(Policy("tova_obcache", window=1), Attention(), Tokens(size)) for size in (9, 40))
     prefilled = engine.prefill(prompt, {1})
 
     def answers(stop: set[int], *evictions: Eviction) -> list[tuple[tuple[int, ...], int]]:

@@ -41,8 +41,10 @@ def heavy(worth: Tensor) -> list[int]:
 
 
 STREAMING = Eviction(Policy("streaming_llm", 1, sink=4, state="none", positions="cache"), Recency(), Tokens(HELD))
-H2O = Eviction(Policy("h2o", 61, recent=6, state="accumulate", positions="cache"), Attention(), Tokens(HELD))
-METHODS = pytest.mark.parametrize(("eviction", "cut"), [(STREAMING, streaming), (H2O, heavy)], ids=["streaming", "h2o"])
+H2O = Eviction(Policy("h2o_obcache", 61, recent=6, state="accumulate", positions="cache"), Attention(), Tokens(HELD))
+METHODS = pytest.mark.parametrize(
+    ("eviction", "cut"), [(STREAMING, streaming), (H2O, heavy)], ids=["streaming", "h2o_obcache"]
+)
 
 
 def cut_prompt(engine: Engine, prompt: Tensor, eviction: Eviction) -> tuple[IncrementalEviction, KVCache]:

@@ -31,7 +31,7 @@ ANSWER = torch.tensor([4, 9, 33, 7, 61, 8])
 SNAPKV = Policy("snapkv", window=8, recent=8)
 SAME_LAYERS = ("bamba", "granite hybrid")
 """Families whose recurrent layers are the Mamba-2 of others."""
-TOVA = Eviction(Policy("tova", window=1, recent=0), Attention(), Tokens(1000))
+TOVA = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), Tokens(1000))
 
 
 def engine_of(family: str, tile: int = 3) -> Engine:

@@ -37,8 +37,8 @@ from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.looped import Alone
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
-H2O = Policy("h2o", window=8, recent=6, state="accumulate")
-TOVA = Policy("tova", window=1)
+H2O = Policy("h2o_obcache", window=8, recent=6, state="accumulate")
+TOVA = Policy("tova_obcache", window=1)
 POOLED = Policy("pooled", window=8, recent=4, sink=2, pool=Pool("max", 5))
 AVERAGED = Policy("averaged", window=8, recent=3, pool=Pool("avg", 3), state="accumulate")
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")

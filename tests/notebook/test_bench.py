@@ -179,8 +179,10 @@ def test_what_is_no_model_or_no_method_of_a_result_is_refused(result: Any, model
         library.Bench(model[0])
     with pytest.raises(UserError, match=r"^tokenizer=\w+\(\.\.\.\): a model that is given by name has its own$"):
         library.Bench("reference", model[1])
-    with pytest.raises(UserError, match=r"^b='h2o' is not in this result, which has full, mine window=8 recent=8 age"):
-        result.compare("snapkv", "h2o")
+    with pytest.raises(
+        UserError, match=r"^b='h2o_obcache' is not in this result, which has full, mine window=8 recent=8 age"
+    ):
+        result.compare("snapkv", "h2o_obcache")
 
 
 def test_a_recommendation_reads_prompts_of_python(model: tuple[Any, Any]) -> None:

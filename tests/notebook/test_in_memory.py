@@ -78,9 +78,14 @@ def test_several_policies_share_a_prefill(monkeypatch: pytest.MonkeyPatch) -> No
     prefills, read = [], Engine.prefill
     monkeypatch.setattr(Engine, "prefill", lambda *given, **named: prefills.append(1) or read(*given, **named))
     model = tiny("llama")
-    settings: dict[str, Any] = {"policy": ["full", "snapkv", "h2o"], "budget": [0.4, 24], "max_new_tokens": 4, **TIGHT}
+    settings: dict[str, Any] = {
+        "policy": ["full", "snapkv", "h2o_obcache"],
+        "budget": [0.4, 24],
+        "max_new_tokens": 4,
+        **TIGHT,
+    }
     answers = library.generate(model, PROMPT, **settings)
-    names = [("full", "1.0"), ("snapkv", "0.4"), ("snapkv", "24"), ("h2o", "0.4"), ("h2o", "24")]
+    names = [("full", "1.0"), ("snapkv", "0.4"), ("snapkv", "24"), ("h2o_obcache", "0.4"), ("h2o_obcache", "24")]
     assert [(answer.policy.split()[0], answer.budget) for answer in answers] == names and len(prefills) == 1
     for answer, (name, value) in zip(answers[1:], names[1:], strict=True):
         assert answer.ids == library.generate(model, PROMPT, **settings | {"policy": name, "budget": value}).ids
@@ -192,7 +197,9 @@ def test_a_model_in_training_is_refused() -> None:
 
 
 def test_kept_sets_are_drawn() -> None:
-    figure = library.plot_kept(library.evict(tiny("llama"), PROMPT, policy=["snapkv", "h2o"], budget=20, **TIGHT))
+    figure = library.plot_kept(
+        library.evict(tiny("llama"), PROMPT, policy=["snapkv", "h2o_obcache"], budget=20, **TIGHT)
+    )
     assert isinstance(figure, Figure) and len(figure.axes) >= 2
 
 
@@ -205,7 +212,7 @@ def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Pa
         "task.max_new_tokens=8",
         "reference=none",
     ]
-    frame = library.run(*words, policy=["snapkv", "h2o"], score="attn", budget=[0.1, 0.2])
+    frame = library.run(*words, policy=["snapkv", "h2o_obcache"], score="attn", budget=[0.1, 0.2])
     rows = list(read_rows(tmp_path))
     assert len(frame) == 4 and set(frame["cell"]) == {row.cell for row in rows}
     assert frame.set_index("cell").loc[rows[0].cell, "kept_sha256"] == rows[0].kept_sha256
@@ -219,7 +226,13 @@ def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Pa
     task: Any = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", max_new_tokens=8)
     (sample,) = task.generate(TokensOf(tokenizer), [0])
     answers = library.generate(
-        model, sample.prompt, tokenizer, policy=["snapkv", "h2o"], score="attn", budget=[0.1, 0.2], max_new_tokens=8
+        model,
+        sample.prompt,
+        tokenizer,
+        policy=["snapkv", "h2o_obcache"],
+        score="attn",
+        budget=[0.1, 0.2],
+        max_new_tokens=8,
     )
     kept = read_kept(tmp_path)
     for answer, row in zip(answers, frame.itertuples(), strict=True):

@@ -27,7 +27,7 @@ HEADS, KV_HEADS, TOKENS, HEAD_DIM, BUDGET = 4, 2, 300, 8, 150
 CELLS = {
     entry.cell.score.name: entry.cell
     for entry in cells_of_item(item_of("caote/table2"), []).entries
-    if entry.cell.policy.name == "h2o"
+    if entry.cell.policy.name == "h2o_obcache"
 }
 
 

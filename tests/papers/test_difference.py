@@ -13,7 +13,7 @@ from kvbench.papers.settings import cells_of_item
 from kvbench.records import Row
 from kvbench.support import paths
 
-ASKED = ["policy=h2o", "policy.layout=query_heads", "score=attn", "budget=80", "task.context_length=4096"]
+ASKED = ["policy=h2o_obcache", "policy.layout=query_heads", "score=attn", "budget=80", "task.context_length=4096"]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,8 @@ def published():
     (line,) = [
         line
         for line in lines
-        if (line["policy"], line["score"], line["budget"], line["context_length"]) == ("h2o", "attn", "80", "4096")
+        if (line["policy"], line["score"], line["budget"], line["context_length"])
+        == ("h2o_obcache", "attn", "80", "4096")
     ]
     return float(line["value"])
 
@@ -56,7 +57,13 @@ def planted(folder, model, data, *words):
         "task": task.name,
         "task_version": task.version,
     }
-    requested |= {"context_length": task.context_length, "policy": "h2o", "score": "attn", "budget": "80", "seed": 42}
+    requested |= {
+        "context_length": task.context_length,
+        "policy": "h2o_obcache",
+        "score": "attn",
+        "budget": "80",
+        "seed": 42,
+    }
     requested |= {"code": cell.code.id}
     requested |= {"variant": cell.policy.variant, "layout": cell.policy.layout, "schedule": str(cell.schedule)}
     rows = [

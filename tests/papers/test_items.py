@@ -102,7 +102,7 @@ def test_settings_name_their_sources(name):
 
 
 def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_path):
-    words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o,snapkv", "score=attn"]
+    words = ["model=reference", "task=ruler/niah_single_1,ruler/vt", "policy=h2o_obcache,snapkv", "score=attn"]
     settings = parse([*words, "budget=0.1,64", "task.samples=2", f"results.dir={tmp_path}", "policy.window=8"])
     unused: set[str] = set()
     where, cells = cells_of(settings, unused)

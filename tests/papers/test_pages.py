@@ -115,15 +115,17 @@ def test_every_policy_and_score_of_an_item_has_a_printed_name(shown):
         if "policy" not in item.layout.rows or item.kind != "table":
             continue
         tables = re.split(r"\n\(a\)|\nall numbers|\nThe paper", shown(name))[0] if item.published else ""
-        ours = re.search(r"(?<![=,])\b(h2o|tova|snapkv|obcache_\w+|ada_\w+|fastcaote|lava_\w+)\b", tables)
+        ours = re.search(
+            r"(?<![=,])\b(h2o_obcache|tova_obcache|snapkv|obcache_\w+|ada_\w+|fastcaote|lava_\w+)\b", tables
+        )
         assert not ours, f"{name}: {ours}"
 
 
 def test_methods_are_named_with_their_host_where_it_stands_alone():
     labels = names_of(item_of("obcache/figure3a"))
-    assert method(labels, "h2o", "attn") == "H2O"
-    assert method(labels, "h2o", "obcache_joint") == "H2O + OBCache-Joint"
-    assert method(labels, "h2o", "obcache_joint", {"h2o"}) == "+ OBCache-Joint"
+    assert method(labels, "h2o_obcache", "attn") == "H2O"
+    assert method(labels, "h2o_obcache", "obcache_joint") == "H2O + OBCache-Joint"
+    assert method(labels, "h2o_obcache", "obcache_joint", {"h2o_obcache"}) == "+ OBCache-Joint"
     labels = names_of(item_of("lava/table10"))
     assert method(labels, "lava_uniform", "lava") == "– layer" and method(labels, "cake", "cake") == "CAKE"
     assert printed_name(labels, "budget", "0.05") == "5 %" and printed_name(labels, "budget", "128") == "128HL"

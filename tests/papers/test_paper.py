@@ -7,7 +7,7 @@ import pytest
 from kvbench.cli.main import main
 
 SMALL = ["model=reference", "task.samples=1", "task.context_length=384", "task.haystack=noise", "budget=80,160"]
-SMALL += ["policy=h2o,snapkv", "score=attn", "task.max_new_tokens=4"]
+SMALL += ["policy=h2o_obcache,snapkv", "score=attn", "task.max_new_tokens=4"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_an_item_without_columns_has_latex_too(capsys):
         (["obcache/table1", "--format", "pdf"], "allowed: csv, html, json, latex"),
         (["obcache/table1", "--plan", "--published"], "not allowed with"),
         (["obcache/table1", "--plot", "x.png"], "is a table"),
-        (["list", "policy=h2o"], "takes no settings"),
+        (["list", "policy=h2o_obcache"], "takes no settings"),
     ],
 )
 def test_what_is_refused(words, message, capsys):

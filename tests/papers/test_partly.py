@@ -7,13 +7,13 @@ from kvbench.papers.numbers import Placed, averages, places
 from kvbench.tasks.longbench_averages import weights
 from tests.papers.test_wins import summary
 
-LINE = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(average="lava"))
-TABLE = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(cols=("task",), average="lava"))
+LINE = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(average="lava"))
+TABLE = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(cols=("task",), average="lava"))
 MEANS = {name: place / 100 for place, name in enumerate(weights("lava"))}
 
 
 def cells(item, left_out):
-    at = {"policy": "h2o", "score": "attn", "budget": "64"}
+    at = {"policy": "h2o_obcache", "score": "attn", "budget": "64"}
     return [
         Placed(
             tuple((at | {"task": name})[key] for key in item.keys),

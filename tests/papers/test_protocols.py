@@ -32,10 +32,10 @@ def runs_of(name, **words):
 )
 def test_h2o_of_caote_sums_over_all_queries_of_a_block(item):
     """CAOTE, Section 2: f_score,j = sum over i = 1..m of A_i,j; Section 4: m = 128. Section 3.2 protects no token."""
-    h2o = runs_of(f"caote/{item}", policy="h2o")
-    assert h2o
-    for run in h2o:
-        assert values(run, "policy") == ["h2o"] and values(run, "policy.window") == ["all"]
+    h2o_obcache = runs_of(f"caote/{item}", policy="h2o_obcache")
+    assert h2o_obcache
+    for run in h2o_obcache:
+        assert values(run, "policy") == ["h2o_obcache"] and values(run, "policy.window") == ["all"]
         assert values(run, "schedule.prefill_block") == ["128"] and values(run, "policy.recent") == ["0"]
 
 
@@ -88,8 +88,10 @@ def test_obcache_figure_3a_takes_context_lengths_together():
     """Section 4.2: accuracies over all context sizes, OBCache-Joint only, with LLaMA and Qwen; lines of Table 1."""
     numbers = printed("obcache/figure3a")
     llama = "Llama-3.1-8B-Instruct"
-    assert numbers[llama, "h2o", "attn", "80"] == pytest.approx((7.6 + 10.8 + 14.8 + 17.2) / 4, abs=0.006)
-    assert numbers[llama, "h2o", "obcache_joint", "80"] == pytest.approx((25.6 + 33.2 + 34.4 + 29.6) / 4, abs=0.006)
+    assert numbers[llama, "h2o_obcache", "attn", "80"] == pytest.approx((7.6 + 10.8 + 14.8 + 17.2) / 4, abs=0.006)
+    assert numbers[llama, "h2o_obcache", "obcache_joint", "80"] == pytest.approx(
+        (25.6 + 33.2 + 34.4 + 29.6) / 4, abs=0.006
+    )
     assert {score for _, _, score, _ in numbers} == {"attn", "obcache_joint"}
     (run,) = item_of("obcache/figure3a").all_runs
     assert values(run, "model.path") == ["meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"]
@@ -114,7 +116,7 @@ def test_obcache_figure_3c_is_perplexity_by_size_with_a_quarter_recent():
     protected = {
         cell.policy.name: (cell.policy.sink, cell.policy.of_prompt(0, 32768, cell.budget).recent) for cell in cells
     }
-    assert protected["h2o_full"] == (4, 256) and protected["tova"] == (4, 0)
+    assert protected["h2o"] == (4, 256) and protected["tova_obcache"] == (4, 0)
     assert len(values(item.settings, "budget")) > 2
 
 
@@ -323,7 +325,7 @@ def test_low_ratios_of_kvzip_run_on_short_examples():
     """A prompt of 59 tokens of which 26 are head: ratio 0.1 of the other 33 is 3 pairs, beside the head."""
     words = parse(["budget=0.1", "model=reference"])
     cells = [entry.cell for entry in cells_of_item(item_of("kvzip/curves_gsm8k"), words).entries]
-    assert {cell.policy.name for cell in cells} == {"kvzip", "h2o_max", "snapkv", "pyramidkv"}
+    assert {cell.policy.name for cell in cells} == {"kvzip", "h2o_kvzip", "snapkv", "pyramidkv"}
     for cell in cells:
         policy = cell.policy.of_prompt(26, 59, cell.budget)
         assert policy.pairs(cell.budget, 59) == 26 + 3

@@ -70,7 +70,7 @@ def test_a_page_without_data_is_rendered_and_says_so(tmp_path, capsys):
 def test_a_picture_that_nothing_can_be_drawn_in_leaves_the_other_items(tmp_path, monkeypatch, capsys):
     """The needle's data is missing, and the prompts that replace it have no depth."""
     monkeypatch.setattr("kvbench.papers.run.names", lambda: ["caote/figure2", "caote/table6"])
-    few = ["policy=h2o", "score=attn", "budget=48", "task.context_length=384", f"data.root={tmp_path}"]
+    few = ["policy=h2o_obcache", "score=attn", "budget=48", "task.context_length=384", f"data.root={tmp_path}"]
     words = ["all", "--smoke", *few, "--out", str(tmp_path / "pages"), f"results.dir={tmp_path / 'runs'}"]
     assert main(["paper", *words]) == 4
     assert {page.name for page in (tmp_path / "pages" / "caote").iterdir()} == {"figure2.txt", "table6.txt"}

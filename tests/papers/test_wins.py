@@ -9,7 +9,7 @@ from kvbench.report.tables.summary import Summary
 from kvbench.support import paths
 
 UNIT = {"task": "", "model": "", "policy": "", "budget": "", "cell": "", "errors": 0, "blanks": 0, "rate": True}
-PAIR = Item("x/y", "t", settings=("policy=h2o",), layout=Layout(wins=(("mine", "theirs"),)))
+PAIR = Item("x/y", "t", settings=("policy=h2o_obcache",), layout=Layout(wins=(("mine", "theirs"),)))
 
 
 def summary(mean, n):

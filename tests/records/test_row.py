@@ -146,7 +146,7 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0'),
         ('"value"', '"vqlue"'),
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
-        ('"policy": "snapkv"', '"policy": "h2o"'),
+        ('"policy": "snapkv"', '"policy": "h2o_obcache"'),
         ('"checksum"', '"chdcksum"'),
         ('"schema": 8', '"schema": 4'),
         ('"schema": 8', '"schema": 9'),

@@ -197,10 +197,10 @@ def test_words_are_those_of_the_cell(tmp_path: Path, make) -> None:
     cell = content_hash(description)[:16]
     ResultsFolder(tmp_path).write_cell(cell, description)
     spliced = [
-        *({"policy": "h2o"}, {"score": "tova"}, {"budget": "0.2"}, {"task": "ruler/vt"}, {"seed": 1}),
+        *({"policy": "h2o_obcache"}, {"score": "tova_obcache"}, {"budget": "0.2"}, {"task": "ruler/vt"}, {"seed": 1}),
         *({"layout": "query_heads"}, {"variant": "paper"}, {"task_version": "2025"}, {"context_length": 1024}),
     ]
-    spliced += [{"policy": "h2o"}, {"policy": "h2o"}]
+    spliced += [{"policy": "h2o_obcache"}, {"policy": "h2o_obcache"}]
     whole = [make(cell, sample) for sample in range(3)]
     whole += [make(cell, 3, policy="snapkv window=32", score="attn rows=4"), make(cell, 4, score=None), make("ab", 0)]
     write(
@@ -216,6 +216,6 @@ def test_words_are_those_of_the_cell(tmp_path: Path, make) -> None:
     assert load(tmp_path, lambda text: None) == whole
     assert len(warnings) == len(spliced) - 2
     assert (
-        "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o', but its cell has 'snapkv'"
+        "a.jsonl:1: damaged row, not counted, nor lines 10, 11: its policy is 'h2o_obcache', but its cell has 'snapkv'"
         in warnings[0]
     )

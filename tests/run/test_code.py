@@ -21,11 +21,11 @@ def cell(*words: str) -> Cell:
 
 
 def test_a_cell_names_its_parts() -> None:
-    full, h2o = cell("policy=full"), cell("policy=h2o", "score=obcache_joint")
+    full, h2o_obcache = cell("policy=full"), cell("policy=h2o_obcache", "score=obcache_joint")
     assert sorted(full.code.parts or {}) == [*ROOMS, "task ruler/niah_single_1"]
-    assert sorted(h2o.code.parts or {}) == [*ROOMS, "score obcache_joint", "task ruler/niah_single_1"]
-    assert cell("policy=h2o", "score=obcache_joint", "budget=0.2").code == h2o.code
-    assert cell("policy=h2o", "score=caote").code.id != h2o.code.id
+    assert sorted(h2o_obcache.code.parts or {}) == [*ROOMS, "score obcache_joint", "task ruler/niah_single_1"]
+    assert cell("policy=h2o_obcache", "score=obcache_joint", "budget=0.2").code == h2o_obcache.code
+    assert cell("policy=h2o_obcache", "score=caote").code.id != h2o_obcache.code.id
     text = cell("task=pg19", "policy=full", "data.root=nowhere").code.parts
     assert text is not None and full.code.parts is not None and text["run"] != full.code.parts["run"]
 
@@ -49,7 +49,7 @@ def test_a_change_of_a_file_changes_the_parts_that_execute_it(
     monkeypatch: pytest.MonkeyPatch, file: str, parts: set[str]
 ) -> None:
     """A statement is added to the file as it is read."""
-    this, read = cell("policy=h2o", "score=obcache_joint"), Path.read_bytes
+    this, read = cell("policy=h2o_obcache", "score=obcache_joint"), Path.read_bytes
     before = this.code.parts
     caches = (
         syntax.statements,

@@ -108,7 +108,7 @@ def test_measuring_runs_first_prompts_and_a_run_goes_on_from_them(
     ]
     assert main(["plan", *words, "budget=0.1,0.2,64"]) == 0  # no new kind of cell
     assert "time: unknown" not in capsys.readouterr().out
-    assert main(["plan", *words, "policy=tova"]) == 0
+    assert main(["plan", *words, "policy=tova_obcache"]) == 0
     assert "1 of 1 groups have no similar rows" in capsys.readouterr().out
     assert main(["run", *words, "budget=0.2", "--quiet"]) == 0
     assert len(read_rows(tmp_path)) == 6

@@ -29,7 +29,7 @@ POLICIES = (
     SNAPKV,
     replace(SNAPKV, name="ada", heads=FlatHeads()),
     replace(SNAPKV, name="pyramid", layers=PyramidLayers(beta=3), heads=FlatHeads()),
-    Policy("h2o", window=16, recent=3),
+    Policy("h2o_obcache", window=16, recent=3),
     Policy("apart", window=16, recent=3, layout="query_heads"),
 )
 MODEL: Any = SimpleNamespace(engine=SimpleNamespace(sync=lambda: None))
@@ -73,7 +73,7 @@ def test_policies_with_the_same_votes_score_each_layer_once() -> None:
     by_themselves = len(cells) * 2
     assert len(seen.seen) == len(together) + by_themselves
     assert [call for place, call in enumerate(seen.seen) if place < 2] == together[:2]
-    assert len(shared.rankings) == 4  # snapkv, ada and pyramid rank alike; h2o, apart and mean do not
+    assert len(shared.rankings) == 4  # snapkv, ada and pyramid rank alike; h2o_obcache, apart and mean do not
 
 
 def test_scores_without_votes_do_not_depend_on_the_window() -> None:

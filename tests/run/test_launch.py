@@ -155,7 +155,7 @@ def test_a_launcher_declares_that_it_submits(submits: bool, tmp_path: Path, monk
 
 
 def test_a_task_travels_and_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = PartOfSweep(("policy=h2o",), True, Shard(1, 2, 0))
+    task = PartOfSweep(("policy=h2o_obcache",), True, Shard(1, 2, 0))
     assert pickle.loads(pickle.dumps(task)) == task
     monkeypatch.setattr(PartOfSweep, "__call__", lambda self: 4)
     with pytest.raises(SystemExit) as ended:

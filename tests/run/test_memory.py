@@ -196,10 +196,10 @@ def test_what_a_cell_is_planned_to_need_is_what_it_takes(model: LoadedModel) -> 
 
 
 RANKED = (
-    Policy("h2o", window=4),
+    Policy("h2o_obcache", window=4),
     Policy("ada", window=4, heads=FlatHeads()),
     Policy("snapkv", window=4, pool=Pool("max", 3), heads=FlatHeads()),
-    Policy("tova", window=4, heads=SharedHeads()),
+    Policy("tova_obcache", window=4, heads=SharedHeads()),
     Policy("apart", window=4, layout="query_heads", group="none", heads=FlatHeads()),
 )
 

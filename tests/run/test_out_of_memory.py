@@ -36,7 +36,7 @@ EXHAUSTED = {
 }
 BROKEN = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 SNAPKV = cells("0.3")
-ALL_ROWS = replace(SNAPKV[1], policy=Policy("h2o", window="all", recent=4), policy_label="h2o_full")
+ALL_ROWS = replace(SNAPKV[1], policy=Policy("h2o_obcache", window="all", recent=4), policy_label="h2o")
 
 
 @pytest.fixture(scope="module")

@@ -27,12 +27,14 @@ def base_cell(tmp_path: Path) -> Cell:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text(name)
     model = ModelSpec("hf", str(tmp_path))
-    return Cell(model, TASK, Policy("h2o"), Attention(), parse_budget("0.1"), Schedule(), 42, "h2o", "attn")
+    return Cell(
+        model, TASK, Policy("h2o_obcache"), Attention(), parse_budget("0.1"), Schedule(), 42, "h2o_obcache", "attn"
+    )
 
 
 def test_every_part_of_a_cell_is_in_its_name(base_cell: Cell) -> None:
     changed = [
-        replace(base_cell, policy=Policy("h2o", window=8)),
+        replace(base_cell, policy=Policy("h2o_obcache", window=8)),
         replace(base_cell, score=Random()),
         replace(base_cell, score=Random(seed=1)),
         replace(base_cell, budget=parse_budget("0.2")),

@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 def cells(model: ModelSpec) -> tuple[Cell, ...]:
     """Twenty-two cells, more than a tile holds: everything kept, three policies, two layouts, both schedules."""
     full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), SCHEDULES[0], 1, "full", None)
-    policies = (Policy("h2o", window=8, recent=4), Policy("snapkv", window=6, recent=6, pool=Pool("max", 5)))
+    policies = (Policy("h2o_obcache", window=8, recent=4), Policy("snapkv", window=6, recent=6, pool=Pool("max", 5)))
     grid = [full, replace(full, policy=Policy("streaming_llm", sink=4), budget=Tokens(15))]
     for policy in (*policies, replace(policies[0], layout="query_heads")):
         for score in (Attention(), OBCacheJoint()):

@@ -39,15 +39,19 @@ ON_CPU = set(QUANTITIES) - {"prefill_peak_bytes", "decode_peak_bytes", "joules"}
 def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
     """The full cache, a policy at two budgets, one whose answers are cut too, and a batch of three."""
     full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), Schedule("prompt"), 1, "full", None)
-    h2o = replace(
-        full, policy=Policy("h2o", window=8, recent=4), score=Attention(), policy_label="h2o", score_label="attn"
+    h2o_obcache = replace(
+        full,
+        policy=Policy("h2o_obcache", window=8, recent=4),
+        score=Attention(),
+        policy_label="h2o_obcache",
+        score_label="attn",
     )
     return [
         full,
-        replace(h2o, budget=Tokens(11)),
-        replace(h2o, budget=Tokens(23)),
-        replace(h2o, budget=Tokens(23), schedule=Schedule("prompt", decode_every=1)),
-        replace(h2o, budget=Tokens(11), task=replace(TASK, batch=3)),
+        replace(h2o_obcache, budget=Tokens(11)),
+        replace(h2o_obcache, budget=Tokens(23)),
+        replace(h2o_obcache, budget=Tokens(23), schedule=Schedule("prompt", decode_every=1)),
+        replace(h2o_obcache, budget=Tokens(11), task=replace(TASK, batch=3)),
     ]
 
 

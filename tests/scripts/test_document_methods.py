@@ -120,9 +120,9 @@ def test_every_policy_with_a_budget_has_its_defaults_in_four_columns() -> None:
         ("ada_snapkv", 3, ["AdaKVPress", "alpha 0.2"]),
         ("streaming_llm", 3, ["n_sink 4"]),
         ("kvzip", 3, ["4 sinks", "chunks of 2048"]),
-        ("h2o_full", 3, ["ObservedAttentionPress", "recent 0"]),
+        ("h2o", 3, ["ObservedAttentionPress", "recent 0"]),
         # OBCache, C.2.1: NIAH 16, LongBench 5 % of the prompt; KVCache-Factory, run_longbench.py: window_sizes = 8
-        ("h2o", 1, ["window 16 (LongBench: 5 % of the prompt)", "OBCache"]),
+        ("h2o_obcache", 1, ["window 16 (LongBench: 5 % of the prompt)", "OBCache"]),
         ("pyramidkv", 2, ["window 8, recent 8, max pool 7", "run_longbench.py"]),
         # KVzip, appendix: kernel 7, window 32; LAVa, Section 5.1: maxpool, kernel 7; AdaKV, config_compress: 32, 7
         ("snapkv", 1, ["window 32, recent 32, max pool 7"]),
@@ -137,6 +137,6 @@ def test_defaults_elsewhere_are_those_of_papers_and_code(policy: str, column: in
 def test_h2o_says_which_paper_it_is_of_wherever_policies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     print_list("policy")
     listed = " ".join(capsys.readouterr().out.split())
-    assert "h2o H2O of the OBCache paper" in listed and "H2O as published is policy=h2o_full" in listed
-    assert "h2o_full H2O as published" in listed
-    assert "`h2o` is H2O of the OBCache paper" in EVIDENCE.read_text("utf-8")
+    assert "h2o_obcache H2O of the OBCache paper" in listed and "H2O as published is policy=h2o" in listed
+    assert "h2o H2O as published" in listed
+    assert "`h2o_obcache` is H2O of the OBCache paper" in EVIDENCE.read_text("utf-8")

@@ -208,8 +208,8 @@ def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
         assert set(counts["task"].to_pylist()) == set(part.tasks), part.name
 
 
-SHOWN = ("h2o", "tova", "streaming_llm", "snapkv", "ada_snapkv", "lava", "cake", "kvzip")
-HOSTS = ("h2o", "tova")
+SHOWN = ("h2o_obcache", "tova_obcache", "streaming_llm", "snapkv", "ada_snapkv", "lava", "cake", "kvzip")
+HOSTS = ("h2o_obcache", "tova_obcache")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif("KVBENCH_TEST_SLURM" not in os.environ, reason="needs a SLURM: make test-slurm"),
 ]
 
-CELLS = ("policy=full,snapkv,h2o", "budget=0.2", "task.context_length=512")
+CELLS = ("policy=full,snapkv,h2o_obcache", "budget=0.2", "task.context_length=512")
 JOBS = ("launcher=slurm", "launcher.gpus=0", "launcher.shards=2", "launcher.time=2", "launcher.warning_seconds=20")
 SLOWED = """
 import os
@@ -208,7 +208,7 @@ def test_an_item_of_a_paper_is_submitted_and_then_rendered(tmp_path: Path) -> No
         "paper",
         "obcache/table1",
         *settings,
-        "policy=h2o,snapkv",
+        "policy=h2o_obcache,snapkv",
         "score=attn",
         "task.max_new_tokens=4",
         *JOBS,

@@ -42,7 +42,7 @@ def test_a_package_with_one_file_and_one_yaml_adds_a_score(
         f"run {run} {short} reference=none",
         "run score=sample_score score.half_life=0 reference=none",
     ]
-    lines += ["conform --properties score=sample_score policy=h2o"]
+    lines += ["conform --properties score=sample_score policy=h2o_obcache"]
     codes = [main(line.split()) for line in lines]
     printed = capsys.readouterr()
     assert codes == [0, 0, 0, 2, 0], printed.err
@@ -245,10 +245,10 @@ class Mine(Recency):
     assert main(["conform", "--properties", "score=mine", "policy=snapkv,lava"]) == 5
     printed = capsys.readouterr().out
     assert printed.count("only_declared_inputs_are_read") == 2 and "0 of 2 combinations hold" in printed
-    assert main(["conform", "--properties", "score=recency,cake", "policy=snapkv,tova", "policy.recent=3"]) == 0
+    assert main(["conform", "--properties", "score=recency,cake", "policy=snapkv,tova_obcache", "policy.recent=3"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("ok    policy=") == 3
-    assert "policy=tova score=cake: refused: policy.window=1: score cake takes a variance" in printed
+    assert "policy=tova_obcache score=cake: refused: policy.window=1: score cake takes a variance" in printed
     for words in ([], ["budget=3"]):
         assert "--properties" in refusal(" ".join(("conform", "--properties", *words)), capsys)
 

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from kvbench.records.earlier import policy_of
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source
@@ -128,7 +129,7 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
     lines: list[Footprint] = []
     for task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).values():
         full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
-        others = [row for row in task if row["policy"].split()[0] != "full" and _question(row) in full]
+        others = [row for row in task if policy_of(row["policy"]) != "full" and _question(row) in full]
         for _, method in sorted(grouped(others, lambda row: tuple(row[name] or "" for name in _METHOD)).items()):
             measured = [_measured(cell, full, least) for cell in grouped(method, lambda row: row["budget"]).values()]
             enough = [line for line in measured if line.enough]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from kvbench.records.earlier import described_today
 from kvbench.report.selection import Describe
 from kvbench.report.stats.drawn import answers_text
 from kvbench.support.text import printable
@@ -28,7 +29,7 @@ def windows(cells: Iterable[str], describe: Describe) -> str:
 
     cells: their hashes. Empty where no description is kept or no policy has any of the three; drawn answers are named.
     """
-    descriptions = [describe(cell) for cell in dict.fromkeys(cells)]
+    descriptions = [described_today(describe(cell)) for cell in dict.fromkeys(cells)]
     recorded = [(description or {}).get("policy") for description in descriptions]
     policies = [policy for policy in recorded if isinstance(policy, Mapping)]
     shared, differing = [], []

@@ -50,7 +50,7 @@ def test_the_mean_over_seeing_queries_is_the_observed_attention_of_kvpress() -> 
     layer = random_layer(90, window=90, heads=6, kv_heads=2)
     sums = seen_by_rows(layer, 90)[0].sum(1)
     published = torch.stack([sums[:, column] / (90 - column) for column in range(90)], dim=1).view(2, 3, 90).mean(1)
-    policy = Policy("h2o_full", window="all", reduce="observed_attention")
+    policy = Policy("h2o", window="all", reduce="observed_attention")
     assert close(reduce_group(Attention()(layer, layer.windows[0], "observed_attention"), "mean", 2), published)
     kept = Eviction(policy, Attention(), Tokens(27))(KVCache((layer,), 90)).layers[0]
     for head, positions in enumerate(kept.positions.split(kept.lengths)):

@@ -61,7 +61,15 @@ def sweep(folder: Path) -> tuple[Cell, ...]:
         (folder / name).write_text(name)
     task = Questions(samples=SAMPLES, contexts=5)
     cell = Cell(
-        ModelSpec("hf", str(folder)), task, Policy("h2o"), Attention(), parse_budget("0.1"), Schedule(), 1, "h2o", None
+        ModelSpec("hf", str(folder)),
+        task,
+        Policy("h2o_obcache"),
+        Attention(),
+        parse_budget("0.1"),
+        Schedule(),
+        1,
+        "h2o_obcache",
+        None,
     )
     schedules = (Schedule("prompt"), Schedule("context"))
     return tuple(replace(cell, budget=parse_budget(text), schedule=when) for when in schedules for text in BUDGETS)
