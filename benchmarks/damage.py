@@ -291,7 +291,13 @@ def write_sides(folder: Path) -> Path:
             cell = content_hash(description)[:16]
             results.write_cell(cell, description)
             columns: dict[str, Any] = {"cell": cell, "model": "reference", "task": task, "task_version": "1"}
-            columns |= {"context_length": 512, "policy": "h2o_obcache", "score": "attn", "budget": "0.1", "variant": None}
+            columns |= {
+                "context_length": 512,
+                "policy": "h2o_obcache",
+                "score": "attn",
+                "budget": "0.1",
+                "variant": None,
+            }
             columns |= {
                 "code": CODE,
                 "layout": None,

@@ -100,8 +100,8 @@ def policies() -> str:
         tree = composed(f"policy={name}")
         policy: Policy = build("policy", tree["policy"])
         defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.takes else "Takes nothing."
-        if (own := windows_of_file(name)) != windows(policy, build("score", tree["score"])):
-            defaults += f" With `protocol=paper`: {own}."
+        if (common := common_windows(name)) != windows(policy, build("score", tree["score"])):
+            defaults += f" With `protocol=common`: {common}."
         if policy.takes and (schedule := changed_schedule(tree["schedule"])):
             defaults += f" {schedule}."
         parts.append(_part(entry("policy", name), name, [defaults], notes("policy", name, {})))
@@ -111,7 +111,7 @@ def policies() -> str:
 def defaults() -> str:
     """Window, newest tokens that are kept, pooling and budget of each policy: here, and elsewhere by its file."""
     lines = [
-        "| policy | default here | `protocol=paper` | paper | official code | kvpress |",
+        "| policy | default here | `protocol=common` | paper | official code | kvpress |",
         "|---|---|---|---|---|---|",
     ]
     for name in options("policy"):
@@ -120,9 +120,9 @@ def defaults() -> str:
         if "budget" in policy.takes:
             elsewhere = entry("policy", name).elsewhere
             score: Score = build("score", tree["score"])
-            own = windows_of_file(name)
-            own = "the same" if own == windows(policy, score) else own
-            cells = [default(policy, score), own, *(" ".join(elsewhere.get(place, "").split()) for place in PLACES)]
+            common = common_windows(name)
+            common = "the same" if common == windows(policy, score) else common
+            cells = [default(policy, score), common, *(" ".join(elsewhere.get(place, "").split()) for place in PLACES)]
             lines.append(
                 " | ".join([f"| [{name}]({link('policy', name)})", *(cell.rstrip(".") for cell in cells)]) + " |"
             )
@@ -154,9 +154,9 @@ def link(group: str, name: str) -> str:
     return f"{PAGE.name}#{name}{'_1' * is_both}"
 
 
-def windows_of_file(name: str) -> str:
-    """Window, newest tokens and pooling of a policy with `protocol=paper`, as its file has them."""
-    tree = composed(f"policy={name}", "protocol=paper")
+def common_windows(name: str) -> str:
+    """Window, newest tokens and pooling of a policy with `protocol=common`."""
+    tree = composed(f"policy={name}", "protocol=common")
     return windows(build("policy", tree["policy"]), build("score", tree["score"]))
 
 

@@ -225,7 +225,12 @@ def memory(hour: Hour) -> bool:
     folders = [
         hour.kvbench("memory", name, *size, f"policy={names}", f"budget={budgets}", gigabytes=gigabytes)
         for name, names, budgets, gigabytes in (
-            ("tile", "full,snapkv,ada_snapkv,h2o_obcache,tova_obcache", "0.5,0.9", 25),  # of which weights take 16, a full cache 4
+            (
+                "tile",
+                "full,snapkv,ada_snapkv,h2o_obcache,tova_obcache",
+                "0.5,0.9",
+                25,
+            ),  # of which weights take 16, a full cache 4
             ("prefill", "full,snapkv,h2o", "0.2", 35),  # all rows of h2o take 17 more
         )
     ]

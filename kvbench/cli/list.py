@@ -36,7 +36,7 @@ NO_SETTINGS = {"_target_", "name", "takes", "defaults", "usual"}
 class Setting:
     """A setting as it is written on the command line, its default (blank: it has parts), and what it means.
 
-    otherwise: the default under the other protocol, where that differs, such as `protocol=paper: 32`.
+    otherwise: the default under the other protocol, where that differs, such as `protocol=common: 16`.
     """
 
     key: str
@@ -61,11 +61,11 @@ def declare(parser: Parser) -> None:
     parser.description = """
 The names that a command line can use, one per line. With names, or with --long: also the source of each, what it was \
 verified against, and its settings with their defaults (its variants are among them). Defaults of policies are those \
-of protocol=common, as in a run, unless protocol=paper is given; both are shown where they differ.
+of protocol=paper, as in a run, unless protocol=common is given; both are shown where they differ.
 """
     parser.epilog = """
   kvbench list policies
-  kvbench list policies snapkv protocol=paper
+  kvbench list policies snapkv protocol=common
   kvbench list scores caote lava
   kvbench list tasks 'ruler/niah_*'
   kvbench list policies --json

@@ -38,7 +38,7 @@ POLICIES = (
         "plain",
     ),
     *("h2o", "duo_attention", "ada_pyramidkv", "h2o_kvzip", "kvzip_head", "kvzip_uniform", "lava_no_head"),
-    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv"),
+    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv", "tova"),
 )
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),

@@ -207,7 +207,8 @@ def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
         return rows
     words = zip(*(rows[name].to_pylist() for name in ("policy", "variant", "layout")), strict=True)
     named = [
-        named_today(*of_row) if earlier else None for of_row, earlier in zip(words, is_earlier.tolist(), strict=True)
+        named_today(*of_row) if earlier and of_row[0] is not None else None
+        for of_row, earlier in zip(words, is_earlier.tolist(), strict=True)
     ]
     for name in Named._fields:
         kept = rows[name].to_pylist()

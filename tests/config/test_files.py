@@ -130,11 +130,11 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
 
 
 def test_defaults_are_those_the_design_fixes() -> None:
-    """A window of 16 for all, GQA-native caches; files have the windows of the papers."""
+    """The settings of papers, GQA-native caches."""
     tree = composed_by_hydra()
     default = Cells().cell(tree)
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
-    assert tree["protocol"] == "common"
+    assert tree["protocol"] == "paper"
     for name, size in (("h2o_obcache", 16), ("snapkv", 32)):
         policy = build("policy", composed(f"policy={name}")["policy"])
         assert (policy.window, policy.recent, policy.layout) == (size, size, "kv_heads")

@@ -9,15 +9,17 @@ from kvbench.config.multirun import multirun
 from kvbench.config.overrides import parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
+from kvbench.records.earlier import Named, first_name, named_today
 from kvbench.report.tables.windows import windows
 from scripts.document_methods import entry
+from tests.composed import needed
 from tests.config.test_cells import cells_of
 
 OWN = {
     "ada_snapkv": (32, 32),
     "cake": (32, 32),
     "h2o_obcache": (16, 16),
-    "h2o": ("all", 8),
+    "h2o": ("all", {"part": 0.5, "of": "budget"}),
     "lava": (32, 32),
     "pyramidkv": (8, 8),
     "snapkv": (32, 32),
@@ -42,29 +44,60 @@ def of(policy: str, *words: str) -> tuple:
 
 def test_policies_share_what_they_have_and_keep_what_they_lack() -> None:
     for policy, own in OWN.items():
-        assert of(policy) == LACKING.get(policy, (16, 16, ("max", 7))), policy
-        assert of(policy, "protocol=paper")[:2] == own, policy
-    assert of("cake", "protocol=paper")[2] == ("avg", 5)
-    with pytest.raises(ValueError, match="protocol=fair: allowed: common, paper"):
+        assert of(policy, "protocol=common") == LACKING.get(policy, (16, 16, ("max", 7))), policy
+        assert of(policy)[:2] == of(policy, "protocol=paper")[:2] == own, policy
+    assert of("cake")[2] == ("avg", 5)
+    with pytest.raises(ValueError, match="protocol=fair: allowed: paper, common"):
         of("lava", "protocol=fair")
 
 
-def test_all_policies_share_one_window_by_default() -> None:
+def test_all_policies_share_one_window_under_the_common_protocol() -> None:
     names = [name for name in options("policy") if name not in ("duo_attention", "full", "triattention")]
-    cells = cells_of([f"policy={','.join(names)}"])
+    cells = cells_of([f"policy={','.join(names)}", "protocol=common"])
     text = windows([cell.id for cell in cells], {cell.id: cell.description for cell in cells}.get)
     assert text == "window 16, recent 16, pool max 7 where a policy has them"
 
 
-def test_what_is_named_wins_and_a_label_says_what_differs_from_the_default() -> None:
+def test_what_is_named_wins_and_a_label_says_what_differs_from_its_protocol() -> None:
     assert of("lava", "policy.window=64")[0] == 64
-    cells = cells_of(["policy=lava,snapkv", "protocol=common,paper", "policy.recent=24"])
-    assert [cell.policy_label for cell in cells] == [
-        "lava recent=24",
-        "lava window=32 recent=24",
-        "snapkv recent=24",
-        "snapkv window=32 recent=24",
+    cells = cells_of(["policy=lava,streaming_llm", "protocol=common,paper", "policy.sink=2"])
+    assert [(cell.policy_label, cell.protocol, cell.variant) for cell in cells] == [
+        ("lava@common sink=2", "common", None),
+        ("lava sink=2", "paper", None),
+        ("streaming_llm sink=2", "paper", None),
+        ("streaming_llm sink=2", "paper", None),
     ]
+    (plain, official) = cells_of(["policy=lava", "policy.variant=paper,official"])
+    assert (plain.policy_label, plain.variant, official.variant) == ("lava", "paper", "official")
+    (common,) = cells_of(["policy=lava", "policy.variant=official", "protocol=common"])
+    assert (common.policy_label, common.variant) == ("lava@common", "official")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("snapkv", Named("snapkv@common", "common", None)),
+        ("snapkv window=32 recent=32", Named("snapkv", "paper", "paper")),
+        ("snapkv window=32", Named("snapkv@common window=32", "common", None)),
+        ("snapkv window=32 recent=32 sink=4", Named("snapkv sink=4", "paper", None)),
+        ("cake window=32 pool.kind=avg pool.size=5 recent=32 store=int8", Named("cake store=int8", "paper", "paper")),
+        ("streaming_llm", Named("streaming_llm", "paper", "paper")),
+        ("h2o", Named("h2o_obcache", "paper", "paper")),
+        ("h2o_full", Named("h2o@common", "common", None)),
+        ("h2o_max", Named("h2o_kvzip", "paper", "paper")),
+        ("tova reader=quest", Named("tova_obcache reader=quest", "paper", "paper")),
+    ],
+)
+def test_labels_of_earlier_versions_are_read_as_today(before: str, now: Named) -> None:
+    assert named_today(before, "paper", "kv_heads") == now
+    assert named_today(before, None, None) == Named(before, None, None)
+
+
+def test_earlier_labels_are_those_of_the_files() -> None:
+    """A policy under the common protocol has its old plain label read as the label that it has now."""
+    for name in options("policy"):
+        (cell,) = cells_of([f"policy={name}", "protocol=common", *needed("policy", name)])
+        assert named_today(first_name(name), None, "kv_heads").policy == cell.policy_label.partition(" ")[0]
 
 
 def test_items_of_papers_have_the_papers_own_windows() -> None:
@@ -117,12 +150,14 @@ def agrees(key: str, value: object, text: str) -> bool:
         return text == "not stated" or text == ("no pool" if value is None else f"{value['kind']} pool {value['size']}")  # type: ignore[index]
     if text in ("all", "the question"):
         return value == text.removeprefix("the ")
+    if text == "half of the budget":
+        return value == {"part": 0.5, "of": "budget"}
     if text == "none":
         return value in (None, 0, 1)
     if text.partition(" ")[0].isdigit():
         return value in [int(number) for number in re.findall(r"\b\d+\b(?! %)", text.partition("(")[0])]
-    assert text in ("not stated", "the rest", "half of the budget", "a size of its own", "5 % of the budget"), text
-    return text == "not stated" or value in (0, 8)  # StreamingLLM's budget; KVCache-Factory's H2O
+    assert text in ("not stated", "the rest", "a size of its own", "5 % of the budget"), text
+    return text == "not stated" or value == 0  # StreamingLLM's budget
 
 
 @pytest.mark.parametrize("name", [name for name in options("policy") if name not in ("full", "plain")])

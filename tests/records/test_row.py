@@ -11,6 +11,8 @@ from kvbench.records.row import LARGEST_NUMBER
 
 NUMBERS = st.floats(-LARGEST_NUMBER, LARGEST_NUMBER)
 WHOLE = st.integers(-(2**53), 2**53)
+TODAY = {"policy": "snapkv@common", "protocol": "common"}
+"""What a row of SnapKV says that was made before rows named their protocol."""
 TEXT = st.text(st.characters())  # half surrogate pairs included: models produce them
 STRATEGIES = {str: TEXT, int: WHOLE, str | None: st.none() | TEXT, int | None: st.none() | WHOLE}
 
@@ -40,7 +42,9 @@ def test_a_row_survives_its_line(row: Row) -> None:
 
 
 def test_column_names_and_order_are_the_published_ones() -> None:
-    requested = "cell sample model task task_version context_length policy score budget variant layout schedule seed"
+    requested = (
+        "cell sample model task task_version context_length policy score budget variant protocol layout schedule seed"
+    )
     measured = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
         "read_bytes index_bytes store weights prefill_seconds evict_seconds decode_seconds new_tokens prediction "
@@ -62,13 +66,13 @@ def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> Non
 def test_unknown_columns_are_ignored_and_missing_ones_are_none(make) -> None:
     data = json.loads(old(make(value=1.0))) | {"column_of_next_year": [1, 2]}
     del data["store"], data["value"]
-    assert Row.from_json(json.dumps(data)) == make()
+    assert Row.from_json(json.dumps(data)) == make(**TODAY)
 
 
 def test_a_line_of_the_first_schema_has_no_mark(make) -> None:
     data = json.loads(old(make(value=1.0)))
     del data["schema"]
-    assert Row.from_json(json.dumps(data)) == make(value=1.0)
+    assert Row.from_json(json.dumps(data)) == make(value=1.0, **TODAY)
 
 
 @pytest.mark.parametrize("mark", [SCHEMA + 1, 0, None, "2", True, 2.0])
@@ -94,7 +98,7 @@ def test_what_is_no_row_is_refused(line: str | bytes) -> None:
 
 
 def test_whole_numbers_in_float_columns_leave_the_same_line(make) -> None:
-    line = make(value=1.0).to_json()
+    line = make(value=1.0, **TODAY).to_json()
     assert Row.from_json(old(make(value=1.0)).replace('"value": 1.0', '"value": 1')).to_json() == line
 
 
@@ -148,8 +152,8 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
         ('"policy": "snapkv"', '"policy": "h2o_obcache"'),
         ('"checksum"', '"chdcksum"'),
-        ('"schema": 8', '"schema": 4'),
-        ('"schema": 8', '"schema": 9'),
+        ('"schema": 9', '"schema": 4'),
+        ('"schema": 9', '"schema": 10'),
     ],
 )
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
