@@ -24,7 +24,8 @@ PICTURES: Mapping[str, tuple[str, Path, Mapping[str, str]]] = {
         {
             "budget": ",".join(BUDGETS),
             "score": "null,attn,lava,cake,kvzip",
-            "policy": "full,streaming_llm,h2o_obcache,tova_obcache,snapkv@common,ada_snapkv@common,pyramidkv@common,cake@common,lava@common,kvzip",
+            "policy": "full,streaming_llm,h2o_obcache,tova_obcache,snapkv@common,ada_snapkv@common,pyramidkv@common,"
+            "cake@common,lava@common,kvzip",
         },
     ),
     "tradeoff.png": ("tradeoff", REFERENCE / "main.parquet", FIVE | {"budget": ",".join(BUDGETS)}),

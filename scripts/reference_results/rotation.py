@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kvbench.records.earlier import policy_of
+
 if TYPE_CHECKING:
     from kvbench.run.plan import Cell
 
@@ -59,4 +61,4 @@ def samples_of(rows: pa.Table) -> "Callable[[Cell], Iterable[int]]":
 
 
 def _family(policy: str) -> str:
-    return policy.split()[0].removeprefix("ada_").partition("_")[0]
+    return policy_of(policy).removeprefix("ada_").partition("_")[0]

@@ -9,7 +9,7 @@ from tests.pretended_gpu import PretendedGpu
 
 SHORT = "budget=0.3 task.samples=1 task.context_length=256 task.max_new_tokens=2"
 RUNS = {
-    "policies": f"policy=full,snapkv,h2o_obcache,tova_obcache,ada_snapkv,cake,lava,pyramidkv,kvzip,streaming_llm {SHORT}",
+    "policies": f"policy=full,snapkv,h2o_obcache,tova,ada_snapkv,cake,lava,pyramidkv,kvzip,streaming_llm {SHORT}",
     "scores": f"policy=snapkv score=obcache_joint,exact_removal,caote,expected_attention,key_diff {SHORT}",
     "stores": f"policy=ada_snapkv store=flat,shared,int4,kivi2 {SHORT}",
     "decode_every": f"policy=snapkv,ada_snapkv schedule.decode_every=1 {SHORT}",

@@ -65,7 +65,7 @@ def _write(rows: pa.Table, path: Path, scripts: SimpleNamespace) -> Path:
 def _planted(committed: Path, path: Path, scripts: SimpleNamespace, **columns: object) -> Path:
     """The rows of two policies with columns overwritten, the others as they are."""
     rows = load_table(committed)
-    hit = pc.is_in(rows["policy"], pa.array(["snapkv", "ada_snapkv"]))
+    hit = pc.is_in(rows["policy"], pa.array(["snapkv@common", "ada_snapkv@common"]))
     for name, value in columns.items():
         kind = rows.schema.field(name).type
         rows = rows.set_column(
@@ -114,7 +114,7 @@ def test_gate_fails_one_broken_cell_among_many(
 ) -> None:
     """Other kept sets of one method, with answers as good: too few to show among all, all of that method."""
     rows = load_table(committed)
-    hit = pc.and_(pc.equal(rows["score"], "vatp"), pc.equal(rows["policy"], "snapkv"))
+    hit = pc.and_(pc.equal(rows["score"], "vatp"), pc.equal(rows["policy"], "snapkv@common"))
     changed = pc.if_else(hit, pa.scalar("0" * 64), rows["kept_sha256"])
     rows = rows.set_column(rows.schema.get_field_index("kept_sha256"), "kept_sha256", changed)
     assert scripts.gate.compared(committed, _write(rows, tmp_path / "one.parquet", scripts)) == 5
@@ -208,7 +208,16 @@ def test_committed_rows_are_all_there(scripts: SimpleNamespace) -> None:
         assert set(counts["task"].to_pylist()) == set(part.tasks), part.name
 
 
-SHOWN = ("h2o_obcache", "tova_obcache", "streaming_llm", "snapkv", "ada_snapkv", "lava", "cake", "kvzip")
+SHOWN = (
+    "h2o_obcache",
+    "tova_obcache",
+    "streaming_llm",
+    "snapkv@common",
+    "ada_snapkv@common",
+    "lava@common",
+    "cake@common",
+    "kvzip",
+)
 HOSTS = ("h2o_obcache", "tova_obcache")
 
 
@@ -286,7 +295,7 @@ def test_without_its_model_nothing_is_run(
 def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path) -> None:
     """Unpacked rows count as made, and packed again they are the same file; rows of a folder are not doubled."""
     rows = load_table(scripts.sweeps.REFERENCE / "main.parquet")
-    few = rows.filter(pc.and_(pc.less(rows["sample"], 3), pc.equal(rows["policy"], "snapkv")))
+    few = rows.filter(pc.and_(pc.less(rows["sample"], 3), pc.equal(rows["policy"], "snapkv@common")))
     main = scripts.sweeps.row_set("reference").parts["main"]
     packed = SimpleNamespace(name="few", parts={"main": main}, folder=tmp_path / "packed")
     packed.folder.mkdir()
