@@ -112,9 +112,9 @@ def assert_led(figure: Figure) -> None:
             points = len(line.get_xydata())
             assert sample.get_linestyle() == ("None" if points == 1 else line.get_linestyle())
             red, green, blue, _ = box.arrow_patch.get_edgecolor()
-            assert red == green == blue and box.arrow_patch.get_linewidth() < 0.5 and box.zorder < line.get_zorder() + 1
+            assert red == green == blue and box.arrow_patch.get_linewidth() < 0.5 and box.zorder < 2
             path = box.arrow_patch.get_path().vertices
-            assert near(place[None], box.arrow_patch.get_transform().transform(path)) and box.zorder < 2
+            assert near(place[None], box.arrow_patch.get_transform().transform(path))
 
 
 def text_of(box: AnnotationBbox) -> str:
