@@ -1,20 +1,20 @@
 """One colour and marker per method, the same in all figures, pages and themes.
 
 The colours have a contrast of at least 3:1 on white (WCAG 2.2, 1.4.11), and are as far apart as 12 such colours can be
-for readers with and without deuteranopia (CIEDE2000 at least 20 and 12). Neighbours differ in lightness. Grey print and
-methods of the same colour are told apart by markers.
+for readers with and without deuteranopia (CIEDE2000 at least 20 and 12); one of them is blue. Neighbours differ in
+lightness. Grey print and methods of the same colour are told apart by markers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
 COLOURS = (
-    *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#1856dd", "#06a884"),
+    *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#483000", "#06a884"),
     *("#b13412", "#8676a7", "#126d75", "#f4666b", "#b61e6c", "#827d53"),
 )
 DARK = (
-    *("#00b6ff", "#a48200", "#39ed9d", "#ffa0ff", "#4980fd", "#8dddd8"),
+    *("#00b6ff", "#a48200", "#39ed9d", "#ffa0ff", "#fcf078", "#8dddd8"),
     *("#ff9300", "#9a7ab8", "#06998c", "#f07967", "#ff3e97", "#7a8d5d"),
 )
 """``COLOURS`` on a dark page: of nearly the same hues, with a contrast of at least 5:1."""
@@ -63,20 +63,32 @@ class Look(NamedTuple):
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each policy or score. Other names have one by their hash; the next if this figure has that colour."""
+    """The look of each policy or score of a figure; no two have one colour while there are others.
+
+    The first twelve policies and scores keep theirs in all figures. The others do unless one before them has their
+    colour; names beyond the lists begin at their hash.
+    """
     names = list(dict.fromkeys(names))
-    combinations = len(COLOURS) * len(MARKERS)
-    places = {name: i for listed in (POLICIES, SCORES) for i, name in enumerate(listed)}
-    places |= {name: combinations // 2 + i for i, name in enumerate(LATER)}
-    used = {places[name] for name in names if name in places}
-    for name in names:
+    count = len(COLOURS) * len(MARKERS)
+    listed = {name: i for names_of_kind in (POLICIES, SCORES) for i, name in enumerate(names_of_kind)}
+    listed |= {name: count // 2 + i for i, name in enumerate(LATER)}
+    wishes = {name: listed.get(name, crc32(name.encode()) % count) for name in names}
+    order = sorted(names, key=lambda name: listed.get(name, count))
+    places: dict[str, int] = {}
+    for name in order:
+        if _is_free(wishes[name], places.values()):
+            places[name] = wishes[name]
+    for name in order:
         if name not in places:
-            first = crc32(name.encode())
-            free = [place for i in range(combinations) if (place := (first + i) % combinations) not in used] or [first]
-            colours = {place % len(COLOURS) for place in used}
-            places[name] = next((place for place in free if place % len(COLOURS) not in colours), free[0])
-            used.add(places[name])
-    return {name: _look(places[name] % combinations) for name in names}
+            after = [(wishes[name] + i) % count for i in range(count)]
+            unused = [place for place in after if place not in places.values()] or after
+            places[name] = next((place for place in unused if _is_free(place, places.values())), unused[0])
+    return {name: _look(places[name]) for name in names}
+
+
+def _is_free(place: int, places: Collection[int]) -> bool:
+    """Whether no other place has its colour."""
+    return all((place - other) % len(COLOURS) for other in places)
 
 
 def _look(place: int) -> Look:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbench.report.colours import COLOURS, DARK, LATER, MARKERS, POLICIES, SCORES, SYMBOLS, looks
 
@@ -64,6 +66,21 @@ def test_colours_differ_with_and_without_deuteranopia(colours, apart, apart_with
         assert ciede2000(lab(first), lab(second)) > apart
         seen = (np.clip(np.array(DEUTERANOPIA) @ colour, 0, 1) for colour in (first, second))
         assert ciede2000(*map(lab, seen)) > apart_without_green
+
+
+def test_one_colour_is_blue() -> None:
+    """Hues of CIELAB near that of pure blue; greyish ones have another name."""
+    for colours in (COLOURS, DARK):
+        places = [lab(linear(colour)) for colour in colours]
+        assert sum(np.hypot(a, b) > 30 and 225 < np.degrees(np.arctan2(b, a)) % 360 < 305 for _, a, b in places) == 1
+
+
+@given(st.sets(st.sampled_from([*POLICIES, *LATER, "mine", "yours"]), min_size=1, max_size=12))
+def test_up_to_twelve_policies_have_twelve_colours(names: set[str]) -> None:
+    """And the first of the list keep theirs beside all others."""
+    colours = {name: look.colour for name, look in looks(sorted(names)).items()}
+    assert len({*colours.values()}) == len(names)
+    assert all(colours[name] == COLOURS[i] for i, name in enumerate(POLICIES[: len(COLOURS)]) if name in names)
 
 
 def test_a_colour_keeps_its_hue_on_a_dark_page() -> None:

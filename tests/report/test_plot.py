@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.offsetbox import AnnotationBbox, TextArea
 
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.records.row import with_checksum
@@ -161,8 +161,8 @@ def test_labels_of_equal_lines_do_not_meet(cell, results) -> None:
     cells = [cell([0.0] * 4, policy, kept_fraction=0.1) for policy in ("h2o", "tova", "cake", "lava")]
     (axis,) = drawn(tradeoff.draw, results(*cells)).axes
     FigureCanvasAgg(axis.figure).draw()
-    labels = [Text.get_window_extent(text) for text in axis.texts]
-    assert len(labels) == 4 and not any(a.overlaps(b) for a, b in combinations(labels, 2))
+    labels = [box.offsetbox.get_window_extent() for box in axis.findobj(AnnotationBbox)]
+    assert len(labels) == 5 and not any(a.overlaps(b) for a, b in combinations(labels, 2))
 
 
 def test_labels_keep_apart_and_in_order() -> None:
@@ -170,6 +170,18 @@ def test_labels_keep_apart_and_in_order() -> None:
     assert _spread([1.0, 1.0, 0.0], 0.1) == pytest.approx([0.9, 1.0, 0.0])
     heights = _spread([0.0] * 30, 0.05)
     assert np.allclose(np.diff(heights), 0.05) and np.mean(heights) == pytest.approx(0.5)  # more than fit
+
+
+def test_a_panel_of_the_full_cache_alone_has_its_level(cell, results) -> None:
+    """Two full caches of one height have one label, and what coincides nowhere is not explained."""
+    full = {"policy": "full", "score": None, "budget": "1.0", "kept_fraction": 1.0}
+    cells = [cell([1.0, 0.0], **full, schedule=schedule, task="ruler/a") for schedule in ("prompt", "context")]
+    cells += [cell([1.0, 1.0], **full, task="ruler/b"), cell([1.0, 0.0], kept_fraction=0.1, task="ruler/b")]
+    figure = drawn(tradeoff.draw, results(*cells))
+    shown = [
+        [box.offsetbox.findobj(TextArea)[0].get_text() for box in axis.findobj(AnnotationBbox)] for axis in figure.axes
+    ]
+    assert [sorted(labels) for labels in shown] == [["full cache"], ["full cache", "snapkv"]]
 
 
 @pytest.mark.parametrize("kind", ["tradeoff", "bars"])

@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnnotationBbox, TextArea
 
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.item import item_of
@@ -56,7 +57,7 @@ def painted(figure: Figure) -> np.ndarray:
 
 
 def in_data(line: Line2D, axis: Axes) -> bool:
-    """Whether a line shows data: it is no leader of a label, and no level across the panel."""
+    """Whether a line shows data, and is no level across the panel."""
     return line.get_transform().contains_branch(axis.transData) and len(line.get_xydata()) > 0
 
 
@@ -91,11 +92,40 @@ def assert_stands(axis: Axes, expected: Mapping[str, Points]) -> None:
 
 
 def assert_led(figure: Figure) -> None:
-    """Each line from a label begins within half a pixel of the end of what it names."""
+    """Every line has a label outside the axes that looks like it, led to its end by a thin grey line below all data."""
     painted(figure)
-    ends = [line.get_transform().transform(line.get_xydata())[-1] for axis in figure.axes for line in axis.lines]
-    starts = [line.get_transform().transform(line.get_xydata())[0] for line in figure.artists]
-    assert starts and near(np.array(starts), np.array(ends))
+    inside = [axis.get_window_extent() for axis in figure.axes if axis.get_visible()]
+    for axis in figure.axes:
+        named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+        labels = [box for box in axis.findobj(AnnotationBbox) if box.arrow_patch is not None]
+        assert {text_of(box) for box in labels} == {line.get_label() for line in named}
+        for box in labels:
+            assert not any(box.offsetbox.get_window_extent().overlaps(panel) for panel in inside)
+            place = axis.transAxes.transform(box.xy)
+            (line,) = {
+                str(line.get_color()): line
+                for line in named
+                if line.get_label() == text_of(box) and near(place[None], end_of(line)[None])
+            }.values()
+            (sample,) = box.offsetbox.findobj(Line2D)
+            assert (sample.get_color(), sample.get_marker()) == (line.get_color(), line.get_marker())
+            points = len(line.get_xydata())
+            assert sample.get_linestyle() == ("None" if points == 1 else line.get_linestyle())
+            red, green, blue, _ = box.arrow_patch.get_edgecolor()
+            assert red == green == blue and box.arrow_patch.get_linewidth() < 0.5 and box.zorder < 2
+            path = box.arrow_patch.get_path().vertices
+            assert near(place[None], box.arrow_patch.get_transform().transform(path))
+
+
+def text_of(box: AnnotationBbox) -> str:
+    """What a label says."""
+    (text,) = box.offsetbox.findobj(TextArea)
+    return text.get_text()
+
+
+def end_of(line: Line2D) -> np.ndarray:
+    """The pixel at which a line ends."""
+    return line.get_transform().transform(line.get_xydata())[-1]
 
 
 def level(axis: Axes) -> float:
@@ -165,6 +195,7 @@ def test_equal_curves_are_visibly_several_and_none_moves(cell, results) -> None:
     (axis,) = figure.axes
     points = [(10.0, 50.0), (20.0, 50.0), (40.0, 50.0)]
     assert_stands(axis, {policy: points for policy in policies})
+    assert canvas.COINCIDING in {text_of(box) for box in axis.findobj(AnnotationBbox)}
     colours = {line.get_label(): line.get_color() for line in axis.lines if line.get_label() in policies}
     (left, height), (right, _) = axis.transData.transform(points[:2]).astype(int)
     row = pixels[len(pixels) - 1 - height, :, :3].astype(int)
@@ -209,6 +240,38 @@ def test_bars_end_at_their_means(small: Path) -> None:
         assert place == pytest.approx(axis.transData.transform((90, 0))[0])
 
 
+def test_each_bar_stands_beside_its_own_label(cell, results) -> None:
+    """Two tasks with other methods and budgets, in one row of panels: names and means are read from the pixels."""
+    means = {
+        ("ruler/a", "0.1"): {"h2o": 25.0, "kvzip": 75.0, "tova": 100.0},
+        ("ruler/a", "0.2"): {"tova": 50.0},
+        ("ruler/b", "64"): {"kvzip": 50.0},
+    }
+    cells = [
+        cell([1.0] * int(mean / 25) + [0.0] * int(4 - mean / 25), policy, score=None, task=task, budget=budget)
+        for (task, budget), bars_of_panel in means.items()
+        for policy, mean in bars_of_panel.items()
+    ]
+    figure = drawn(bars.draw, results(*cells))
+    painted(figure)
+    read = {}
+    for axis in filter(Axes.get_visible, figure.axes):
+        labels = [label for label in axis.get_yticklabels() if label.get_text() and label.get_visible()]
+        heights = [label.get_window_extent().get_points()[:, 1].mean() for label in labels]
+        boxes = [bar.get_window_extent() for bar in axis.patches]
+        assert len(boxes) == len(labels) and len({round(box.height, 3) for box in boxes}) == 1
+        named = {
+            label.get_text(): box
+            for label, y in zip(labels, heights, strict=True)
+            for box in boxes
+            if box.y0 < y < box.y1
+        }
+        ends = {name: axis.transData.inverted().transform((box.x1, 0))[0] for name, box in named.items()}
+        task, budget = axis.get_title(loc="left").split("\n")
+        read[task, budget.removeprefix("budget ")] = {name: round(end, 1) for name, end in ends.items()}
+    assert read == means
+
+
 @pytest.mark.parametrize("y", ["perplexity", "ratio"])
 def test_perplexities_stand_at_the_middle_of_their_positions(cell, results, y: str) -> None:
     """72.1 and 71.9 are one line of the picture: neither may be drawn at 82."""
@@ -244,6 +307,8 @@ def test_one_length_of_context_keeps_its_place(timed: Path) -> None:
     figure = drawn(latency.draw, timed, {"context_length": ["100"]})
     assert_led(figure)
     assert not any(axis.get_autoscale_on() for axis in figure.axes)  # nor does what covers it in a later panel
+    coloured = [line for axis in figure.axes for line in axis.lines if line.get_marker() not in ("|", "_")]
+    assert all(len(line.get_xydata()) == 1 and line.get_marker() != "None" for line in coloured)  # points, no lines
     assert_stands(figure.axes[0], {"full cache": [(100, 0.2)], "snapkv attn 0.1": [(100, 0.2)]})
 
 

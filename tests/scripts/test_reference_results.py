@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
+from matplotlib.text import Text
 from PIL import Image
 
 from kvbench.config.overrides import parse
@@ -37,6 +39,7 @@ def scripts() -> Iterator[SimpleNamespace]:
     sys.path.insert(0, str(SCRIPTS))
     from reference_results import (  # type: ignore[import-not-found]
         digits,
+        forest,
         gate,
         pack,
         pages,
@@ -46,7 +49,7 @@ def scripts() -> Iterator[SimpleNamespace]:
         workers,
     )
 
-    modules = (digits, gate, pack, pages, pictures, sweeps, unpack, workers)
+    modules = (digits, forest, gate, pack, pages, pictures, sweeps, unpack, workers)
     yield SimpleNamespace(**{module.__name__.rpartition(".")[2]: module for module in modules})
     sys.path.remove(str(SCRIPTS))
 
@@ -265,6 +268,28 @@ def test_pictures_are_drawn_from_the_committed_rows(scripts: SimpleNamespace, tm
         committed, drawn = (imread(folder / name) for folder in (pictures.IMAGES, tmp_path))
         assert committed.shape == drawn.shape, f"docs/images/{name} is stale: make pictures"
         assert abs(committed - drawn).mean() < 0.002, f"docs/images/{name} is stale: make pictures"
+
+
+def test_a_comparison_has_two_sides_with_names(scripts: SimpleNamespace) -> None:
+    """Every label of the pages is read back from its parts; A's name stands left of its line, B's right of it."""
+    for page in scripts.pages.PAGES:
+        for comparison in scripts.pages.lines_of(page.read_text("utf-8")):
+            common, a, b = scripts.forest.sides(comparison.label)
+            pair = (f"{a}{between}{b}" for between in (", ", "; "))
+            assert a and b and comparison.label in {": ".join(filter(None, (common, text))) for text in pair}
+    with pytest.raises(ValueError, match="'H2O' names one side"):
+        scripts.forest.sides("H2O")
+    ends = {"difference": -0.1, "low": -0.2, "high": -0.05}
+    line = Difference(key={}, metric="exact", rate=True, n=40, clusters=40, **ends)
+    figure = scripts.forest._forest([("heading", "H2O: attn, caote", line, "B worse")])
+    FigureCanvasAgg(figure).draw()
+    places = {text.get_text(): text.get_window_extent() for text in figure.findobj(Text) if text.get_text()}
+    (axis,) = figure.axes
+    zero, panel = axis.transData.transform((0, 0))[0], axis.get_window_extent()
+    assert places["H2O: attn"].x1 < panel.x0 and panel.x1 < places["caote  (n=40)"].x0
+    assert places["← A better"].x1 < zero < places["B better →"].x0
+    shown = next(one for one in axis.lines if one.get_marker() == "o")
+    assert shown.get_xdata() == [-10.0] and shown.get_color() == scripts.forest.A_BETTER
 
 
 def test_the_picture_of_the_page_shows_the_committed_rows(scripts: SimpleNamespace) -> None:

@@ -1,11 +1,14 @@
 """`kvbench report plot bars`: one bar per policy and score with its interval, one panel per budget and task."""
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvbench.report.plots.canvas import REFERENCE, Marks, has_bottom, is_first, panels, room, titles
+from kvbench.report.plots.canvas import REFERENCE, Marks, columns_of, has_bottom, panels, room, titles
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
 from kvbench.report.tables.pivot import Block, Key, Line
+from kvbench.report.tables.summary import Summary
 from kvbench.support.errors import UserError
 
 _PLAIN = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -21,37 +24,44 @@ def draw(request: Request) -> Figure:
     blocks = request.blocks()
     shown = [(block, column) for block in blocks for column in block.columns]
     common, panel_titles = titles([block.title_of(column) for block, column in shown], "\n")
-    most, lines = max(len(block.lines) for block in blocks), [line for block in blocks for line in block.lines]
-    if most > MOST_BARS:
+    bars = [_bars(block, column) for block, column in shown]
+    if (most := max(map(len, bars))) > MOST_BARS:
         raise UserError(f"{most} bars are too many for one panel ({MOST_BARS}); select fewer: policy=... score=...")
-    columns = min(len(blocks[0].columns) if len({len(block.columns) for block in blocks}) == 1 else 3, 4)
-    dashed = "; dashed: the full cache" * any(line.reference for line in lines)
+    are_equal = len({len(block.columns) for block in blocks}) == 1
+    columns = columns_of(len(shown), min(len(blocks[0].columns) if are_equal else 3, 4))
+    rows = [max(1, *map(len, bars[first : first + columns])) for first in range(0, len(shown), columns)]
     cells = cells_of(blocks)
+    dashed = "; dashed: the full cache" * any(block.cells(reference=True) for block in blocks)
     figure, axes = panels(
         panel_titles,
         f"{common}\n{measured_of(cells)}{dashed}{request.windows(cell.cell for cell in cells)}",
-        width=1.5 + room(map(_name_of, lines)) / columns,
-        height=0.6 + 0.2 * most,
+        width=1.5 + room(_name_of(line) for drawn in bars for line, _ in drawn),
+        height=0.6 + 0.2 * sum(rows) / len(rows),
         columns=columns,
         sharex=True,
-        sharey=len(blocks) == 1,
+        height_ratios=[count + 0.2 for count in rows],
     )
     marks = marks_of(blocks)
     top = 1.18 * max(scaled(cell, cell.mean if cell.high is None else cell.high) for cell in cells)
-    for axis, (block, column) in zip(axes, shown, strict=True):
-        _panel(axis, block, column, marks)
+    for i, (axis, (block, _), drawn) in enumerate(zip(axes, shown, bars, strict=True)):
+        _panel(axis, drawn, marks)
+        for reference in block.cells(reference=True)[:1]:
+            axis.axvline(scaled(reference, reference.mean), **REFERENCE)
+        axis.set_ylim(rows[i // columns] - 0.4, -0.6)
         axis.set_xlim(0, top)
         axis.set_xlabel(metric_of(cells_of([block])) if has_bottom(axis) else "")
-        axis.tick_params(labelleft=is_first(axis))
     return figure
 
 
-def _panel(axis: Axes, block: Block, column: Key, marks: Marks) -> None:
+def _bars(block: Block, column: Key) -> list[tuple[Line, Summary]]:
+    """What a panel shows: lines without a cell there have no bar and no label."""
     lines = [line for line in block.lines if not line.reference]
-    for place, line in enumerate(lines):
-        cell = line.cells.get(column)
-        if cell is None or cell.mean is None:
-            continue
+    return [(line, line.cells[column]) for line in lines if column in line.cells]
+
+
+def _panel(axis: Axes, bars: Sequence[tuple[Line, Summary]], marks: Marks) -> None:
+    """Bars, each beside its label."""
+    for place, (line, cell) in enumerate(bars):
         mean = end = scaled(cell, cell.mean)
         label = label_of(line)
         hatch = "" if marks.alone else HATCHES[marks.turn(label[1]) % len(HATCHES)]
@@ -64,10 +74,7 @@ def _panel(axis: Axes, block: Block, column: Key, marks: Marks) -> None:
         axis.annotate(
             f"{mean:.3g}", (end, place), (3, 0), textcoords="offset points", va="center", fontsize=6.5, bbox=_PLAIN
         )
-    for reference in block.cells(reference=True)[:1]:
-        axis.axvline(scaled(reference, reference.mean), **REFERENCE)
-    axis.set_yticks(range(len(lines)), [_name_of(line) for line in lines])
-    axis.set_ylim(len(lines) - 0.4, -0.6)
+    axis.set_yticks(range(len(bars)), [_name_of(line) for line, _ in bars])
     axis.grid(visible=False, axis="y")
 
 

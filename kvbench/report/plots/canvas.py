@@ -1,6 +1,7 @@
 """Figures with a heading and small multiples, the style of their lines, and their files: same picture, same bytes.
 
-A method has the same colour and marker in all figures (`kvbench.report.colours`), and its name at the end of its line.
+A method has the same colour and marker in all figures (`kvbench.report.colours`). Labels stand outside the axes, beside
+the ends of lines: what is inside and has a colour is data.
 """
 
 import io
@@ -17,10 +18,12 @@ from typing import Any
 import matplotlib
 import matplotlib.style
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnnotationBbox, DrawingArea, HPacker, TextArea
 from scipy.optimize import isotonic_regression
 
 from kvbench.report.colours import looks
@@ -36,6 +39,11 @@ MOST_PANELS = 24
 LABEL_POINTS = 6.5
 LABEL_PLACE = 1.07
 """Where labels begin at the right of a panel, as a share of its width."""
+HANDLE = 20.0
+"""Typographic points of the piece of a line that stands before its label."""
+LEADER = {"arrowstyle": "-", "color": "#a0a0a0", "linewidth": 0.4, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 0}
+"""What leads from a label to the end of its line: thinner than any data, and below it."""
+COINCIDING = "rings: coinciding points"
 _STYLE = Path(__file__).with_name("kvbench.mplstyle")
 _NO_DATE: Mapping[str, dict[str, None]] = {
     ".pdf": {"CreationDate": None},
@@ -103,13 +111,13 @@ def panels(
             f"{count} panels are too many for one picture ({MOST_PANELS}); select fewer: task=... budget=..."
         )
     if labels:
-        width += room(labels)
-        height = max(height, 0.7 + LABEL_POINTS * 1.3 / 72 * len(labels))
+        width += room((*labels, COINCIDING)) + HANDLE / 72
+        height = max(height, 0.7 + LABEL_POINTS * 1.3 / 72 * (len(labels) + 1))
     wrapped = [
         "\n".join(textwrap.fill(line, int(width * 13.5)) for line in title.split("\n")) for title in panel_titles
     ]
     height += 0.13 * max(title.count("\n") for title in wrapped)
-    columns = 2 if count == 4 and columns == 3 else min(columns, count)
+    columns = columns_of(count, columns)
     lines = math.ceil(count / columns)
     inches = columns * width + margin
     wraps = [textwrap.wrap(line, int(inches * (14 if i else 12.5))) for i, line in enumerate(heading.split("\n"))]
@@ -130,9 +138,14 @@ def panels(
     return figure, drawn[:count]
 
 
+def columns_of(count: int, most: int) -> int:
+    """How many of ``count`` panels stand beside each other: at most ``most``, and four in two rows of two."""
+    return 2 if count == 4 and most == 3 else min(most, count)
+
+
 def room(labels: Iterable[str]) -> float:
     """Inches that the longest label takes."""
-    return 0.2 + LABEL_POINTS * 0.6 / 72 * max(map(len, labels))
+    return 0.2 + LABEL_POINTS * 0.6 / 72 * max(map(len, labels), default=0)
 
 
 def label_axes(axis: Axes, x: str, y: str) -> None:
@@ -154,12 +167,22 @@ def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -
 
 
 def plot_band(axis: Axes, points: Sequence[Point], **style: Any) -> None:
-    """A line through points, and the band of the intervals that are known; it may reach beyond the axes."""
+    """A line through points, and the band of the intervals that are known; it may reach beyond the axes.
+
+    One point has a marker and a bar in the place of both.
+    """
+    if len(points) == 1:
+        style = {"marker": ".", **style}
     axis.plot([x for x, *_ in points], [y for _, y, *_ in points], **style)
     ends = [(x, low, high) for x, _, low, high in points if low is not None and high is not None]
     if ends:
         xs, lows, highs = zip(*ends, strict=True)
-        axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0).set_in_layout(False)
+        shown: Artist
+        if len(points) == 1:
+            shown = axis.vlines(xs, lows, highs, color=style["color"], linewidth=0.7)
+        else:
+            shown = axis.fill_between(xs, lows, highs, color=style["color"], alpha=0.13, linewidth=0)
+        shown.set_in_layout(False)
 
 
 def is_first(axis: Axes) -> bool:
@@ -268,37 +291,72 @@ class Marks:
 
 
 def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Write the label of each line beside its end, after its marker; labels keep apart, and no line moves."""
+    """Write the label of each line outside the axes, near the height of its end; labels keep apart, and no line moves.
+
+    A panel with rings (`show_covered`) says below what they are.
+    """
     figure.draw_without_rendering()
     for axis in axes:
         axis.autoscale(False)  # what comes now marks places, and is no data
     for axis in axes:
-        labelled = (line for line in axis.lines if not str(line.get_label()).startswith("_"))
-        lines = [line for line in labelled if np.isfinite(line.get_xydata()).all(axis=1).any()]
-        if not lines:
-            continue
-        show_covered(axis, [line for line in lines if line.get_transform() == axis.transData], figure.dpi / 72)
-        ends = []
+        named = [line for line in axis.lines if not str(line.get_label()).startswith("_")]
+        lines = [line for line in named if np.isfinite(line.get_xydata()).all(axis=1).any()]
+        of_data = [line for line in lines if line.get_transform() == axis.transData]
+        has_rings = show_covered(axis, of_data, figure.dpi / 72)
+        ends = {}  # equal levels are one
         for line in lines:
-            place = line.get_transform().transform(line.get_xydata())
-            ends.append(axis.transAxes.inverted().transform(place[np.isfinite(place).all(axis=1)][-1]))
+            places = line.get_transform().transform(line.get_xydata())
+            places = places[np.isfinite(places).all(axis=1)]
+            end = axis.transAxes.inverted().transform(places[-1]).round(4).tolist()
+            ends[str(line.get_label()), *end] = line, len(places) == 1
+        labels = [(label, _handle(*shown), end) for (label, *end), shown in ends.items()]
+        if has_rings:
+            labels.append((COINCIDING, _rings(), None))
         gap = LABEL_POINTS * 1.2 / 72 * figure.dpi / axis.bbox.height
-        for line, (x, y), height in zip(lines, ends, _spread([y for _, y in ends], gap), strict=True):
-            leader = Line2D((x, LABEL_PLACE), (y, height))
-            leader.update_from(line)
-            leader.set(transform=axis.transAxes, clip_on=False, label="_", linewidth=0.7, markersize=4)
-            leader.set_markevery((1, 2))
-            figure.add_artist(leader)
-            axis.annotate(
-                str(line.get_label()),
-                (LABEL_PLACE, height),
-                (4, 0),
-                xycoords="axes fraction",
-                textcoords="offset points",
-                va="center",
-                fontsize=LABEL_POINTS,
-                color="#222222",
-            )
+        heights = _spread([-1.0 if end is None else end[1] for *_, end in labels], gap)
+        for (label, handle, end), height in zip(labels, heights, strict=True):
+            _label(axis, label, handle, end, height)
+
+
+def _label(axis: Axes, label: str, handle: Sequence[Line2D], end: Sequence[float] | None, height: float) -> None:
+    """A label with its handle beside a panel, and a thin grey line to the end of what it names."""
+    sample = DrawingArea(HANDLE, LABEL_POINTS)
+    for line in handle:
+        line.set_transform(sample.get_transform())
+        sample.add_artist(line)
+    text = TextArea(label, textprops={"fontsize": LABEL_POINTS, "color": "#222222"})
+    place = (LABEL_PLACE, height)
+    beside = AnnotationBbox(
+        HPacker(children=[sample, text], align="center", pad=0, sep=3),
+        end or place,
+        xybox=place,
+        xycoords="axes fraction",
+        boxcoords="axes fraction",
+        box_alignment=(0, 0.5),
+        pad=0,
+        frameon=False,
+        annotation_clip=False,
+        arrowprops=LEADER if end else None,
+        zorder=1.6,
+    )
+    axis.add_artist(beside)
+
+
+def _handle(line: Line2D, is_point: bool) -> list[Line2D]:
+    """A short line that looks like another; its marker alone for one point, which no line leads to."""
+    sample = Line2D((0, HANDLE / 2, HANDLE), (LABEL_POINTS / 2,) * 3)
+    sample.update_from(line)
+    sample.set(clip_on=False, linewidth=1, markersize=4, markevery=(1, 3))
+    if is_point:
+        sample.set_linestyle("none")
+    return [sample]
+
+
+def _rings() -> list[Line2D]:
+    """Two rings around each other."""
+    style: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": "#777777"}
+    place = ([HANDLE / 2], [LABEL_POINTS / 2])
+    return [Line2D(*place, markersize=size, markeredgewidth=0.8, **style) for size in (6.5, 3)]
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:

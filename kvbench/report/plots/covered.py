@@ -24,33 +24,44 @@ RING, RINGS = 3.0, 11.0
 """How much wider a marker is than the one that it surrounds, and the largest than the smallest, at most."""
 
 
-def show_covered(axis: Axes, lines: Sequence[Line2D], dots: float) -> None:
+def show_covered(axis: Axes, lines: Sequence[Line2D], dots: float) -> bool:
     """Draw over the ``lines`` of a panel what shows that some cover each other; its limits must be final.
+
+    Returns whether points lie on each other, so that there are rings.
 
     ``dots``: pixels of a typographic point.
     """
     paths = [line.get_transform().transform(line.get_xydata()) / dots for line in lines]
     paths = [path[np.isfinite(path).all(axis=1)] for path in paths]
-    pieces, ranks = pieces_in_turn(paths), ranks_at_points(paths)
-    if not pieces and not any(map(np.any, ranks)):
-        return
+    if not paths:
+        return False
+    pieces, ranks, before = pieces_in_turn(paths), ranks_at_points(paths), ranks_at_points(paths[::-1])[::-1]
+    has_rings = any(map(np.any, ranks))
+    if not pieces and not has_rings:
+        return False
     to_data = axis.transData.inverted()
-    for k, (line, path, rank) in enumerate(zip(lines, paths, ranks, strict=True)):
+    step = min(RING, RINGS / max(1, max(map(np.max, ranks))))
+    for k, (line, path, rank, lower) in enumerate(zip(lines, paths, ranks, before, strict=True)):
         parts = [to_data.transform(np.array(ends) * dots) for i, *ends in pieces if i == k]
         above, width = line.get_zorder() + 0.1, line.get_linewidth()
         pieces_of_line = LineCollection(parts, colors=[line.get_color()], linewidths=width, zorder=above)
         axis.add_collection(pieces_of_line, autolim=False)
-        step = min(RING, RINGS / max(1, max(map(np.max, ranks))))
         places, face = to_data.transform(path * dots), line.get_markerfacecolor()
         edge = "white" if face == line.get_color() else line.get_color()
+        own, alone = line.get_markeredgecolor(), rank + lower == 0
         marker: Any = line.get_marker()
-        shapes = () if marker == "None" else (("o", rank > 0), (marker, rank == 0))
-        for shape, chosen in shapes:
+        shapes = (
+            ("o", rank > 0, edge, step / 6),
+            (marker, (rank == 0) & ~alone, edge, step / 6),
+            (marker, alone, own, line.get_markeredgewidth()),
+        )
+        for shape, chosen, colour, thick in shapes if marker != "None" else ():
             sizes = (line.get_markersize() + step * rank[chosen]) ** 2
-            style: dict[str, Any] = {"facecolors": face, "edgecolors": edge, "linewidths": step / 6, "clip_on": False}
+            style: dict[str, Any] = {"facecolors": face, "edgecolors": colour, "linewidths": thick, "clip_on": False}
             x, y = places[chosen].T
             drawn = axis.scatter(x, y, sizes, marker=shape, zorder=above + 0.1, **style)
             drawn.set_in_layout(False)
+    return has_rings
 
 
 def pieces_in_turn(paths: Sequence[Path]) -> list[Piece]:

@@ -13,7 +13,7 @@ from kvbench.report.plots.canvas import Point, label_axes, label_ends, panels, p
 
 @dataclass(frozen=True)
 class Trace:
-    """A line of a panel. style: of matplotlib, with the `label` at its end.
+    """A line of a panel. style: of matplotlib, with its `label`.
 
     intervals: as a band around the line, or as bars at its points. A level has one point, at whose height it crosses
     the panel.
@@ -50,7 +50,7 @@ class CurvePlot:
 
 
 def draw_curves(plot: CurvePlot) -> Figure:
-    """The figure of a line plot, each trace with its label at its end."""
+    """The figure of a line plot, each trace with its label beside the panel."""
     titles = [panel.title for panel in plot.panels]
     figure, axes = panels(titles, plot.heading, labels=plot.labels, **plot.layout)
     for axis, panel in zip(axes, plot.panels, strict=True):

@@ -100,7 +100,7 @@ def _scale(axis: Axes, name: str, lengths: Sequence[int], logarithmic: bool) -> 
     words = duration if name.endswith("seconds") else size
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words([value]) if value > 0 else "0"))
     if logarithmic:
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_locator(LogLocator(2) if name.endswith("bytes") else LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_minor_formatter(NullFormatter())
     else:
         axis.set_ylim(bottom=0)

@@ -65,6 +65,7 @@ def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
     """How many samples the means are over, and what the bands are, if there are any."""
     lower = "" if all(cell.higher for cell in cells) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
+    intervals = intervals and any(cell.low is not None for cell in cells)
     words = f"means of {n_of({cell.n for cell in cells})}" + ", 95 % intervals" * intervals + lower
     return words + (f"; {failed} failed rows are left out" if failed else "")
 
