@@ -172,7 +172,8 @@ class CriticalKV(OverHost):
     its code, which are those of kvpress: the norm bounds how far the output of the attention moves when the pair is
     evicted. h is the host score as the policy pools and reduces it, W_o the part of the output projection for a query
     head; the norm is the mean over the query heads that share the value. How many pairs a head keeps is decided by h
-    alone. protected: whether the tokens that are always kept count among the first.
+    alone. Where the policy sums over the observed rows, h is their mean, as in the code: epsilon then weighs the same
+    whatever the window. protected: whether the tokens that are always kept count among the first.
     """
 
     first_stage: Annotated[float, Means("the part of a head's pairs that the host chooses alone")] = 0.5
@@ -200,6 +201,9 @@ class CriticalKV(OverHost):
     @property
     def by_head(self) -> bool:  # type: ignore[override]
         return self.host.by_head
+
+    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+        return self.host(layer, rows, "mean" if reduce == "sum" else reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         return self.host.weigh(layer, recent)
