@@ -187,7 +187,8 @@ def settings_of(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise UserError(f"cannot read {word}: settings are key=value[,value]; see kvbench report --help")
+            fix = f"write --results {word}" if Path(word).exists() else "see kvbench report --help"
+            raise UserError(f"cannot read {word}: settings are key=value[,value]; {fix}")
         if key in settings:
             raise UserError(f"{key} is named twice; list its values: {key}={settings[key]},{value}")
         settings[key] = value

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kvbench.cli.main import declared
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
@@ -19,7 +20,14 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "press=snapkv": "policy=snapkv",
     "press_name=knorm": "policy=plain score=key_norm",
     "press=snapkv,tova": "policy=snapkv or policy=tova",
-    "press=think": "policy=NAME ",
+    "press=think": "policy=snapkv policy.apply.kind=think",
+    "press=unheard_of": "policy=NAME ",
+    "policy=quest": "policy=full reader=quest",
+    "policy=kivi": "policy=full store=kivi4",
+    "attn_implementation=flash_attention_2": "model.attention=flash ",
+    "attn_implementation=eager": "model.attention=eager ",
+    "batch_size=4": "task=efficiency task.batch=4",
+    "num_fewshot=5": "task.shots=5",
     "policy=expected_attention": "policy=plain score=expected_attention",
     "press=chunkkv": "policy=chunkkv",
     "press=critical_snapkv": "policy=snapkv score=criticalkv",
@@ -64,6 +72,23 @@ def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
 def test_what_a_method_leads_to_can_be_planned(text: str) -> None:
     heads = "tests/golden/heads/full_attention_heads.tsv"
     assert checked(parse(text.replace("FILE", heads).split()), print)[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    {
+        "--tasks ruler --seed": "task=ruler",
+        "--tasks=ruler,squad": "task=ruler,squad",
+        "--model Qwen/Qwen3-0.6B": "model=hf model.path=Qwen/Qwen3-0.6B",
+        "--policy h2o": "policy=h2o",
+        "--limit": "task.samples=VALUE",
+        "--batch-size 4": "task=efficiency task.batch=4",
+    }.items(),
+)
+def test_a_flag_that_is_a_setting_leads_to_it(line: str, fix: str) -> None:
+    with pytest.raises(UserError) as error:
+        declared("run").read(line.split())
+    assert f"unknown flag {re.split('[ =]', line)[0]}: write {fix}" in str(error.value)
 
 
 def test_settings_lead_to_settings_that_exist() -> None:
