@@ -27,7 +27,7 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "attn_implementation=flash_attention_2": "model.attention=flash ",
     "attn_implementation=eager": "model.attention=eager ",
     "batch_size=4": "task=efficiency task.batch=4",
-    "num_fewshot=5": "task.shots=5",
+    "num_fewshot=5": "task=helmet task.shots=5",
     "policy=expected_attention": "policy=plain score=expected_attention",
     "press=chunkkv": "policy=chunkkv",
     "press=critical_snapkv": "policy=snapkv score=criticalkv",
@@ -71,7 +71,7 @@ def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
 @pytest.mark.parametrize("text", [*synonyms()["methods"].values(), "policy=plain score=expected_attention"])
 def test_what_a_method_leads_to_can_be_planned(text: str) -> None:
     heads = "tests/golden/heads/full_attention_heads.tsv"
-    assert checked(parse(text.replace("FILE", heads).split()), print)[1]
+    assert checked(parse(text.partition(" (")[0].replace("FILE", heads).split()), print)[1]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,7 @@ def test_settings_lead_to_settings_that_exist() -> None:
     for text in synonyms()["settings"].values():
         names = re.findall(r"([\w.]+)=", text)
         words = [f"{name}=null" if name != "model" else "model=hf" for name in names if name not in ("budget", "task")]
+        words += re.findall(r"\btask=[a-z]+", text)
         try:
             checked(parse(words), print)
         except UserError as error:
