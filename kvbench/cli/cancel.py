@@ -2,15 +2,18 @@
 
 import argparse
 import os
+import shlex
 import signal
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 from kvbench.records import ResultsFolder, read_processes
+from kvbench.records.lines import TORN
 from kvbench.records.processes import request_cancel
 from kvbench.run.launch.slurm import cancel, read_jobs, unfinished
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.quantity import plural
 
 
 def declare(parser: Parser) -> None:
@@ -21,10 +24,15 @@ def declare(parser: Parser) -> None:
     )
     parser.epilog = """
   kvbench cancel --results results/runs
+  kvbench cancel --results results/runs --requests
 SLURM jobs are ended with scancel. Your processes on this machine get SIGTERM and stop after their current sample; \
-processes on other machines stop at their next heartbeat.
+processes on other machines stop at their next heartbeat. Every report counts the rows of a request that are not made \
+as missing: --requests withdraws it, and its command requests it again.
 """
     parser.add_results()
+    parser.add_argument(
+        "--requests", action="store_true", help="also withdraw the requests of commands whose rows are not all there"
+    )
 
 
 def main(flags: argparse.Namespace) -> int:
@@ -52,4 +60,25 @@ def main(flags: argparse.Namespace) -> int:
             messages.append(f"process {process.pid} on {process.host} stops with its next heartbeat, if it still runs")
     for message in messages or ["no job or process works on this folder"]:
         tell(message)
+    if flags.requests:
+        for message in _withdraw_requests(folder) or ["all rows that were requested are there"]:
+            tell(message)
     return Exit.OK
+
+
+def _withdraw_requests(folder: ResultsFolder) -> list[str]:
+    """Withdraw the requests that lack rows; returns a line on each. Raises UserError for a damaged request."""
+    from kvbench.report.missing_rows import MISSING, count_missing
+    from kvbench.report.rows import recorded
+
+    rows = recorded(folder, (), lambda text: None if TORN in text else warn(text))
+    messages = []
+    for name, request in folder.read_requests().items():
+        if missing := count_missing(request.cells, rows):
+            folder.withdraw(name)
+            command = shlex.join(request.arguments)
+            messages.append(
+                f"withdrew the request of {plural(sum(request.cells.values()), 'row')}, of which {missing} "
+                f"{MISSING}: {command}"
+            )
+    return messages

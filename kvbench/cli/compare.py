@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
-from kvbench.cli.terminal import tell, warner
+from kvbench.cli.terminal import tell, tell_written, warner
 from kvbench.report.output import FORMATS
 from kvbench.support.errors import UserError
 
@@ -52,6 +52,7 @@ def main(flags: argparse.Namespace) -> int:
         both = [replace(side, rows=pass_at(side.rows, flags.pass_at, side.describe)) for side in both]
     comparison = compare(*both, alpha=settings["alpha"], relevant=settings["relevant"])
     emit(report_of(comparison), flags.format, flags.out or sys.stdout)
+    tell_written(flags.out)
     if not any(line.n for line in comparison.lines):
         tell("no sample has a value on both sides: nothing was compared")
         return Exit.INCOMPLETE

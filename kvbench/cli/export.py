@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.report import ROWS, SELECTION, settings_of, where_of
-from kvbench.cli.terminal import warner
+from kvbench.cli.terminal import tell_written, warner
 
 
 def declare(parser: Parser) -> None:
@@ -41,4 +41,5 @@ def main(flags: argparse.Namespace) -> int:
     settings = settings_of(flags.words)
     quantity = settings.pop("what", "accuracy")
     export(flags.results, flags.format, flags.out or sys.stdout, quantity, warner(flags.partial), where_of(settings))
+    tell_written(flags.out)
     return Exit.OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import tell, tell_written
 from kvbench.papers import FORMATS
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
@@ -116,6 +116,8 @@ def main(flags: argparse.Namespace) -> int:
     except RowsElsewhere as elsewhere:
         tell(str(elsewhere))
         return elsewhere.code
+    tell_written(flags.out)
+    tell_written(flags.plot)
     return Exit.OK if complete else Exit.INCOMPLETE
 
 

@@ -89,15 +89,38 @@ class Parser(argparse.ArgumentParser):
         if len(read) < len(arguments):  # argparse would drop a "--" of the rest
             flag, *rest = arguments[len(read) :]
             setattr(flags, self._greedy[flag].dest, rest)
-        for word in words:
+        for place, word in enumerate(words):
             if word.startswith("-"):
-                name = word.partition("=")[0]
-                settings = "; settings have no dashes: key=value" if self.words.settings else ""
-                self.error(f"unknown flag {name}: {closest(name, self.flags())}{settings}")
+                self._refuse_flag(word, *words[place + 1 : place + 2])
             if not self.words.usage:
                 self.error(f"cannot read {word}: allowed: {', '.join(self.flags())}")
+        if self.words.groups:
+            self._check_given_once(words)
         flags.words = words
         return flags
+
+    def _refuse_flag(self, word: str, after: str = "") -> NoReturn:
+        """Raise UserError for a flag that there is not: of a setting, ours or another tool's, with what to write."""
+        from kvbench.config.synonyms import equivalent
+
+        name, _, value = word.partition("=")
+        value = value or (after if not after.startswith("-") and "=" not in after else "") or "VALUE"
+        fix, key = closest(name, self.flags()), name.lstrip("-").replace("-", "_")
+        if self.words.settings:
+            roots = {*self.words.groups, *(setting.rstrip("=") for setting in self.words.settings)}
+            named = equivalent(key, value.split(",")) or (f"{key}={value}" if key.partition(".")[0] in roots else None)
+            fix = f"write {named}" if named else f"{fix}; settings have no dashes: key=value"
+        self.error(f"unknown flag {name}: {fix}")
+
+    def _check_given_once(self, words: Sequence[str]) -> None:
+        """Raise UserError for a setting that is given twice: the last would be taken, and nobody told."""
+        given: dict[str, str] = {}
+        for word in words:
+            key, equals, value = word.partition("=")
+            if equals and key in given:
+                both = f"{key} is given twice, as {given[key]} and as {value}"
+                self.error(f"{both}: write one of them, or a list, {key}={given[key]},{value}")
+            given[key] = value
 
     def asks_for_help(self, arguments: Sequence[str]) -> bool:
         """Whether a line has --help, other than after a flag that takes the rest of the line."""

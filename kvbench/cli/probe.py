@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import tell, warn
+from kvbench.cli.terminal import tell, tell_written, warn
 from kvbench.probes import DEFAULT
 from kvbench.report.output import FORMATS
 from kvbench.support.errors import UserError
@@ -89,6 +89,7 @@ def main(flags: argparse.Namespace) -> int:
     has_windows = numbers["window"].null_count < len(numbers)  # then the probe chose them, not the policies
     note = "" if has_windows else differing(numbers["cell"].to_pylist(), results.read_cell)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout, note=note)
+    tell_written(flags.out)
     if picture is not None:
         from kvbench.report.plots.probe import draw_probed
 

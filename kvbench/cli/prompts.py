@@ -36,13 +36,13 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.servers.endpoint import ServedCell
     from kvbench.servers.prompts import prompts_of
 
+    if named := [override.text for override in parse(flags.words) if override.key == "model"]:
+        fix = "leave it out, and name the tokenizer's folder or hub id with model.path=FOLDER_OR_HUB_ID"
+        raise UserError(f"{named[0]}: kvbench prompts reads a tokenizer only: {fix}")
     built, cells = Cells(), list[ServedCell]()
     for tree in combinations(parse([*NOWHERE, *flags.words])):
         cell = built.cell(tree)
-        if not isinstance(cell, ServedCell):
-            raise UserError(
-                "kvbench prompts reads a tokenizer only: leave model= out, model.path=FOLDER_OR_HUB_ID names it"
-            )
+        assert isinstance(cell, ServedCell)
         cell.check()
         cells.append(cell)
     check_data(cells)

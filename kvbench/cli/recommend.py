@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
-from kvbench.cli.terminal import tell
+from kvbench.cli.terminal import tell, tell_written
 from kvbench.report.output import FORMATS, SUFFIXES
 
 EPILOG = """
@@ -68,4 +68,5 @@ def main(flags: argparse.Namespace) -> int:
     data = settings.pop("data", None)
     recommendation = recommend(words, data, need_of(settings), Screen(tell, progress), flags.stale)
     emit(report_of(recommendation), form, flags.out or sys.stdout)
+    tell_written(flags.out)
     return Exit.INCOMPLETE if any(line.failed for line in (recommendation.full, *recommendation.methods)) else Exit.OK

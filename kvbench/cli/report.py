@@ -8,7 +8,7 @@ from pathlib import Path
 from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import PASS_AT, Parser, Words
-from kvbench.cli.terminal import tell, warner
+from kvbench.cli.terminal import tell, tell_written, warner
 from kvbench.report.output import FORMATS as TABLES
 from kvbench.report.output import SUFFIXES
 from kvbench.support.errors import UserError
@@ -119,6 +119,7 @@ def main(flags: argparse.Namespace) -> int:
         if newest.status in (FAILED, CANNOT_TELL):
             reasons = [*(newest.findings or ()), *(f"cannot tell: {text}" for text in newest.open)]
             tell(f"{newest.label}: {newest.status}: {shortened(reasons, 1)}")
+        tell_written(flags.out)
         return Exit.GATE if newest.status == FAILED and not flags.no_fail else Exit.OK
     elif flags.verb == "plot":
         from kvbench.report.plots.plot import plot
@@ -137,6 +138,7 @@ def main(flags: argparse.Namespace) -> int:
         write_page(flags.results, flags.out, warn, where_of(settings), int(samples))
     else:
         _print(flags)
+    tell_written(flags.out)
     return Exit.OK
 
 
@@ -187,7 +189,8 @@ def settings_of(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise UserError(f"cannot read {word}: settings are key=value[,value]; see kvbench report --help")
+            fix = f"write --results {word}" if Path(word).exists() else "see kvbench report --help"
+            raise UserError(f"cannot read {word}: settings are key=value[,value]; {fix}")
         if key in settings:
             raise UserError(f"{key} is named twice; list its values: {key}={settings[key]},{value}")
         settings[key] = value

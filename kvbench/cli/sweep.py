@@ -62,7 +62,7 @@ def run_sweep(sweep: Sweep, table: bool = True, logger: Logger | None = None) ->
         if not sweep.since and (advice := next_command(sweep, rows)):  # the first run in its folder
             tell(advice)
     if not isinstance(logger, NoLogger):
-        logger.mirror(sweep.results, fetched(rows))
+        _mirror(sweep, logger, rows)
     return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE
 
 
@@ -76,7 +76,14 @@ def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
             missing = f"{plural(num_missing, 'row')} of other parts are missing"
             tell(f"logger={logger.name}: {missing}; the last part mirrors all")
         return
-    logger.mirror(sweep.results, fetched(rows))
+    _mirror(sweep, logger, rows)
+
+
+def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
+    """Mirror the rows of a sweep, and say what the logger has to say."""
+    said = logger.mirror(sweep.results, fetched(rows))
+    if said is not None and not sweep.quiet:
+        tell(said)
 
 
 def print_sweep(sweep: Sweep, rows: pa.Table) -> None:

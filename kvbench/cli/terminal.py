@@ -11,6 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from kvbench.support.text import printable, wrapped
@@ -101,6 +102,12 @@ def tell(message: object) -> None:
     if sys.stderr.isatty():
         line = "\n".join(wrapped(line, shutil.get_terminal_size().columns, GAP))
     print(line, file=sys.stderr)
+
+
+def tell_written(out: Path | None) -> None:
+    """Say which file --out has made; nothing where a command writes to the screen."""
+    if out is not None:
+        tell(f"wrote {out}")
 
 
 def warn(message: object) -> None:

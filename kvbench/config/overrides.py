@@ -153,6 +153,9 @@ def _read(word: str) -> HydraOverride:
         (override,) = _parser().parse_overrides([word])
     except HydraException as error:
         key, _, value = word.partition("=")
+        if word.endswith(",") and not word.endswith("=,"):
+            fix = f"a comma stands between two values: write {word.rstrip(',')}, or name another value after it"
+            raise UserError(f"cannot read {word!r}: {fix}") from None
         hint = f"; a value with = ( or , is quoted: '{key}=\"{value}\"'" if set("=(,") & set(value) else ""
         reason = str(error).split("\n")[0]
         raise UserError(f"cannot read {word!r}: {reason}; write key=value, or key=a,b for a list{hint}") from None

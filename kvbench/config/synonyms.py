@@ -10,6 +10,8 @@ from yaml import safe_load
 from kvbench.support.plugins import items
 
 METHODS = ("press", "press_name", "method", "methods")
+BACKENDS = {"flash_attention_2": "flash", "flash_attention_3": "flash3"}
+"""Attention by its name in transformers, where ours is another."""
 
 
 def equivalent(key: str, values: Sequence[str]) -> str | None:
@@ -24,6 +26,8 @@ def equivalent(key: str, values: Sequence[str]) -> str | None:
         folder, _, name = values[0].rpartition("/")
         is_path = folder not in ("", "shape") and name.lower() not in items("model")
         return f"model=hf model.path={values[0]}" if is_path else None
+    if key == "attn_implementation":
+        values = [BACKENDS.get(value, value) for value in values]
     settings = synonyms()["settings"]
     return settings[key].replace("VALUE", ",".join(values)) if key in settings else None
 

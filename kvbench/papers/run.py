@@ -434,7 +434,7 @@ class _ItemProbe(_ItemSweep):
         assert self.item.probe is not None and self.cells.results is not None
         words = merged([word for run in self.item.all_runs for word in run], self.request.overrides, False).overrides
         probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.with_data])
-        named = any(word.key == "results.dir" for word in words)
+        named = self.request.small or any(word.key == "results.dir" for word in words)
         results = ResultsFolder(self.cells.results.dir if named else DEFAULT)
         return probing, results, probing.plan(results, self.request.retry_errors)
 

@@ -25,7 +25,10 @@ FREE = ("data.root", "data.verify", "results.dir", "results.kept", "results.leas
 """Settings of places and seeds, which do not change what is measured."""
 PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.products", "model.threads", "model.tile")
 """Settings that change where and how fast a model runs, but not what it computes."""
-SMALL = ("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2")
+SMALL = (
+    *("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2"),
+    "results.dir=results/smoke",
+)
 """The settings of every smoke run. `task.buffer`: the tokens that a needle's text leaves for question and answer."""
 SIZES = {
     "task.max_prompt_tokens": ("320",),

@@ -158,13 +158,24 @@ class ResultsFolder(os.PathLike[str]):
         content = asdict(Requested(tuple(arguments), dict(cells)))
         self._write_once("sweeps", environment_id(content), content)
 
-    def read_requested(self) -> dict[str, int]:
-        """The samples requested of each cell, the most of all commands. Raises ValueError for a damaged file."""
-        requested: dict[str, int] = {}
+    def read_requests(self) -> dict[str, Requested]:
+        """What commands request, by the hash of it. Raises UserError for a damaged file."""
+        requests: dict[str, Requested] = {}
         for path in sorted((self.path / "sweeps").glob("*.json")):
             request = read_json(Requested, path, "the request of a command")
             if environment_id(asdict(request)) != path.stem:
                 raise UserError(f"{path} was changed: its name is not the hash of its content: remove it; {_AGAIN}")
+            requests[path.stem] = request
+        return requests
+
+    def withdraw(self, request: str) -> None:
+        """Remove the request of this hash. Its command writes it again."""
+        (self.path / "sweeps" / f"{request}.json").unlink(missing_ok=True)
+
+    def read_requested(self) -> dict[str, int]:
+        """The samples requested of each cell, the most of all commands. Raises UserError for a damaged file."""
+        requested: dict[str, int] = {}
+        for request in self.read_requests().values():
             for cell, samples in request.cells.items():
                 requested[cell] = max(samples, requested.get(cell, 0))
         return requested

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,8 +50,11 @@ class Logger(Protocol):
         """Raise ValueError, with the command that fixes it, if it cannot work here; called before anything runs."""
         ...
 
-    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
-        """Mirror the rows of a sweep; rows that were mirrored before are not mirrored twice."""
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> str | None:
+        """Mirror the rows of a sweep; rows that were mirrored before are not mirrored twice.
+
+        Returns what to tell the user, None for nothing.
+        """
         ...
 
 
@@ -63,7 +67,7 @@ class NoLogger:
     def check(self) -> None:
         """It always works."""
 
-    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> str | None:
         """Nothing to do."""
 
 
@@ -90,19 +94,32 @@ class Wandb:
                 raise UserError(f"logger.{name}={value}: allowed: 1 to 128 characters without / \\ # ? % :")
 
     def check(self) -> None:
-        """Raise ValueError if the package is missing or WANDB_MODE is not a mode."""
+        """Raise UserError if the package is missing, WANDB_MODE is not a mode, or nobody is logged in to go online."""
         if find_spec("wandb") is None:
             raise UserError("logger=wandb needs wandb: pip install 'kvbench[wandb]', or leave logger out")
         mode = os.environ.get("WANDB_MODE", self.mode)
         if mode not in ("offline", "online", "disabled"):
             raise UserError(f"WANDB_MODE={mode}: allowed: offline, online, disabled")
+        if mode == "online" and not _is_logged_in():
+            raise UserError(
+                "W&B is online, and nobody is logged in: run wandb login, or leave out logger.mode=online and "
+                "WANDB_MODE: files are written, and wandb sync sends them later"
+            )
 
-    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
-        """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command."""
-        if os.environ.get("WANDB_MODE", self.mode) == "disabled" or not rows:
-            return
+    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> str | None:
+        """Mirror cells whose rows have changed since they were mirrored from this folder, then the whole command.
+
+        Returns where the files of an offline logger are, and the command that sends them.
+        """
+        mode = os.environ.get("WANDB_MODE", self.mode)
+        if mode == "disabled" or not rows:
+            return None
         with _alone(results):
             self._mirror(results, rows)
+        if mode == "online":
+            return None
+        runs = results.path / "wandb" / "offline-run-"
+        return f"W&B is offline: the files are in {runs.parent}; wandb sync {shlex.quote(str(runs))}* sends them"
 
     def _mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> None:
         from kvbench.report.tables.summary import summaries
@@ -186,6 +203,13 @@ class Wandb:
             yield run
         finally:
             run.finish()
+
+
+def _is_logged_in() -> bool:
+    """Whether W&B has a key, which is not verified."""
+    import wandb
+
+    return bool(wandb.login(prompt=False, verify=False))
 
 
 def _columns() -> list[str]:

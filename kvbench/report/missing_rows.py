@@ -1,7 +1,10 @@
 """Rows that a folder should hold and does not: fewer rows than were asked for never look like all of them."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvbench.records import ResultsFolder
 from kvbench.records.lines import Warn
@@ -11,6 +14,14 @@ from kvbench.support.quantity import plural, shortened
 MISSING = "are missing"
 """What the warning says, for readers that know it (`--partial`)."""
 _LISTED = 3
+
+
+def count_missing(requested: Mapping[str, int], rows: pa.Table) -> int:
+    """How many rows of the samples requested of each cell are not among `rows`, each (cell, sample) once."""
+    codes = rows["cell"].combine_chunks().dictionary_encode()
+    limits = np.array([requested.get(cell, 0) for cell in codes.dictionary.to_pylist()], np.int64)
+    counted = rows["sample"].to_numpy() < limits[codes.indices.to_numpy()]
+    return sum(requested.values()) - int(counted.sum())
 
 
 def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn: Warn) -> None:
@@ -23,16 +34,15 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
     except UserError as error:  # the next run of that command writes it again
         warn(str(error))
         requested = {}
-    codes = rows["cell"].combine_chunks().dictionary_encode()
-    cells = codes.dictionary.to_pylist()
     if is_selection:
-        requested = {cell: requested[cell] for cell in cells if cell in requested}
-    limits = np.array([requested.get(cell, 0) for cell in cells], np.int64)
-    counted = rows["sample"].to_numpy() < limits[codes.indices.to_numpy()]
-    num_missing = sum(requested.values()) - int(counted.sum())
+        requested = {cell: requested[cell] for cell in pc.unique(rows["cell"]).to_pylist() if cell in requested}
+    num_missing = count_missing(requested, rows)
     finished = sorted((folder.path / "finished").glob("*.json"))
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
     if num_missing or lost:
         files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""
         total = f"{num_missing} of {sum(requested.values())} rows {MISSING}" if num_missing else f"rows {MISSING}"
-        warn(f"{folder.path}: {total}{files}; kvbench status counts them, --partial reports without this line")
+        warn(
+            f"{folder.path}: {total}{files}; kvbench status counts them, --partial reports without this line, "
+            "kvbench cancel --requests withdraws them"
+        )

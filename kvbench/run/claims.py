@@ -44,7 +44,7 @@ class Claims:
     """
 
     def __init__(self, results: ResultsFolder, sharing: Sharing, since: Places) -> None:
-        self._results, self._recorder, self._sharing = results.path, Recorder(results), sharing
+        self._results, self._recorder, self._sharing = results, Recorder(results), sharing
         self._heartbeat = Heartbeat(
             results, sharing.seconds / BEATS, sharing.seconds, sharing.devices, sharing.command, joules=sharing.joules
         )
@@ -93,6 +93,13 @@ class Claims:
         self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))
         self._release(key)
         return result
+
+    def request(self) -> None:
+        """Record what the command requests, unless it is recorded. A run whose model cannot answer has not called it:
+        reports would miss its rows for ever.
+        """
+        if self._sharing.cells is not None:
+            self._results.write_sweep(self._sharing.command, self._sharing.cells)
 
     def left(self, plan: Plan) -> Plan:
         """The part of a plan that nobody has recorded yet."""

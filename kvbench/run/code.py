@@ -40,21 +40,25 @@ class Code:
 def code_of(policy: "Policy", score: "Score", task: Task, reader: "Reader | None" = None) -> Code:
     """The code of a cell. A score or reader counts with what it imports of others, a task with its metric.
 
-    Reading it takes 0.2 s, once per process.
+    Parts of different files have different names: two hashes of one name are two versions of it. Reading it takes
+    0.2 s, once per process.
     """
-    runner = "timed" if isinstance(task, Efficiency) else "prefill_job"
-    runner = "perplexity" if isinstance(task, Likelihood) else runner
+    run, runner = "run", "prefill_job"
+    if isinstance(task, Efficiency | Likelihood):
+        runner = "timed" if isinstance(task, Efficiency) else "perplexity"
+        run = f"run {runner}"
     components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
     if "budget" in policy.takes:
         components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
     if reader is not None:
         components[f"reader {reader.name}"] = (reader, READERS)
     try:
-        parts = {"run": _sha256((f"kvbench.run.{runner}", "kvbench.run.evict_cell"))}
+        parts = {run: _sha256((f"kvbench.run.{runner}", "kvbench.run.evict_cell"))}
         parts |= {name: _package_sha256(name) for name in ("cache", "eviction", "models")}
         for name, (component, within) in components.items():
             if modules := frozenset(_modules(component, within)):
-                parts[name] = _component_sha256(modules, within)
+                others = sorted({module.rpartition(".")[2] for module in modules - {type(component).__module__}})
+                parts[f"{name} with {', '.join(others)}" if others else name] = _component_sha256(modules, within)
     except NoSource:
         return Code(None)
     return Code(parts)

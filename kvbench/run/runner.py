@@ -58,8 +58,6 @@ def run(
     for model, groups in plan.by_model().items():
         for group in groups:
             dry_run(infos[model], group)
-    if sharing.cells is not None:
-        results.write_sweep(sharing.command, sharing.cells)
     with Claims(results, sharing, since) as claims:
         running, plan = _Run(results, claims, progress, kept, loaded or Loaded()), claims.left(plan)
         while plan.rows_to_do:
@@ -69,6 +67,7 @@ def run(
                     running.run_group(infos[model], group, left)
                     left -= len(group.jobs)
             plan = claims.wait(plan)
+        claims.request()  # where other processes made everything
     outcome = running.outcome
     for counters in running.counters:
         outcome.prefills += counters.prefills
@@ -123,7 +122,8 @@ class _Run:
             self._record(maker.finish())
 
     def _write_names(self, group: PrefillGroup, model: LoadedModel) -> str:
-        """Write what the rows of a group name: cells, code, and the environment, whose id is returned."""
+        """Write the request, and what the rows of a group name: cells, code and environment, whose id is returned."""
+        self._claims.request()
         for cell in group.cells:
             self._results.write_cell(cell.id, cell.description)
             if cell.code.parts is not None:

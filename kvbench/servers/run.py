@@ -84,8 +84,6 @@ def run_served(
     for model, groups in plan.by_model().items():
         for group in groups:
             _dry_run(tokenizers[model], group)
-    if sharing.cells is not None:
-        results.write_sweep(sharing.command, sharing.cells)
     outcome = Outcome()
     with Claims(results, sharing, since) as claims:
         plan = claims.left(plan)
@@ -94,6 +92,7 @@ def run_served(
                 if group.jobs:
                     _run_group(results, claims, progress, tokenizers[group.model], group, source, outcome)
             plan = claims.wait(plan)
+        claims.request()  # where other processes made everything
     return outcome
 
 
@@ -148,6 +147,7 @@ def _run_group(
                 continue
             if opened is None:
                 opened = _open(results, progress, tokenizer, cell, source, stack)
+                claims.request()
             missing = [sample for sample in samples if sample.id in job.missing]
             result = claims.record(_run_job(tokenizer, cell, job, missing, pool, *opened))
             if result is not None:

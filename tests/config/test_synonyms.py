@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kvbench.cli.main import declared
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
@@ -18,8 +19,15 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "ratio=0.3": "budget=0.3 ",  # KVzip's --ratio is what is kept
     "press=snapkv": "policy=snapkv",
     "press_name=knorm": "policy=plain score=key_norm",
-    "press=snapkv,tova_obcache": "policy=snapkv or policy=tova_obcache",
-    "press=think": "policy=NAME ",
+    "press=snapkv,tova": "policy=snapkv or policy=tova",
+    "press=think": "policy=snapkv policy.apply.kind=think",
+    "press=unheard_of": "policy=NAME ",
+    "policy=quest": "policy=full reader=quest",
+    "policy=kivi": "policy=full store=kivi4",
+    "attn_implementation=flash_attention_2": "model.attention=flash ",
+    "attn_implementation=eager": "model.attention=eager ",
+    "batch_size=4": "task=efficiency task.batch=4",
+    "num_fewshot=5": "task=helmet task.shots=5",
     "policy=expected_attention": "policy=plain score=expected_attention",
     "press=chunkkv": "policy=chunkkv",
     "press=critical_snapkv": "policy=snapkv score=criticalkv",
@@ -63,13 +71,31 @@ def test_a_word_of_another_tool_leads_to_ours(word: str) -> None:
 @pytest.mark.parametrize("text", [*synonyms()["methods"].values(), "policy=plain score=expected_attention"])
 def test_what_a_method_leads_to_can_be_planned(text: str) -> None:
     heads = "tests/golden/heads/full_attention_heads.tsv"
-    assert checked(parse(text.replace("FILE", heads).split()), print)[1]
+    assert checked(parse(text.partition(" (")[0].replace("FILE", heads).split()), print)[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    {
+        "--tasks ruler --seed": "task=ruler",
+        "--tasks=ruler,squad": "task=ruler,squad",
+        "--model Qwen/Qwen3-0.6B": "model=hf model.path=Qwen/Qwen3-0.6B",
+        "--policy h2o": "policy=h2o",
+        "--limit": "task.samples=VALUE",
+        "--batch-size 4": "task=efficiency task.batch=4",
+    }.items(),
+)
+def test_a_flag_that_is_a_setting_leads_to_it(line: str, fix: str) -> None:
+    with pytest.raises(UserError) as error:
+        declared("run").read(line.split())
+    assert f"unknown flag {re.split('[ =]', line)[0]}: write {fix}" in str(error.value)
 
 
 def test_settings_lead_to_settings_that_exist() -> None:
     for text in synonyms()["settings"].values():
         names = re.findall(r"([\w.]+)=", text)
         words = [f"{name}=null" if name != "model" else "model=hf" for name in names if name not in ("budget", "task")]
+        words += re.findall(r"\btask=[a-z]+", text)
         try:
             checked(parse(words), print)
         except UserError as error:

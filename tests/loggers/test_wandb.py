@@ -163,3 +163,18 @@ def test_a_broken_file_of_mirrored_rows_is_refused(tmp_path, monkeypatch, mirror
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"mirrored\.json is not a JSON object of hashes by run"):
         Wandb().mirror(ResultsFolder(tmp_path), read_rows(mirrored))
+
+
+def test_an_offline_command_says_where_its_files_are_and_what_sends_them(mirrored):
+    said = Wandb().mirror(ResultsFolder(mirrored), read_rows(mirrored))
+    assert said is not None and f"in {mirrored}/wandb; wandb sync {mirrored}/wandb/offline-run-* sends them" in said
+
+
+def test_nobody_goes_online_without_a_login(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main([*COMMAND, "results.dir=out", "logger=wandb", "logger.mode=online"]) == 2
+    assert "run wandb login" in capsys.readouterr().err and not (tmp_path / "out").exists()

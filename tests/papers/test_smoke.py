@@ -15,13 +15,13 @@ def small(*own, words=()):
 def test_sizes_go_by_rank_and_no_number_of_tokens_stays():
     lengths = "task.context_length=4096,8192,16384,32768"
     settings = small("task=needle/official", "budget=2048,4096", lengths, "policy.recent=256", "policy.sink=4")
-    assert settings[5:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
+    assert settings[6:] == ["budget=48,64", "task.context_length=400,512,640", "policy.recent=32", "policy.sink=4"]
     assert settings[:2] == ["model=reference", "task.samples=1"]
 
 
 def test_shares_and_depths_keep_their_ends():
     settings = small("budget=0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0", "task.depth=0,11,22,33,100", "score=attn")
-    assert settings[5:] == ["budget=0.1,0.5,1.0", "task.depth=0,22,100"]
+    assert settings[6:] == ["budget=0.1,0.5,1.0", "task.depth=0,22,100"]
 
 
 def test_the_task_that_needs_most_says_how_short_contexts_are():
@@ -31,6 +31,15 @@ def test_the_task_that_needs_most_says_how_short_contexts_are():
 
 def test_the_command_line_wins():
     assert not any(text.startswith("budget") for text in small("budget=1024", words=["budget=0.5"]))
+
+
+@pytest.mark.parametrize("name", ["obcache/table1", next(name for name in names() if item_of(name).kind == "probe")])
+def test_small_rows_have_a_folder_of_their_own(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", name, "--smoke", "--plan", f"data.root={tmp_path}"]) == 0
+    assert "are in results/smoke" in capsys.readouterr().out
+    assert main(["paper", name, "--smoke", "--plan", f"data.root={tmp_path}", "results.dir=mine"]) == 0
+    assert "are in mine" in capsys.readouterr().out
 
 
 def test_long_prompts_are_cut_unless_another_task_is_named():

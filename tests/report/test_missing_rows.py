@@ -70,3 +70,16 @@ def test_an_edited_request_is_named_and_not_believed(asked: Path) -> None:
     sweep.write_text(sweep.read_text().replace(": 4", ": 5", 1))
     (line,) = told(asked)
     assert f"{sweep} was changed: its name is not the hash of its content" in line
+
+
+def test_a_request_that_lacks_rows_is_withdrawn_and_others_stay(
+    asked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, one = ResultsFolder(asked), load(asked)[0].cell
+    whole = folder.read_requests()
+    folder.write_sweep(["policy=quest task"], {one: 9, "never": 5})
+    assert main(["cancel", "--results", str(asked), "--requests"]) == 0
+    assert "withdrew the request of 14 rows, of which 10 are missing: 'policy=quest task'" in capsys.readouterr().err
+    assert folder.read_requests() == whole and told(asked) == [] and len(load(asked)) == 8
+    assert main(["cancel", "--results", str(asked), "--requests"]) == 0
+    assert "all rows that were requested are there" in capsys.readouterr().err

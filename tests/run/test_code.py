@@ -27,7 +27,18 @@ def test_a_cell_names_its_parts() -> None:
     assert cell("policy=h2o_obcache", "score=obcache_joint", "budget=0.2").code == h2o_obcache.code
     assert cell("policy=h2o_obcache", "score=caote").code.id != h2o_obcache.code.id
     text = cell("task=pg19", "policy=full", "data.root=nowhere").code.parts
-    assert text is not None and full.code.parts is not None and text["run"] != full.code.parts["run"]
+    assert text is not None and "run perplexity" in text and "run" not in text
+
+
+def test_cells_of_one_version_have_one_hash_of_each_part() -> None:
+    """Cells that answer, read a text or are timed, and scores with another host, stand in one folder."""
+    hosted = ("policy=plain", "score=criticalkv")
+    several = [("policy=h2o",), ("task=efficiency", "policy=h2o"), ("task=pg19", "policy=full", "data.root=nowhere")]
+    several += [hosted, (*hosted, "score.host=expected_attention")]
+    hashes: dict[str, str] = {}
+    for parts in (cell(*words).code.parts or {} for words in several):
+        assert all(hashes.setdefault(name, part) == part for name, part in parts.items())
+    assert {"run", "run timed", "run perplexity"} < hashes.keys()
 
 
 @pytest.mark.parametrize(

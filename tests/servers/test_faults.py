@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.records import ResultsFolder
 from kvbench.servers.client import Client, _Passing, _pause
 from kvbench.servers.endpoint import Endpoint
 from tests.servers.stub import Stub, serving, words
@@ -28,6 +29,7 @@ def failing(folder: Path, stub: Stub, *more: str, **settings: Any) -> tuple[int,
 def test_nobody_answers(tmp_path: Path) -> None:
     code, line = failing(tmp_path, Stub(url="http://127.0.0.1:9/v1"))
     assert code == 3 and "http://127.0.0.1:9/v1: no answer" in line and "start the server" in line
+    assert ResultsFolder(tmp_path).read_requests() == {}
 
 
 def test_a_key_is_wanted_and_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,9 @@ HOW = (
     "Equal bytes: a method is measured at the size (to 2 %), or is a mix of its next smaller and next larger cell that "
     "holds as many bytes in the mean; cells are named by their budgets. Nothing is extrapolated.",
 )
+TEST_MODELS = {
+    "reference": "the embedded test model: its ranks say that the code works, not how methods rank on a language model."
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,12 @@ class Board:
 
     @property
     def how(self) -> tuple[str, ...]:
-        """How to read it."""
-        return tuple(text.format(alpha=self.alpha) for text in HOW)
+        """How to read it, and which of its models rank nothing."""
+        tests = sorted({ranking.model for ranking in self.rankings if ranking.model in TEST_MODELS})
+        return (
+            *(text.format(alpha=self.alpha) for text in HOW),
+            *(f"Model {model} is {TEST_MODELS[model]}" for model in tests),
+        )
 
 
 def board(

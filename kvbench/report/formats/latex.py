@@ -42,14 +42,15 @@ def write_latex(report: Report, out: TextIO) -> None:
 
 
 def latex_text(table: Table) -> str:
-    """One ``table`` environment."""
+    """One ``table`` environment, after the errors as comments."""
     caption = f"{table.title[:1].upper()}{table.title[1:]}"
     words = table.words or "; ".join(table.caption)
     marks = r" \textbf{Bold}: best, \underline{underlined}: second." if table.is_ranked else ""
     tabular, text = _tabular(table), ": ".join(filter(None, (caption, words)))
-    notes = [escaped(" ".join([*table.notes, *table.errors]))] if table.notes or table.errors else []
+    notes = [escaped(" ".join(table.notes).replace(table.about_aside, ""))] if table.notes else []
     return "\n".join(
         [
+            *(f"% {escaped(error)}" for error in table.errors),
             r"\begin{table}[t]",
             r"\centering",
             *([rf"\caption{{{escaped(text)}.{marks}}}"] if text else []),

@@ -55,7 +55,8 @@ class Table:
 
     Neighbours that share the first ``groups`` of them show these once. ``rules``: how many lines stand above each rule.
     ``align``: "l" or "r" for each column of figures, "" for "r" throughout. ``aside``: the head of a last column that
-    is no result; printed tables (LaTeX) go without it, and without intervals: ``words`` is their caption.
+    is no result; printed tables (LaTeX) go without it, ``about_aside`` (what notes say of it), errors and intervals:
+    ``words`` is their caption.
     ``competition``: in what the best figures are best ("of its column"). ``seconds``: text and Markdown mark the second
     too, as LaTeX and HTML always do.
     """
@@ -71,6 +72,7 @@ class Table:
     notes: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     aside: str = ""
+    about_aside: str = ""
     align: str = ""
     groups: int = 0
     rules: tuple[int, ...] = ()

@@ -193,7 +193,7 @@ def _table(block: Sequence[Timed]) -> Table:
         for error, members in failed.items()
     ]
     title = f"model {first.columns['model']}, {size_text}"
-    return Table.of(names, heads, lines, title=title, notes=tuple(errors))
+    return Table.of(names, heads, lines, title=title, errors=tuple(errors))
 
 
 def _labels(cell: Timed, names: Sequence[str]) -> list[str]:

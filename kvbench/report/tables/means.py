@@ -19,6 +19,8 @@ from kvbench.support.quantity import duration, numbered, percent, size
 
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
+ABOUT_EVICT = "; evict column: per prompt"
+"""What a note says of the aside."""
 _LISTED_ERRORS = 5
 _LISTED_CHARACTERS = 300
 
@@ -65,6 +67,7 @@ def means_table(
         notes=(*_notes(block), *_extremes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
         aside="evict" if any(line.aside for line in lines) else "",
+        about_aside=ABOUT_EVICT,
         rules=(0, *(i for i in range(1, len(lines)) if lines[i - 1].reference and not lines[i].reference)),
     )
 
@@ -201,8 +204,9 @@ def _notes(block: Block) -> list[str]:
         decoded = [cell for cell in reference + others if cell.decode_seconds is not None and cell.new_tokens]
         tokens = sum(cell.n * (cell.new_tokens or 0) for cell in decoded)
         seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in decoded)
+        evict = ABOUT_EVICT if any(cell.evict_seconds is not None for cell in others) else ""
         decoding = f"; decode {duration([seconds / tokens])} per token" if tokens else ""
-        notes.append(f"Mean times: prefill {prefill} per prompt (shared); evict column: per prompt{decoding}.")
+        notes.append(f"Mean times: prefill {prefill} per prompt (shared){evict}{decoding}.")
     return notes
 
 

@@ -27,9 +27,12 @@ from urllib.parse import urlsplit
 
 from kvbench.support import __version__
 from kvbench.support.errors import MissingFile
+from kvbench.support.quantity import plural
 from kvbench.tasks.data.lock import Download
 
 SILENCE_SECONDS = 30.0
+FIRST_SECONDS = 10.0
+"""Time in which a host must answer once: a machine without a network says so soon."""
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 PAGES = ("text/html", "application/xhtml+xml")
 SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
@@ -99,19 +102,24 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
         from huggingface_hub.utils import build_hf_headers
 
         headers |= build_hf_headers(library_name="kvbench")
+    begun, has_answered = time.monotonic(), False
     while True:
-        size_before = size_of(partial)
+        size_before, patience = size_of(partial), SILENCE_SECONDS
+        if not has_answered:
+            patience = max(1.0, begun + FIRST_SECONDS - time.monotonic())
         try:
-            return _attempt(download, url, headers, partial, watcher)
+            return _attempt(download, url, headers, partial, watcher, patience)
         except TemporaryFailure as failure:
             failed_attempts = 0 if size_of(partial) > size_before else failed_attempts + 1
-            if failed_attempts == ATTEMPTS:
+            has_answered = has_answered or not failure.silent
+            wait = min(2.0**failed_attempts if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
+            gives_up = not has_answered and time.monotonic() + wait >= begun + FIRST_SECONDS
+            if gives_up or failed_attempts == ATTEMPTS:
                 error = Unreachable if failure.silent else Unobtained
                 raise error(
-                    f"{url}: {failure} ({ATTEMPTS} attempts); what was downloaded is kept; run the same command "
-                    "to continue"
+                    f"{url}: {failure} ({plural(failed_attempts, 'attempt')}); what was downloaded is kept; run the "
+                    "same command to continue"
                 ) from None
-            wait = min(2.0**failed_attempts if failure.wait is None else failure.wait, LONGEST_WAIT_SECONDS)
             watcher.say(f"{download.name}: {failure}; again in {wait:.0f} s")
             time.sleep(wait)
         except Unobtained:
@@ -164,14 +172,17 @@ def size_of(partial: Path) -> int:
     return partial.stat().st_size if partial.is_file() else 0
 
 
-def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: Path, watcher: Watcher) -> HostInfo:
+def _attempt(
+    download: Download, url: str, headers: Mapping[str, str], partial: Path, watcher: Watcher, patience: float
+) -> HostInfo:
+    """One request, and what it sends. patience: seconds that the host may be silent."""
     start, etag_file = size_of(partial), _etag_file(partial)
     etag = etag_file.read_text() if etag_file.is_file() else ""
     if start and start == download.bytes:
         return HostInfo()
     if (download.bytes is not None and start > download.bytes) or not (etag or download.is_pinned):
         start = 0
-    response = _request(url, headers, start, etag)
+    response = _request(url, headers, start, etag, patience)
     if response is None:
         return HostInfo()
     with response.body:
@@ -197,7 +208,7 @@ def _attempt(download: Download, url: str, headers: Mapping[str, str], partial: 
     return response.info
 
 
-def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Response | None:
+def _request(url: str, headers: Mapping[str, str], start: int, etag: str, patience: float) -> Response | None:
     """Request a file from byte `start` on; None if there is nothing after it. The host may send all of it instead."""
     message = urllib.request.Request(url, headers={**headers, "Accept-Encoding": "identity"})
     if start:
@@ -206,7 +217,7 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
             message.add_header("If-Range", etag)
     redirects = _Redirects()
     try:
-        body = urllib.request.build_opener(redirects).open(message, timeout=SILENCE_SECONDS)
+        body = urllib.request.build_opener(redirects).open(message, timeout=patience)
     except Unobtained:
         raise
     except urllib.error.HTTPError as error:
@@ -214,7 +225,7 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
             if error.code == 416 and start and error.headers.get("Content-Range") == f"bytes */{start}":
                 return None
             if error.code == 416 and start:
-                return _request(url, headers, 0, "")
+                return _request(url, headers, 0, "", patience)
             raise _refusal(url, error) from None
     except (OSError, HTTPException, ValueError) as error:  # ValueError: a redirect to what is no address
         raise TemporaryFailure(f"no answer: {getattr(error, 'reason', error)}", silent=True) from None
@@ -228,7 +239,7 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
     content_range = re.fullmatch(r"bytes (\d{1,18})-\d+/(\d{1,18})", body.headers.get("Content-Range") or "")
     if content_range is None or int(content_range[1]) != start or (etag and info.etag != etag):  # or of another version
         body.close()
-        return _request(url, headers, 0, "")
+        return _request(url, headers, 0, "", patience)
     return Response(body, start, int(content_range[2]), info)
 
 

