@@ -19,6 +19,7 @@ from kvbench.records.folder import replacing
 from kvbench.records.lines import read_json
 from kvbench.run.launch.local import Launcher, Task, Work
 from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.children import SAFE_PATH
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
 
@@ -140,7 +141,7 @@ class Slurm(Launcher):
             time=self.minutes,
             array_parallelism=self.parallel,
             signal_delay_s=self.warning_seconds,
-            setup=list(self.setup),
+            setup=[f"export {SAFE_PATH}=1", *self.setup],
             additional_parameters=dict(self.extra),
             **{name: value for name, value in optional.items() if value is not None},
         )
