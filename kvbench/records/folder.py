@@ -19,6 +19,7 @@ columns/<same name>.parquet             copies of rows as columns; may be remove
 manifest.json                           the files of the folder and the hash of them all
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -276,19 +277,23 @@ def check_is_path(path: str | os.PathLike[str]) -> None:
 
 
 def _check_links(path: Path) -> None:
-    """Refuse links through which a folder of others could have files written anywhere."""
     for folder in (*_FOLDERS, *_OTHERS):
-        link = path / folder
-        try:
-            leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())
-        except (OSError, ValueError):  # an impossible name: reported by the attempt to write
-            return
-        if leads_out:
-            raise UserError(
-                f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(link)!r} is a link to "
-                f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
-                "results.dir=FOLDER"
-            )
+        _check_link(path / folder)
+
+
+def _check_link(link: Path) -> None:
+    """Refuse a link through which a folder of others could have files written anywhere."""
+    path = link.parent
+    try:
+        leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())
+    except (OSError, ValueError):  # an impossible name: reported by the attempt to write
+        return
+    if leads_out:
+        raise UserError(
+            f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(link)!r} is a link to "
+            f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
+            "results.dir=FOLDER"
+        )
 
 
 def _exists(path: Path) -> bool:
@@ -302,13 +307,27 @@ def _exists(path: Path) -> bool:
 
 def create_exclusive(folder: Path, suffix: str) -> tuple[int, Path]:
     """Create a file that no other process has; returns its append-only descriptor and path. Names sort by time."""
-    folder.mkdir(parents=True, exist_ok=True)
     host = re.sub(r"[^0-9A-Za-z_.]+", "_", socket.gethostname()) or "host"
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     number = 0
     while True:
         path = folder / f"{stamp}-{host}-{os.getpid()}-{number}{suffix}"
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666), path
+            return create(path), path
         except FileExistsError:
             number += 1
+
+
+def create(path: Path) -> int:
+    """Create a file, and its folder; returns its append-only descriptor. All files of a results folder begin here.
+
+    Raises FileExistsError where something has the name, be it a link, and UserError where its folder is a link that
+    leads out of the results folder.
+    """
+    if path.parent.name in (*_FOLDERS, *_OTHERS):
+        _check_link(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # says of a file that it is none
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path.parent)) from None
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)

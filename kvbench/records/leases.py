@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvbench.records.folder import ResultsFolder, create_exclusive
+from kvbench.records.folder import ResultsFolder, create, create_exclusive
 from kvbench.records.processes import Heartbeat, Watch, awake, is_gone
 
 LEASES = "leases"
@@ -92,9 +92,8 @@ class Leases:
     def _create(self, job: str, generation: int) -> Lease | None:
         """The lease, or None if it exists. The file names its owner, or nobody if the owner died in between."""
         owner, breaks = self._heartbeat.start(), self._heartbeat.breaks
-        self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(self._path(job, generation), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = create(self._path(job, generation))
         except FileExistsError:
             return None
         try:

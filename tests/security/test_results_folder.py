@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -97,6 +98,22 @@ def test_a_link_that_leads_out_is_written_to_by_nobody(kvbench: Command, tmp_pat
     message = refused(kvbench("run", "policy=full", "task.samples=1", "results.dir=out"))
     assert f"'out/{room}' is a link to" in message and "results.dir=FOLDER" in message
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("link", ["processes", "processes/NAME.cancel"])
+def test_cancel_follows_no_link(kvbench: Command, folder: Folder, tmp_path: Path, link: str) -> None:
+    path, outside = folder(), tmp_path / "outside"
+    outside.mkdir()
+    process = write_process(path, machine="of others")
+    if link == "processes":
+        shutil.copytree(path / link, outside, dirs_exist_ok=True)
+        shutil.rmtree(path / link)
+        (path / link).symlink_to(outside)
+    else:
+        (path / link.replace("NAME", process.name)).symlink_to(outside / "new")
+    before = sorted(outside.iterdir())
+    assert "is a link" in refused(kvbench("cancel", "--results", str(path)))
+    assert sorted(outside.iterdir()) == before
 
 
 def test_a_link_to_the_folder_and_one_inside_it_may_be(tmp_path: Path) -> None:
