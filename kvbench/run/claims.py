@@ -50,7 +50,7 @@ class Claims:
         )
         self._leases = Leases(results, self._heartbeat, sharing.seconds)
         self._arrivals = Arrivals(results, since)
-        self._claimed: dict[int, tuple[PrefillJob, Lease]] = {}
+        self._claimed: dict[int, tuple[PrefillGroup, PrefillJob, Lease]] = {}
         self._counted, self._others = -math.inf, 0
 
     def share(self, left: int) -> int:
@@ -70,7 +70,7 @@ class Claims:
         lease = self._leases.claim(_name(group, job))
         if lease is None:
             return None
-        self._claimed[job.key] = job, lease
+        self._claimed[job.key] = group, job, lease
         remaining = self._remaining(job)
         if remaining.missing:
             return remaining
@@ -78,15 +78,19 @@ class Claims:
         return None
 
     def record(self, result: JobResult) -> JobResult | None:
-        """Record and release the claimed job of a result. None, and nothing recorded, if another process took over."""
+        """Record and release the claimed job of a result. None, and nothing recorded, if another process took over.
+
+        Raises MissingFile, and nothing is recorded, if the data of the job has changed since its cells were named.
+        """
         key = result.job.key
-        job, lease = self._claimed[key]
+        group, job, lease = self._claimed[key]
+        group.check_unchanged()
         if not self._leases.sure(lease):  # this machine slept, or could not write
             renewed = self._leases.renew(lease)
             if renewed is None:
                 del self._claimed[key]
                 return None
-            self._claimed[key] = job, renewed
+            self._claimed[key] = group, job, renewed
             result = result.only(self._remaining(job).places)
         self._recorder.append(result.rows, result.sidecars)
         self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
@@ -138,7 +142,7 @@ class Claims:
         return job.without(self._arrivals.recorded)
 
     def _release(self, key: int) -> None:
-        self._leases.release(self._claimed.pop(key)[1])
+        self._leases.release(self._claimed.pop(key)[2])
 
     def __enter__(self) -> "Claims":
         return self
