@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.environment import content_hash, environment_id
-from kvbench.records.lines import check_file, read_json
+from kvbench.records.lines import check_file, listed, read_json
 from kvbench.support.errors import UserError
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
@@ -124,7 +124,7 @@ class ResultsFolder(os.PathLike[str]):
 
     def environments(self) -> list[dict[str, Any]]:
         """Every environment that made rows here, sorted by id."""
-        names = sorted(path.stem for path in (self.path / "environments").glob("*.json"))
+        names = [path.stem for path in listed(self.path / "environments", ".json")]
         return [environment for name in names if (environment := self.read_environment(name)) is not None]
 
     def write_finished(self, name: str, finished: Finished) -> None:
@@ -162,7 +162,7 @@ class ResultsFolder(os.PathLike[str]):
     def read_requested(self) -> dict[str, int]:
         """The samples requested of each cell, the most of all commands. Raises ValueError for a damaged file."""
         requested: dict[str, int] = {}
-        for path in sorted((self.path / "sweeps").glob("*.json")):
+        for path in listed(self.path / "sweeps", ".json"):
             request = read_json(Requested, path, "the request of a command")
             if environment_id(asdict(request)) != path.stem:
                 raise UserError(f"{path} was changed: its name is not the hash of its content: remove it; {_AGAIN}")
@@ -259,7 +259,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
     # cells that are named after classes: the same cell would get rows under two names
-    file = next((file for file in (Path(path) / "cells").glob("*.json") if file.is_file()), None)
+    file = next((file for file in listed(Path(path) / "cells", ".json") if file.is_file()), None)
     if file is not None and b'"class": "kvbench.' in file.read_bytes():
         raise UserError(
             f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells have other names: "

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvbench.records.folder import ResultsFolder, create, create_exclusive
+from kvbench.records.lines import listed
 from kvbench.records.processes import Heartbeat, Watch, awake, is_gone
 
 LEASES = "leases"
@@ -110,7 +111,9 @@ class Leases:
 
     def _generations(self, job: str) -> list[int]:
         """Those in a listing. An outdated listing is safe: creating a file that exists fails."""
-        matches = (re.fullmatch(r"0|[1-9][0-9]{0,8}", path.suffix[1:]) for path in self._folder.glob(f"{job}.*"))
+        matches = (
+            re.fullmatch(r"0|[1-9][0-9]{0,8}", path.suffix[1:]) for path in listed(self._folder) if path.stem == job
+        )
         return [int(match[0]) for match in matches if match]
 
 
@@ -137,7 +140,7 @@ def _lines(path: Path) -> list[str]:
 
 def lease_owners(folder: ResultsFolder) -> list[str]:
     """The name of the process that holds each lease; empty if it cannot be read."""
-    return [_owner(path) for path in (folder.path / LEASES).glob("*")]
+    return [_owner(path) for path in listed(folder.path / LEASES)]
 
 
 Places = Mapping[str, int]
@@ -146,7 +149,7 @@ Places = Mapping[str, int]
 
 def places(folder: str | os.PathLike[str]) -> Places:
     """The sizes of the rows files. Taken before rows are read, they miss no row that is added later."""
-    return {path.name: path.stat().st_size for path in ResultsFolder(folder).rows.glob("*.jsonl")}
+    return {path.name: path.stat().st_size for path in listed(ResultsFolder(folder).rows, ".jsonl")}
 
 
 class Arrivals:
@@ -167,7 +170,7 @@ class Arrivals:
         descriptor, probe = create_exclusive(self._rows, ".look")
         os.close(descriptor)
         probe.unlink(missing_ok=True)
-        for path in sorted(self._rows.glob("*.jsonl")):
+        for path in listed(self._rows, ".jsonl"):
             if (skip is not None and path.name == skip.name) or not path.is_file():
                 continue
             with path.open("rb") as file:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
-from kvbench.records.lines import Warn, check_file, crc32_of
+from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
 from kvbench.records.rows_files import PlacedRow, all_rows, which_counts
 from kvbench.support.errors import MissingFile, UserError
@@ -84,7 +84,7 @@ def _check_source(folder: ResultsFolder) -> None:
 
 
 def _files(folder: ResultsFolder, name: str) -> list[Path]:
-    return sorted(path for path in (folder.path / name).glob("*") if path.suffix in _SUFFIXES)
+    return [path for path in listed(folder.path / name) if path.suffix in _SUFFIXES]
 
 
 def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.folder import ResultsFolder, create, create_exclusive
-from kvbench.records.lines import Warn, read_json
+from kvbench.records.lines import Warn, listed, read_json
 from kvbench.records.row import has_checksum, with_checksum
 from kvbench.support.errors import UserError
 
@@ -117,7 +117,7 @@ class Process:
 def read_processes(folder: str | os.PathLike[str], warn: Warn = lambda text: None) -> list[Process]:
     """All processes of a folder, by the time they started. Files that are damaged go to ``warn``."""
     processes = []
-    for path in sorted((ResultsFolder(folder).path / PROCESSES).glob("*.json")):
+    for path in listed(ResultsFolder(folder).path / PROCESSES, ".json"):
         process = Process.read(path)
         if process is not None:
             processes.append(process)

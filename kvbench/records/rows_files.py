@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
-from kvbench.records.lines import Block, Warn, crc32_of, read_blocks, torn
+from kvbench.records.lines import Block, Warn, crc32_of, listed, read_blocks, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import numbered, plural
@@ -177,7 +177,7 @@ def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int]
             warn(str(error))
             return None
 
-    for path in sorted(results.rows.glob("*.jsonl")):
+    for path in listed(results.rows, ".jsonl"):
         for number, row in rows_of_file(path, damage, warn):
             if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):
                 damage.add(path, number, reason)

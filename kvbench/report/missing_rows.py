@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import ResultsFolder
-from kvbench.records.lines import Warn
+from kvbench.records.lines import Warn, listed
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural, shortened
 
@@ -30,7 +30,7 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
     limits = np.array([requested.get(cell, 0) for cell in cells], np.int64)
     counted = rows["sample"].to_numpy() < limits[codes.indices.to_numpy()]
     num_missing = sum(requested.values()) - int(counted.sum())
-    finished = sorted((folder.path / "finished").glob("*.json"))
+    finished = listed(folder.path / "finished", ".json")
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
     if num_missing or lost:
         files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
-from kvbench.records.lines import Warn, check_name
+from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import LARGEST_NUMBER
 from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
@@ -140,7 +140,7 @@ def _whole_rows(
         if _is_parquet(path):
             files = iter([read_parquet(path, read, warn)])
         else:
-            names = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
+            names = listed(ResultsFolder(path).rows, ".jsonl")
             files = (read_file(name, read, parser, damage, warn, keep) for name in names)
         for rows in files:
             if cells is not None:

@@ -1,6 +1,7 @@
 """A results folder of others: names lead nowhere, numbers end no process, links write nothing, and a bomb is a line."""
 
 import base64
+import errno
 import json
 import os
 import shutil
@@ -175,3 +176,39 @@ def test_a_cell_is_kept_under_its_own_name_only(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names no file of cells"):
         ResultsFolder(tmp_path / "out").write_cell("../../taken", {})
     assert list(tmp_path.iterdir()) == []
+
+
+READ = {
+    "rows": ("merge", "pack", "report", "status"),
+    "sweeps": ("merge", "report", "status"),
+    "finished": ("pack", "report"),
+    "processes": ("merge", "status"),
+    "jobs": ("status",),
+    "prompts": ("merge", "pack"),
+    "codes": ("merge", "pack"),
+    "environments": ("merge", "pack"),
+}
+"""Commands that list a folder of results."""
+
+
+@pytest.mark.parametrize("room", READ)
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
+) -> None:
+    path, scandir, codes = folder(), os.scandir, iter([errno.EACCES, errno.EIO, errno.ESTALE, errno.EACCES])
+    ResultsFolder(path).write_sweep(("run",), {"ab12": 13})
+    words = {"merge": (str(folder("other")), "--out", "merged"), "report": ("table",)}
+    for command in READ[room]:
+        code = next(codes)
+
+        def failing(name: str | os.PathLike[str] = ".", code: int = code) -> object:
+            if Path(name) == path / room:
+                raise OSError(code, os.strerror(code), os.fspath(name))
+            return scandir(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", failing)
+            source = (str(path),) if command == "merge" else ("--results", str(path))
+            failed = kvbench(command, *words.get(command, ()), *source)
+        assert f"{path / room}: {os.strerror(code)}" in refused(failed, 2 if code == errno.EACCES else 1)
+    assert not (path / "manifest.json").exists() and not (tmp_path / "merged").exists()

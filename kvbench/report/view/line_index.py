@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Generic
 
 from kvbench.records import KeptSets, PromptRecord
+from kvbench.records.lines import listed
 from kvbench.records.row import has_checksum
 from kvbench.records.sidecars import Line
 
@@ -39,7 +40,7 @@ class LineIndex(Generic[Line]):
     def scan(self) -> None:
         """Scan what was written since."""
         with self._lock:
-            for file in sorted(self._folder.glob("*.jsonl")):
+            for file in listed(self._folder, ".jsonl"):
                 if file.is_file():
                     self._scan(file)
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
-from kvbench.records.lines import read_json
+from kvbench.records.lines import listed, read_json
 from kvbench.run.launch.local import Launcher, Task, Work
 from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.children import SAFE_PATH
@@ -201,7 +201,7 @@ class Job:
 def read_jobs(folder: ResultsFolder) -> list[Job]:
     """The jobs of a results folder by number. Raises ValueError for a file that holds something else."""
     jobs = []
-    for path in (folder.path / JOBS).glob("*.json"):
+    for path in listed(folder.path / JOBS, ".json"):
         job = read_json(Job, path, "a job")
         if job.number != path.stem:
             raise UserError(f"{path} is not a job: its number is {job.number!r}; remove it")
