@@ -3,9 +3,20 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped, read_processes
+from kvbench.records import (
+    Arrivals,
+    Heartbeat,
+    Lease,
+    Leases,
+    Places,
+    Recorder,
+    ResultsFolder,
+    Row,
+    Stopped,
+    read_processes,
+)
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
 from kvbench.support.quantity import shortened
@@ -22,13 +33,14 @@ class Sharing:
     """How a run shares its folder.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
-    it starts). devices: GPUs that it holds, at least 1. cells: samples per cell of the full sweep, for `kvbench
-    status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they report it. tell: is told
-    for whom the run waits.
+    it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: GPUs that it holds, at least 1.
+    cells: samples per cell of the full sweep, for `kvbench status`. stop: says why to stop, or None. joules: reads the
+    energy of its devices, if they report it. tell: is told for whom the run waits.
     """
 
     seconds: float = 180.0
     since: Places | None = None
+    replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
     devices: int = 1
     command: tuple[str, ...] = ()
     cells: Mapping[str, int] | None = None
@@ -92,11 +104,17 @@ class Claims:
                 return None
             self._claimed[key] = group, job, renewed
             result = result.only(self._remaining(job).places)
+        result = replace(result, rows=[self._replacing(row) for row in result.rows])
         self._recorder.append(result.rows, result.sidecars)
         self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
         self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))
         self._release(key)
         return result
+
+    def _replacing(self, row: Row) -> Row:
+        """A row that counts instead of those that the run found of its sample."""
+        replaces = self._sharing.replaced.get((row.cell, row.sample))
+        return row if replaces is None else replace(row, replaces=replaces)
 
     def left(self, plan: Plan) -> Plan:
         """The part of a plan that nobody has recorded yet."""

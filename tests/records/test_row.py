@@ -49,7 +49,7 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     )
     assert tuple(requested.split()) == REQUESTED
     assert tuple(measured.split()) == MEASURED
-    assert WHERE == ("environment", "code")
+    assert WHERE == ("environment", "code", "replaces")
     assert COLUMNS == REQUESTED + MEASURED + WHERE
 
 
@@ -117,7 +117,7 @@ def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
     assert here != there and here.outcome() == there.outcome()
     for column, value in {"value": 0.0, "prediction": "no", "peak_bytes": 1, "top2_margin": 0.5, "sample": 1}.items():
         assert make(**{column: value}).outcome() != make(value=1.0).outcome(), column
-    assert len(here.outcome()) == len(COLUMNS) - 5
+    assert len(here.outcome()) == len(COLUMNS) - 6
 
 
 def test_every_flipped_bit_and_every_cut_of_a_line_is_refused(make) -> None:
@@ -148,8 +148,8 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
         ('"policy": "snapkv"', '"policy": "h2o"'),
         ('"checksum"', '"chdcksum"'),
-        ('"schema": 8', '"schema": 4'),
-        ('"schema": 8', '"schema": 9'),
+        ('"schema": 9', '"schema": 4'),
+        ('"schema": 9', '"schema": 10'),
     ],
 )
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
