@@ -75,7 +75,8 @@ class Leases:
             if generation < lease.generation or (
                 generation == lease.generation and _owner(path) == self._heartbeat.start()
             ):
-                path.unlink(missing_ok=True)
+                with suppress(IsADirectoryError, PermissionError):  # no lease, or of others: its rows are recorded
+                    path.unlink(missing_ok=True)
 
     def _free(self, job: str, generation: int) -> bool:
         """Whether the owner of a lease has ended, or has been silent for so long that its lease has."""
@@ -99,6 +100,9 @@ class Leases:
             return None
         try:
             os.write(descriptor, f"{owner}\n{json.dumps(self._heartbeat.identity)}\n".encode())
+        except OSError:  # a full disk: others would wait for the owner of an empty file
+            self._path(job, generation).unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         return Lease(job, generation, breaks)

@@ -345,7 +345,9 @@ def _descriptions(path: Path) -> dict[str, Any]:
         cells = json.loads(text)
     except (ValueError, OSError, pa.ArrowException, RecursionError, zlib.error) as error:
         raise UserError(f"{path}: its descriptions of cells cannot be read: {error}") from error
-    return cells if isinstance(cells, dict) else {}
+    if not isinstance(cells, dict) or not all(isinstance(cell, dict) for cell in cells.values()):
+        raise UserError(f"{path}: its descriptions of cells cannot be read: they are no objects")
+    return cells
 
 
 def _no_rows(path: Path) -> str:

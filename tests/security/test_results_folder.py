@@ -163,6 +163,7 @@ def test_descriptions_that_unpack_for_ever_are_refused(
         (base64.b64encode(zlib.compress(b" " * 2**20)), "unpacked they have more than 65536 bytes"),
         (base64.b64encode(b"no zlib"), "cannot be read"),
         (b"no base 64!", "cannot be read"),
+        (base64.b64encode(zlib.compress(b'{"c": "x"}')), "they are no objects"),
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
     ):
         pa.parquet.write_table(

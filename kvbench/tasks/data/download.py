@@ -204,6 +204,8 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str) -> Res
         message.add_header("Range", f"bytes={start}-")
         if etag:
             message.add_header("If-Range", etag)
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise Unobtained(f"{url} is no address of http or https: correct HF_ENDPOINT")
     redirects = _Redirects()
     try:
         body = urllib.request.build_opener(redirects).open(message, timeout=SILENCE_SECONDS)
