@@ -190,6 +190,7 @@ def test_lines_are_found_in_files_that_grow(tmp_path):
     assert index.find("ab")["one"].tail == "z" and index.find("cd") == {}, "another file of that name"
     file.write_text(line("z").replace("z", "q"))
     assert index.find("ab") == {}, "its checksum is of another text"
+    index = LineIndex(tmp_path, PromptRecord)
     file.write_text(PromptRecord("cd", "z", ()).to_json() + "\n" + line("z"))
     index.scan()
     file.write_text(line("z") + PromptRecord("cd", "z", ()).to_json() + "\n")
