@@ -73,7 +73,8 @@ def main(flags: argparse.Namespace) -> int:
     def source(*_: object) -> Adopted:
         return adopted
 
-    run_served(sweep.plan, sweep.results, None, Sharing(since=sweep.since, cells=sweep.samples), source)
+    sharing = Sharing(since=sweep.since, cells=sweep.samples, replaced=sweep.replaced)
+    run_served(sweep.plan, sweep.results, None, sharing, source)
     rows = recorded_rows(sweep)
     print_sweep(sweep, rows)
     return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE

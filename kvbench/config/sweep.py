@@ -1,7 +1,7 @@
 """The sweep that a command line asks for: composed, checked and planned; nothing is run or written."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +37,7 @@ class Sweep:
     """A plan, the folder of its rows, how far they were read, and how new ones are written.
 
     arguments: of the command without its launcher. part: what of it is to do, if not all. stale: what is done about
-    rows of other code. quiet: only warnings and errors are printed.
+    rows of other code. quiet: only warnings and errors are printed. replaced: as in `Settled`.
     """
 
     plan: Plan
@@ -50,6 +50,7 @@ class Sweep:
     part: Shard | None
     quiet: bool = False
     stale: Stale = "stop"
+    replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def rows(self, columns: Sequence[str], keep: bool = False) -> pa.Table:
         """These columns of its rows that are recorded now; their faults were told when they were planned.
@@ -93,9 +94,8 @@ def plan_sweep(
     cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
     since, results = places(where.dir), ResultsFolder(where.dir)
     rows = recorded(results, SETTLED, lambda warning: tell(f"warning: {warning}"), {cell.id for cell in cells})
-    planned = plan(
-        cells, settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
-    )
+    done, replaced = settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
+    planned = plan(cells, done)
     return Sweep(
         plan=planned if part is None else part.part_of(planned),
         results=results,
@@ -111,6 +111,7 @@ def plan_sweep(
         part=part,
         quiet=quiet,
         stale=stale,
+        replaced=replaced,
     )
 
 

@@ -45,7 +45,7 @@ from kvbench.run.estimate import estimate, measure, similar_rows, submission
 from kvbench.run.launch import Launcher, Slurm
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.plan_text import submission_text, total_text
-from kvbench.run.stale import SETTLED, Stale, settled
+from kvbench.run.stale import SETTLED, Settled, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -297,7 +297,7 @@ class _ItemSweep(_PrintedNumbers):
         rows, settings = similar_rows(planned, results), self.cells.results
         assert settings is not None
         if self.request.measure and measure(planned, rows, results, settings.kept, settings.lease_seconds):
-            planned, results = self._planned()
+            planned, results, _ = self._planned()
             rows = similar_rows(planned, results)
         yield f"{planned.rows - planned.rows_to_do} of {planned.rows} rows are in {results.path}"
         if planned.rows_to_do:
@@ -305,14 +305,14 @@ class _ItemSweep(_PrintedNumbers):
         if isinstance(launcher := self.request.launcher, Slurm):
             yield f"\n{submission_text(submission(planned, rows, launcher, results))}"
 
-    def _planned(self) -> tuple[Plan, ResultsFolder]:
-        """One plan for all cells, and the folder of its rows. Raises MissingFile without a model."""
+    def _planned(self) -> tuple[Plan, ResultsFolder, Settled]:
+        """One plan for all cells, the folder of its rows, and what is there. Raises MissingFile without a model."""
         assert self.cells.results is not None
         folder = self.cells.results.dir
         results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.with_data]
         rows = recorded(results, SETTLED, self.warn, {cell.id for cell in cells})
-        recorded_samples = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
-        return plan(cells, recorded_samples), results
+        there = settled(rows, cells, results, self.request.retry_errors, self.request.stale, self.warn)
+        return plan(cells, there.done), results, there
 
     def run(self) -> _Result:
         cells, smoke = self.cells, is_smoke(self.cells.with_data)
@@ -357,7 +357,7 @@ class _ItemSweep(_PrintedNumbers):
         assert self.cells.results is not None
         check_writable(self.cells.results.dir)
         since = places(self.cells.results.dir)
-        planned, folder = self._planned()
+        planned, folder, there = self._planned()
         return Sweep(
             plan=planned if part is None else part.part_of(planned),
             results=folder,
@@ -368,6 +368,7 @@ class _ItemSweep(_PrintedNumbers):
             retry=self.request.retry_errors,
             part=part,
             stale=self.request.stale,
+            replaced=there.replaced,
         )
 
     def _draw(self, shown: Page, sweep: Sweep, smoke: bool, picture: Path) -> None:

@@ -21,7 +21,17 @@ from kvbench.probes.probe import Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
-from kvbench.run.plan import Cell, Plan, PrefillGroup, canonical, describe, digest, plan
+from kvbench.run.plan import (
+    Cell,
+    Plan,
+    PrefillGroup,
+    canonical,
+    check_model_unchanged,
+    describe,
+    describe_model,
+    digest,
+    plan,
+)
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
 from kvbench.run.runner import dry_run
@@ -170,6 +180,7 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
     for model, groups in work.items():
         progress.loading(model.label)
         loaded = load(infos[model])
+        check_model_unchanged(model, describe_model(model)["sha256"])
         hardware = results.write_environment(environment(loaded.device))
         for group in groups:
             for cell in group.cells:
@@ -186,6 +197,7 @@ def _run_group(
         recorded = []
         for sample in samples:
             for cell, prompt, numbers in _measured(model, sample, job.missing[sample.id], probing.probe):
+                group.check_unchanged()
                 row = {**_columns(probing, cell, sample), **prompt, "environment": hardware}
                 write_probed(results.path, row, numbers)
                 recorded.append(Recorded(numbers[0].get("error") if numbers else None))

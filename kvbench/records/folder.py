@@ -19,6 +19,7 @@ columns/<same name>.parquet             copies of rows as columns; may be remove
 manifest.json                           the files of the folder and the hash of them all
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.environment import content_hash, environment_id
-from kvbench.records.lines import check_file, read_json
+from kvbench.records.lines import check_file, listed, read_json
 from kvbench.support.errors import UserError
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
@@ -123,7 +124,7 @@ class ResultsFolder(os.PathLike[str]):
 
     def environments(self) -> list[dict[str, Any]]:
         """Every environment that made rows here, sorted by id."""
-        names = sorted(path.stem for path in (self.path / "environments").glob("*.json"))
+        names = [path.stem for path in listed(self.path / "environments", ".json")]
         return [environment for name in names if (environment := self.read_environment(name)) is not None]
 
     def write_finished(self, name: str, finished: Finished) -> None:
@@ -161,7 +162,7 @@ class ResultsFolder(os.PathLike[str]):
     def read_requests(self) -> dict[str, Requested]:
         """What commands request, by the hash of it. Raises UserError for a damaged file."""
         requests: dict[str, Requested] = {}
-        for path in sorted((self.path / "sweeps").glob("*.json")):
+        for path in listed(self.path / "sweeps", ".json"):
             request = read_json(Requested, path, "the request of a command")
             if environment_id(asdict(request)) != path.stem:
                 raise UserError(f"{path} was changed: its name is not the hash of its content: remove it; {_AGAIN}")
@@ -269,7 +270,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
     # cells that are named after classes: the same cell would get rows under two names
-    file = next((file for file in (Path(path) / "cells").glob("*.json") if file.is_file()), None)
+    file = next((file for file in listed(Path(path) / "cells", ".json") if file.is_file()), None)
     if file is not None and b'"class": "kvbench.' in file.read_bytes():
         raise UserError(
             f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells have other names: "
@@ -287,19 +288,23 @@ def check_is_path(path: str | os.PathLike[str]) -> None:
 
 
 def _check_links(path: Path) -> None:
-    """Refuse links through which a folder of others could have files written anywhere."""
     for folder in (*_FOLDERS, *_OTHERS):
-        link = path / folder
-        try:
-            leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())
-        except (OSError, ValueError):  # an impossible name: reported by the attempt to write
-            return
-        if leads_out:
-            raise UserError(
-                f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(link)!r} is a link to "
-                f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
-                "results.dir=FOLDER"
-            )
+        _check_link(path / folder)
+
+
+def _check_link(link: Path) -> None:
+    """Refuse a link through which a folder of others could have files written anywhere."""
+    path = link.parent
+    try:
+        leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())
+    except (OSError, ValueError):  # an impossible name: reported by the attempt to write
+        return
+    if leads_out:
+        raise UserError(
+            f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(link)!r} is a link to "
+            f"{os.fspath(link.resolve())!r}, outside of it; remove the link, or name another folder with "
+            "results.dir=FOLDER"
+        )
 
 
 def _exists(path: Path) -> bool:
@@ -313,13 +318,27 @@ def _exists(path: Path) -> bool:
 
 def create_exclusive(folder: Path, suffix: str) -> tuple[int, Path]:
     """Create a file that no other process has; returns its append-only descriptor and path. Names sort by time."""
-    folder.mkdir(parents=True, exist_ok=True)
     host = re.sub(r"[^0-9A-Za-z_.]+", "_", socket.gethostname()) or "host"
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     number = 0
     while True:
         path = folder / f"{stamp}-{host}-{os.getpid()}-{number}{suffix}"
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666), path
+            return create(path), path
         except FileExistsError:
             number += 1
+
+
+def create(path: Path) -> int:
+    """Create a file, and its folder; returns its append-only descriptor. All files of a results folder begin here.
+
+    Raises FileExistsError where something has the name, be it a link, and UserError where its folder is a link that
+    leads out of the results folder.
+    """
+    if path.parent.name in (*_FOLDERS, *_OTHERS):
+        _check_link(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # says of a file that it is none
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path.parent)) from None
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)

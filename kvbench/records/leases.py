@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvbench.records.folder import ResultsFolder, create_exclusive
+from kvbench.records.folder import ResultsFolder, create, create_exclusive
+from kvbench.records.lines import listed
 from kvbench.records.processes import Heartbeat, Watch, awake, is_gone
 
 LEASES = "leases"
@@ -74,7 +75,8 @@ class Leases:
             if generation < lease.generation or (
                 generation == lease.generation and _owner(path) == self._heartbeat.start()
             ):
-                path.unlink(missing_ok=True)
+                with suppress(IsADirectoryError, PermissionError):  # no lease, or of others: its rows are recorded
+                    path.unlink(missing_ok=True)
 
     def _free(self, job: str, generation: int) -> bool:
         """Whether the owner of a lease has ended, or has been silent for so long that its lease has."""
@@ -92,13 +94,15 @@ class Leases:
     def _create(self, job: str, generation: int) -> Lease | None:
         """The lease, or None if it exists. The file names its owner, or nobody if the owner died in between."""
         owner, breaks = self._heartbeat.start(), self._heartbeat.breaks
-        self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(self._path(job, generation), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = create(self._path(job, generation))
         except FileExistsError:
             return None
         try:
             os.write(descriptor, f"{owner}\n{json.dumps(self._heartbeat.identity)}\n".encode())
+        except OSError:  # a full disk: others would wait for the owner of an empty file
+            self._path(job, generation).unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         return Lease(job, generation, breaks)
@@ -111,7 +115,9 @@ class Leases:
 
     def _generations(self, job: str) -> list[int]:
         """Those in a listing. An outdated listing is safe: creating a file that exists fails."""
-        matches = (re.fullmatch(r"0|[1-9][0-9]{0,8}", path.suffix[1:]) for path in self._folder.glob(f"{job}.*"))
+        matches = (
+            re.fullmatch(r"0|[1-9][0-9]{0,8}", path.suffix[1:]) for path in listed(self._folder) if path.stem == job
+        )
         return [int(match[0]) for match in matches if match]
 
 
@@ -138,7 +144,7 @@ def _lines(path: Path) -> list[str]:
 
 def lease_owners(folder: ResultsFolder) -> list[str]:
     """The name of the process that holds each lease; empty if it cannot be read."""
-    return [_owner(path) for path in (folder.path / LEASES).glob("*")]
+    return [_owner(path) for path in listed(folder.path / LEASES)]
 
 
 Places = Mapping[str, int]
@@ -147,7 +153,7 @@ Places = Mapping[str, int]
 
 def places(folder: str | os.PathLike[str]) -> Places:
     """The sizes of the rows files. Taken before rows are read, they miss no row that is added later."""
-    return {path.name: path.stat().st_size for path in ResultsFolder(folder).rows.glob("*.jsonl")}
+    return {path.name: path.stat().st_size for path in listed(ResultsFolder(folder).rows, ".jsonl")}
 
 
 class Arrivals:
@@ -168,7 +174,7 @@ class Arrivals:
         descriptor, probe = create_exclusive(self._rows, ".look")
         os.close(descriptor)
         probe.unlink(missing_ok=True)
-        for path in sorted(self._rows.glob("*.jsonl")):
+        for path in listed(self._rows, ".jsonl"):
             if (skip is not None and path.name == skip.name) or not path.is_file():
                 continue
             with path.open("rb") as file:

@@ -1,6 +1,7 @@
 """Files of JSON lines, whose writer may have been killed: every line must be whole, except for a torn last one."""
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,6 +55,18 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn
                     f"{path}:{number}: not {kind}: {error}; fix or remove the line, or move the file away"
                 ) from error
             yield item
+
+
+def listed(folder: Path, suffix: str = "") -> list[Path]:
+    """What a folder of results holds whose name ends so, by name; nothing if there is no such folder.
+
+    Raises OSError for a folder that cannot be listed, whatever the reason: it is not an empty one.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(folder / entry.name for entry in entries if entry.name.endswith(suffix))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:

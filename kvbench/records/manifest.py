@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvbench.records.environment import content_hash
 from kvbench.records.folder import ResultsFolder, replacing
-from kvbench.records.lines import Warn, check_file, read_json
+from kvbench.records.lines import Warn, check_file, listed, read_json
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural, shortened
 
@@ -126,12 +126,12 @@ def citation(folder: ResultsFolder, warn: Warn) -> str | None:
 
 
 def _ended(folder: ResultsFolder) -> set[str]:
-    return {path.name for path in (folder.path / "finished").glob("*.json")}
+    return {path.name for path in listed(folder.path / "finished", ".json")}
 
 
 def _sizes(folder: ResultsFolder) -> dict[str, int]:
     """The size of every file to list, by path."""
-    paths = (path for name in LISTED for path in sorted((folder.path / name).glob("*")) if path.suffix in _SUFFIXES)
+    paths = (path for name in LISTED for path in listed(folder.path / name) if path.suffix in _SUFFIXES)
     return {path.relative_to(folder.path).as_posix(): path.stat().st_size for path in paths if path.is_file()}
 
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
-from kvbench.records.lines import Warn, check_file, crc32_of
+from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
-from kvbench.records.rows_files import PlacedRow, all_rows, which_counts
+from kvbench.records.rows_files import PlacedRow, all_rows, counting_row
 from kvbench.support.errors import MissingFile, UserError
 
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
@@ -26,7 +26,7 @@ _SUFFIXES = (".json", ".jsonl", ".txt", ".parquet")
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> Manifest:
     """Copy results folders into `target`, which appears when it is complete; returns its manifest.
 
-    Rows that are taken: of a folder those that count, as `which_counts`; of several folders one that did not fail, the
+    Rows that are taken: of a folder those that count, as `counting_row`; of several folders one that did not fail, the
     first by file name of the newest code. Faults of rows go to ``warn``.
 
     Raises UserError where rows that did not fail contradict each other, files are damaged or changed, a folder is
@@ -84,7 +84,7 @@ def _check_source(folder: ResultsFolder) -> None:
 
 
 def _files(folder: ResultsFolder, name: str) -> list[Path]:
-    return sorted(path for path in (folder.path / name).glob("*") if path.suffix in _SUFFIXES)
+    return [path for path in listed(folder.path / name) if path.suffix in _SUFFIXES]
 
 
 def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
@@ -106,14 +106,14 @@ def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Wa
     for folder in folders:
         for key, rows in all_rows(folder, warn).items():
             counted.setdefault(key, []).extend(
-                placed for placed in rows if placed.row.code == rows[-1].row.code and placed.file in files
+                placed for placed in rows if placed.row.code == counting_row(rows).row.code and placed.file in files
             )
     line_numbers: dict[Path, set[int]] = {}
     for rows in filter(None, counted.values()):
         good = [placed for placed in rows if placed.row.error is None]
         _check_identical(good)
         ordered = sorted(good or rows, key=lambda placed: (placed.file.name, placed.line))
-        first = ordered[which_counts([(not good, placed.row.code) for placed in ordered])]
+        first = counting_row(ordered)
         line_numbers.setdefault(first.file, set()).add(first.line)
     return line_numbers
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records.folder import replacing
-from kvbench.records.lines import Warn, check_file
+from kvbench.records.lines import Warn, check_file, listed
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.support.errors import UserError
 
@@ -80,7 +80,7 @@ def probed_already(folder: Path, cells: Mapping[str, int], retry_errors: bool = 
 
 
 def _files(folder: Path) -> list[tuple[str, int, Path]]:
-    matches = ((_NAME.fullmatch(path.name), path) for path in sorted((folder / "probes").glob("*.parquet")))
+    matches = ((_NAME.fullmatch(path.name), path) for path in listed(folder / "probes", ".parquet"))
     return [(match["cell"], int(match["sample"]), path) for match, path in matches if match]
 
 

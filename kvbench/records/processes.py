@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvbench.records.folder import ResultsFolder, create_exclusive
-from kvbench.records.lines import Warn, read_json
+from kvbench.records.folder import ResultsFolder, create, create_exclusive
+from kvbench.records.lines import Warn, listed, read_json
 from kvbench.records.row import has_checksum, with_checksum
 from kvbench.support.errors import UserError
 
@@ -117,7 +117,7 @@ class Process:
 def read_processes(folder: str | os.PathLike[str], warn: Warn = lambda text: None) -> list[Process]:
     """All processes of a folder, by the time they started. Files that are damaged go to ``warn``."""
     processes = []
-    for path in sorted((ResultsFolder(folder).path / PROCESSES).glob("*.json")):
+    for path in listed(ResultsFolder(folder).path / PROCESSES, ".json"):
         process = Process.read(path)
         if process is not None:
             processes.append(process)
@@ -219,7 +219,7 @@ class Heartbeat:
             self._joules_before = 0.0 if self.joules is None else self.joules()
             descriptor, self._path = create_exclusive(self.folder.path / PROCESSES, ".json")
             os.close(descriptor)
-            self._lock_file = os.open(self._path.with_suffix(LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            self._lock_file = create(self._path.with_suffix(LOCK))
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             now = _now_utc()
@@ -301,5 +301,13 @@ def _slurm_job() -> str | None:
 
 
 def request_cancel(folder: ResultsFolder, process: Process) -> None:
-    """Ask a process to stop after its current prefill job; it looks at every heartbeat."""
-    (folder.path / PROCESSES / f"{process.name}{CANCEL}").touch()
+    """Ask a process to stop after its current prefill job; it looks at every heartbeat.
+
+    Raises UserError for a link in the way, which a folder of others may lead anywhere.
+    """
+    path = folder.path / PROCESSES / f"{process.name}{CANCEL}"
+    try:
+        os.close(create(path))
+    except FileExistsError:
+        if path.is_symlink():
+            raise UserError(f"{path} is a link: remove it") from None

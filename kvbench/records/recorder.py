@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kvbench.records.folder import Finished, ResultsFolder, create_exclusive
+from kvbench.records.folder import Finished, ResultsFolder, create, create_exclusive
 from kvbench.records.row import Row
 from kvbench.support.errors import MissingFile
 
@@ -82,8 +82,7 @@ class Recorder:
     def _open(self, folder: str, name: str) -> int:
         if folder not in self._descriptors:
             path = self._folder.path / folder
-            path.mkdir(parents=True, exist_ok=True)
-            self._descriptors[folder] = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+            self._descriptors[folder] = create(path / name)
             _sync_folder(path)
         return self._descriptors[folder]
 

@@ -21,7 +21,7 @@ from kvbench.support.errors import UserError
 SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
 `recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
-`read_bytes` and `index_bytes`. 9: with `protocol`; labels name it where it is not that of papers."""
+`read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not that of papers, and `replaces`."""
 CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
@@ -54,7 +54,8 @@ class Row:
     1 if several questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division
     into context and question changed, if any. ``recurrent_layers`` have a state that is never evicted, of
     ``recurrent_bytes`` per sequence, which no other column counts; None for models without them. ``weights``: how a
-    checkpoint stores them, if it is quantised; None for plain numbers.
+    checkpoint stores them, if it is quantised; None for plain numbers. ``replaces``: how many rows of its
+    sample, made one after the other, it counts instead of; None for the first.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.
@@ -110,6 +111,7 @@ class Row:
     # where
     environment: str | None = None
     code: str | None = None
+    replaces: int | None = None
 
     def __post_init__(self) -> None:
         for name, kinds in _EXACT.items():
@@ -158,7 +160,7 @@ class Row:
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
-        """All columns except seconds, environment and code: what identical runs must have in common."""
+        """All columns except seconds and `WHERE`: what identical runs must have in common."""
         skipped = {name for name in COLUMNS if name.endswith("_seconds")} | set(WHERE)
         return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
 

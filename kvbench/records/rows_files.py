@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kvbench.records.earlier import name_today, policy_of
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
-from kvbench.records.lines import Block, Warn, crc32_of, read_blocks, torn
+from kvbench.records.lines import Block, Warn, crc32_of, listed, read_blocks, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import numbered, plural
@@ -159,10 +159,12 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
 def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str, Row]]:
     """The rows of `read_rows`, each after the name of its file, without ``.jsonl``."""
     several = all_rows(folder, warn).values()
-    counted = (
-        rows[which_counts([(placed.row.error is not None, placed.row.code) for placed in rows])] for rows in several
-    )
-    return [(placed.file.stem, placed.row) for placed in counted]
+    return [(placed.file.stem, placed.row) for placed in map(counting_row, several)]
+
+
+def counting_row(rows: Sequence[PlacedRow]) -> PlacedRow:
+    """The one of several rows of a sample that counts."""
+    return rows[which_counts([(row.error is not None, row.code, row.replaces) for _, _, row in rows])]
 
 
 def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int], list[PlacedRow]]:
@@ -178,7 +180,7 @@ def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int]
             warn(str(error))
             return None
 
-    for path in sorted(results.rows.glob("*.jsonl")):
+    for path in listed(results.rows, ".jsonl"):
         for number, row in rows_of_file(path, damage, warn):
             if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):
                 damage.add(path, number, reason)
@@ -232,12 +234,17 @@ def row_of(line: bytes) -> Row:
         return Row.from_json(json.dumps(data | missing))
 
 
-def which_counts(records: Sequence[tuple[bool, str | None]]) -> int:
-    """Which of several records of one sample counts, from whether each failed and its code: of those with the code of
-    the last one the first that did not fail; if all of these failed, the last.
+def which_counts(records: Sequence[tuple[bool, str | None, int | None]]) -> int:
+    """Which of several records of one sample counts, from whether each failed, its code and what it replaces.
+
+    It is one of those that replace the most, whatever the clocks of their writers said. Where several do, as in rows of
+    an earlier kvbench: of those with the code of the last one the first that did not fail; if all of these failed, the
+    last.
     """
-    good = (False, records[-1][1])
-    return records.index(good) if good in records else len(records) - 1
+    most = max(replaces or 0 for _, _, replaces in records)
+    newest = [place for place, (_, _, replaces) in enumerate(records) if (replaces or 0) == most]
+    code = records[newest[-1]][1]
+    return next((place for place in newest if records[place][:2] == (False, code)), newest[-1])
 
 
 def recorded_samples(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import ClassVar, Literal, Self, TypeVar
 
 from kvbench.records.folder import ResultsFolder
-from kvbench.records.lines import Warn, crc32_of, of_json, read_lines
+from kvbench.records.lines import Warn, crc32_of, listed, of_json, read_lines
 from kvbench.records.row import LARGEST_NUMBER, has_checksum, with_checksum
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural
@@ -255,7 +255,7 @@ def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) ->
             unchecked += 1
         return item
 
-    for name in sorted(path.stem for path in (results.path / "finished").glob("*.json")):
+    for name in (path.stem for path in listed(results.path / "finished", ".json")):
         file = results.path / kind.folder / f"{name}.jsonl"
         try:
             finished = results.read_finished(name)
@@ -264,7 +264,7 @@ def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) ->
                 warn(f"{file}: its lines are not those that its writer ended it with")
         except (UserError, FileNotFoundError) as error:
             warn(str(error))
-    for file in sorted((results.path / kind.folder).glob("*.jsonl")):
+    for file in listed(results.path / kind.folder, ".jsonl"):
         yield from ((file.stem, line) for line in read_lines(file, parse, kind.kind, warn))
     if unchecked:
         warn(f"{plural(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")

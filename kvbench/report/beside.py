@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
-from kvbench.records.lines import Warn
+from kvbench.records.lines import Warn, listed
 from kvbench.records.own_lines import Line, are_of, lines_by_file, own_line, refuse
 from kvbench.report.frames import RESULTS, Source, named, place_of
 from kvbench.report.missing_rows import MISSING
@@ -27,7 +27,7 @@ _COLUMNS = ("metric", "value", "kept_sha256")
 def has_lines(source: Source, kind: type[Line]) -> bool:
     """Whether such lines were recorded beside rows."""
     folder = place_of(source)
-    return folder is not None and any((folder / kind.folder).glob("*.jsonl"))
+    return folder is not None and bool(listed(Path(folder) / kind.folder, ".jsonl"))
 
 
 def no_lines(source: Source, kind: type[Line], fix: str) -> MissingFile:
@@ -70,8 +70,8 @@ def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str
 
 def _files_with(folder: ResultsFolder, kind: type[Line]) -> set[str]:
     """The names of the rows files whose writers recorded such lines, whether those are still there or not."""
-    names = {path.stem for path in (folder.path / kind.folder).glob("*.jsonl")}
-    for path in (folder.path / "finished").glob("*.json"):
+    names = {path.stem for path in listed(folder.path / kind.folder, ".jsonl")}
+    for path in listed(folder.path / "finished", ".json"):
         finished = folder.read_finished(path.stem)
         if finished is not None and kind.folder in finished.sidecars:
             names.add(path.stem)

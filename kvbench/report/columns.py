@@ -5,10 +5,12 @@ parsed line by line as `kvbench.records.read_rows` does. Damaged rows are left o
 
 columns/<name>.parquet    the rows of rows/<name>.jsonl, which its writer has ended, with the size and CRC-32 of that
 
-A copy spares the parsing and nothing else. The CRC-32 of the rows file is computed at every reading, and a copy of
-other bytes, or one that is damaged, is not read. All of them may be removed at any time.
+A copy spares the parsing and nothing else. It is read only if this user has made it of the bytes that the rows file has
+now: a record under `KVBENCH_HOME` is named by the SHA-256 of both, and a folder of others brings none. All copies, and
+all records, may be removed at any time.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,7 @@ from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import HIGHER, LARGEST_NUMBER, LOWER, SHARE
 from kvbench.records.rows_files import Damage, FileCheck
 from kvbench.support.errors import UserError
+from kvbench.support.paths import home
 
 FOLDER = "columns"
 LEAST_BYTES = 2**18
@@ -103,21 +106,32 @@ def _copy_of(path: Path) -> Path:
     return path.parents[1] / FOLDER / f"{path.stem}.parquet"
 
 
+def _record_of(path: Path, copy: bytes) -> Path:
+    """The file whose presence says that this user made this copy of a rows file with the bytes that it has now."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(hashlib.sha256(copy).digest())
+    return home() / FOLDER / digest.hexdigest()
+
+
 def _identity(path: Path, ended: Finished) -> bytes:
     """What a copy is of: the bytes of the rows file, in the columns of this schema."""
     return f"{SCHEMA} {path.stat().st_size} {ended.crc32}".encode()
 
 
 def _read_copy(path: Path, ended: Finished, columns: Sequence[str]) -> pa.Table | None:
-    """These columns of the copy of a rows file; None if there is none, or it is damaged or of other bytes."""
+    """These columns of the copy of a rows file; None without one of these bytes that this user made."""
     copy = _copy_of(path)
     if not copy.is_file():
         return None
     names = [name for name in TYPES if name in {*columns, *REQUIRED, *JUDGED}]
     try:
-        with pyarrow.parquet.ParquetFile(pa.BufferReader(checked_bytes(copy)[0])) as file:
+        data = checked_bytes(copy)[0]
+        with pyarrow.parquet.ParquetFile(pa.BufferReader(data)) as file:
             identity = (file.schema_arrow.metadata or {}).get(_IDENTITY)
             if identity != _identity(path, ended) or file.metadata.num_rows != ended.rows:
+                return None
+            if not _record_of(path, data).is_file():
                 return None
             rows = file.read(names, use_threads=False)
     except (UserError, ValueError, OSError, pa.ArrowException):
@@ -126,8 +140,12 @@ def _read_copy(path: Path, ended: Finished, columns: Sequence[str]) -> pa.Table 
 
 
 def _write_copy(path: Path, ended: Finished, rows: pa.Table) -> None:
+    data = to_parquet(rows, {_IDENTITY: _identity(path, ended)})
+    record = _record_of(path, data)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.touch()
     with replacing(_copy_of(path)) as temporary:
-        temporary.write_bytes(to_parquet(rows, {_IDENTITY: _identity(path, ended)}))
+        temporary.write_bytes(data)
 
 
 def table_of(rows: Iterable[Row]) -> pa.Table:

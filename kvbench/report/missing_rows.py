@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvbench.records import ResultsFolder
-from kvbench.records.lines import Warn
+from kvbench.records.lines import Warn, listed
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural, shortened
 
@@ -37,7 +37,7 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
     if is_selection:
         requested = {cell: requested[cell] for cell in pc.unique(rows["cell"]).to_pylist() if cell in requested}
     num_missing = count_missing(requested, rows)
-    finished = sorted((folder.path / "finished").glob("*.json"))
+    finished = listed(folder.path / "finished", ".json")
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
     if num_missing or lost:
         files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""

@@ -25,7 +25,7 @@ import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
 from kvbench.records.earlier import LAST_UNNAMED
-from kvbench.records.lines import Warn, check_name
+from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import LARGEST_NUMBER
 from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
@@ -53,6 +53,8 @@ from kvbench.support.quantity import plural
 
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Metadata of a Parquet file: the version of the columns; the descriptions of cells, as JSON (older files) or zlib."""
+_DECIDING = ("error", "code", "replaces")
+"""Columns that decide which of several rows of a sample counts."""
 LARGEST = 2**28
 """Bytes that the descriptions of all cells of a Parquet file may have."""
 
@@ -76,9 +78,9 @@ def load_table(
 ) -> pa.Table:
     """The rows of a results folder, a Parquet file or a frame as columns, each (cell, sample) once, files by name.
 
-    The table has ``columns``, the columns of ``where``, ``cell sample error code``, and ``file`` and ``line``, the
-    place of a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are left
-    out, unknown columns, dropped duplicates, rows that are missing and rows of several versions of the code go to
+    The table has ``columns``, the columns of ``where``, ``cell sample error code replaces``, and ``file`` and ``line``,
+    the place of a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are
+    left out, unknown columns, dropped duplicates, rows that are missing and rows of several versions of the code go to
     ``warn``.
 
     Raises FileNotFoundError if there are no rows, NothingSelected if none is selected, ValueError naming file and line
@@ -87,7 +89,7 @@ def load_table(
     """
     where = where or {}
     check_where(where)
-    read = ("cell", "sample", "error", "code", *columns, *where)
+    read = ("cell", "sample", *_DECIDING, *columns, *where)
     path, describe = None, describer(source)
     if isinstance(source, (str, os.PathLike)):
         check_name(path := Path(source))
@@ -112,18 +114,18 @@ def recorded(
     cells: Collection[str] | None = None,
     keep: bool = False,
 ) -> pa.Table:
-    """What `kvbench.records.read_rows` reads, as columns: these, ``cell sample error code``, ``file`` and ``line``.
+    """What `kvbench.records.read_rows` reads, as columns: these, those that decide which counts, ``file`` and ``line``.
 
     Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
     folder may have none. ``cells``: only rows of these; what the others say of their cells is not checked. ``keep``:
     leave a copy of what was parsed, for the next reader.
     """
     path = Path(folder)
-    rows = _whole_rows(path, ("cell", "sample", "error", "code", *columns), describer(path), warn, cells, keep)
+    rows = _whole_rows(path, ("cell", "sample", *_DECIDING, *columns), describer(path), warn, cells, keep)
     drop: list[int] = []
     for records in _recorded_again(rows):
-        counts = which_counts([(record["error"] is not None, record["code"]) for record in records])
-        drop += [record["place"] for record in records if record is not records[counts]]
+        counts = _counting(records)
+        drop += [record["place"] for record in records if record is not counts]
     return _without(rows, drop)
 
 
@@ -143,7 +145,7 @@ def _whole_rows(
         if _is_parquet(path):
             files = iter([read_parquet(path, read, warn)])
         else:
-            names = sorted(ResultsFolder(path).rows.glob("*.jsonl"))
+            names = listed(ResultsFolder(path).rows, ".jsonl")
             files = (read_file(name, read, parser, damage, warn, keep) for name in names)
         for rows in files:
             if cells is not None:
@@ -281,14 +283,14 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
     drop: list[int] = []
     identical = retried = superseded = 0
     for all_records in _recorded_again(rows):
-        records = [record for record in all_records if record["code"] == all_records[-1]["code"]]
+        counts = _counting(all_records)
+        records = [record for record in all_records if record["code"] == counts["code"]]
         superseded += len(all_records) - len(records)
         good = [record for record in records if record["error"] is None]
         if len(good) > 1:
             _check_identical(good)
         identical += max(len(good) - 1, 0)
         retried += len(records) - max(len(good), 1)
-        counts = records[which_counts([(record["error"] is not None, record["code"]) for record in records])]
         drop += [record["place"] for record in all_records if record is not counts]
     if identical:
         warn(f"{plural(identical, 'row')} recorded twice with the same outcome; each sample counts once")
@@ -297,6 +299,11 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
     if retried:
         warn(f"{plural(retried, 'row')} with an error were replaced by a later run; each sample counts once")
     return _without(rows, drop)
+
+
+def _counting(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The one of several records of a sample that counts."""
+    return records[which_counts([(each["error"] is not None, each["code"], each["replaces"]) for each in records])]
 
 
 def _without(rows: pa.Table, drop: Sequence[int]) -> pa.Table:
@@ -311,7 +318,7 @@ def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
     same_as_next = np.zeros(len(order), bool)
     same_as_next[:-1] = (np.diff(cells[order]) == 0) & (np.diff(samples[order]) == 0)
     places = np.sort(order[same_as_next | np.roll(same_as_next, 1)])
-    records = rows.select(["cell", "sample", "file", "line", "error", "code"]).take(places)
+    records = rows.select(["cell", "sample", "file", "line", *_DECIDING]).take(places)
     placed = (record | {"place": place} for place, record in zip(places.tolist(), records.to_pylist(), strict=True))
     return list(grouped(placed, lambda record: (record["cell"], record["sample"])).values())
 
@@ -342,7 +349,9 @@ def _descriptions(path: Path) -> dict[str, Any]:
         cells = json.loads(text)
     except (ValueError, OSError, pa.ArrowException, RecursionError, zlib.error) as error:
         raise UserError(f"{path}: its descriptions of cells cannot be read: {error}") from error
-    return cells if isinstance(cells, dict) else {}
+    if not isinstance(cells, dict) or not all(isinstance(cell, dict) for cell in cells.values()):
+        raise UserError(f"{path}: its descriptions of cells cannot be read: they are no objects")
+    return cells
 
 
 def _no_rows(path: Path) -> str:

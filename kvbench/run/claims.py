@@ -3,9 +3,20 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Places, Recorder, ResultsFolder, Stopped, read_processes
+from kvbench.records import (
+    Arrivals,
+    Heartbeat,
+    Lease,
+    Leases,
+    Places,
+    Recorder,
+    ResultsFolder,
+    Row,
+    Stopped,
+    read_processes,
+)
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
 from kvbench.support.quantity import shortened
@@ -22,13 +33,14 @@ class Sharing:
     """How a run shares its folder.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
-    it starts). devices: GPUs that it holds, at least 1. cells: samples per cell of the full sweep, for `kvbench
-    status`. stop: says why to stop, or None. joules: reads the energy of its devices, if they report it. tell: is told
-    for whom the run waits.
+    it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: GPUs that it holds, at least 1.
+    cells: samples per cell of the full sweep, for `kvbench status`. stop: says why to stop, or None. joules: reads the
+    energy of its devices, if they report it. tell: is told for whom the run waits.
     """
 
     seconds: float = 180.0
     since: Places | None = None
+    replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
     devices: int = 1
     command: tuple[str, ...] = ()
     cells: Mapping[str, int] | None = None
@@ -50,7 +62,7 @@ class Claims:
         )
         self._leases = Leases(results, self._heartbeat, sharing.seconds)
         self._arrivals = Arrivals(results, since)
-        self._claimed: dict[int, tuple[PrefillJob, Lease]] = {}
+        self._claimed: dict[int, tuple[PrefillGroup, PrefillJob, Lease]] = {}
         self._counted, self._others = -math.inf, 0
 
     def share(self, left: int) -> int:
@@ -70,7 +82,7 @@ class Claims:
         lease = self._leases.claim(_name(group, job))
         if lease is None:
             return None
-        self._claimed[job.key] = job, lease
+        self._claimed[job.key] = group, job, lease
         remaining = self._remaining(job)
         if remaining.missing:
             return remaining
@@ -78,16 +90,21 @@ class Claims:
         return None
 
     def record(self, result: JobResult) -> JobResult | None:
-        """Record and release the claimed job of a result. None, and nothing recorded, if another process took over."""
+        """Record and release the claimed job of a result. None, and nothing recorded, if another process took over.
+
+        Raises MissingFile, and nothing is recorded, if the data of the job has changed since its cells were named.
+        """
         key = result.job.key
-        job, lease = self._claimed[key]
+        group, job, lease = self._claimed[key]
+        group.check_unchanged()
         if not self._leases.sure(lease):  # this machine slept, or could not write
             renewed = self._leases.renew(lease)
             if renewed is None:
                 del self._claimed[key]
                 return None
-            self._claimed[key] = job, renewed
+            self._claimed[key] = group, job, renewed
             result = result.only(self._remaining(job).places)
+        result = replace(result, rows=[self._replacing(row) for row in result.rows])
         self._recorder.append(result.rows, result.sidecars)
         self._arrivals.recorded.update((row.cell, row.sample) for row in result.rows)
         self._heartbeat.count(len(result.rows), sum(row.error is not None for row in result.rows))
@@ -100,6 +117,11 @@ class Claims:
         """
         if self._sharing.cells is not None:
             self._results.write_sweep(self._sharing.command, self._sharing.cells)
+
+    def _replacing(self, row: Row) -> Row:
+        """A row that counts instead of those that the run found of its sample."""
+        replaces = self._sharing.replaced.get((row.cell, row.sample))
+        return row if replaces is None else replace(row, replaces=replaces)
 
     def left(self, plan: Plan) -> Plan:
         """The part of a plan that nobody has recorded yet."""
@@ -145,7 +167,7 @@ class Claims:
         return job.without(self._arrivals.recorded)
 
     def _release(self, key: int) -> None:
-        self._leases.release(self._claimed.pop(key)[1])
+        self._leases.release(self._claimed.pop(key)[2])
 
     def __enter__(self) -> "Claims":
         return self

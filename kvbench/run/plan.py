@@ -19,7 +19,7 @@ from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_a
 from kvbench.records.earlier import PAPER, first_name, variant_of
 from kvbench.records.row import HIGHER, LOWER
 from kvbench.run.code import Code, code_of
-from kvbench.support.errors import UserError
+from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
 from kvbench.tasks.data.record import altered
@@ -93,6 +93,15 @@ def describe_model(spec: ModelSpec) -> Description:
     if arguments := template_arguments(spec):
         description["template_kwargs"] = arguments
     return description | {"sha256": spec.sha256(), "chat_template": has_chat_template(spec.folder())}
+
+
+def check_model_unchanged(spec: ModelSpec, named: str) -> None:
+    """Raise MissingFile if a model that was just read no longer has the hash that its cells are named by."""
+    if spec.sha256() != named:
+        raise MissingFile(
+            f"a file of the model {spec.label} has changed while it was read: rows of what is in it now belong to "
+            "other cells; run the same command again"
+        )
 
 
 def canonical(description: Any) -> str:
@@ -460,6 +469,12 @@ class PrefillGroup:
     def task(self) -> Task:
         """The task, with the most samples that any of the cells asks for."""
         return max((cell.task for cell in self.cells), key=lambda task: task.num_answers)
+
+    def check_unchanged(self) -> None:
+        """Raise MissingFile if the data of the task is no longer what its cells are named by."""
+        for task in {id(cell.task): cell.task for cell in self.cells}.values():
+            if isinstance(task, FromFiles):
+                task.check_unchanged()
 
     @cached_property
     def rows_to_do(self) -> int:

@@ -21,7 +21,7 @@ from kvbench.run.claims import Claims, Sharing
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
-from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, check_model_unchanged, describe_model
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult
@@ -147,6 +147,7 @@ class _Run:
                 self._progress.loading(info.spec.label)
             earlier = cpu_devices(self._results)
             model = load(info, products_of(earlier))
+            check_model_unchanged(info.spec, describe_model(info.spec)["sha256"])
             if self._progress is not None:
                 for note in (*model.notes, *differences(model.device, earlier)):
                     self._progress.noted(note)

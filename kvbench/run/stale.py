@@ -16,8 +16,17 @@ from kvbench.support.quantity import plural, shortened
 
 Stale = Literal["stop", "keep", "rerun"]
 """What `kvbench run --stale` does about them."""
-SETTLED = ("cell", "sample", "error", "code", "environment")
+SETTLED = ("cell", "sample", "error", "code", "replaces", "environment")
 """Columns of rows that say whether one needs a second run."""
+
+
+class Settled(NamedTuple):
+    """The rows, by (cell, sample), that need no second run; and of the others that are there what is to stand in the
+    column `replaces` of the row that counts instead.
+    """
+
+    done: set[tuple[str, int]]
+    replaced: dict[tuple[str, int], int]
 
 
 class RowsOfCode(NamedTuple):
@@ -36,15 +45,15 @@ def settled(
     retry_errors: bool,
     stale: Stale,
     tell: Callable[[str], None],
-) -> set[tuple[str, int]]:
-    """(cell, sample) of the rows of `cells` that need no second run, by what `stale` says of other code; a failed row
-    needs one only with `retry_errors`. `rows`: a table with the columns of `SETTLED`.
+) -> Settled:
+    """The rows of `cells` that need no second run, by what `stale` says of other code; a failed row needs one only with
+    `retry_errors`. `rows`: a table with the columns of `SETTLED`.
 
     Rows whose code is not known are taken as they are, and to `tell` goes how many; with "rerun" they are made again.
     Raises UserError for rows of other code with "stop".
     """
     by_id = {cell.id: cell for cell in cells}
-    rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
+    there = rows = within(rows, {name: cell.task.num_answers for name, cell in by_id.items()})
     if retry_errors:
         rows = rows.filter(pa.array(rows["error"].is_null().to_numpy()))
     differing = [group for group in _rows_by_code(rows) if group.code != by_id[group.cell].code.id]
@@ -52,7 +61,7 @@ def settled(
     if stale == "rerun":
         to_rerun = {(group.cell, group.code) for group in differing}
         codes = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
-        return _keys(rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
+        return _settled(there, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
     counted = f"{plural(sum(group.rows for group in other_code), 'row')} of {results.path}"
     if other_code and stale == "stop":
         raise UserError(
@@ -66,7 +75,16 @@ def settled(
             f"{plural(unknown, 'row')} of {results.path} do not say which code made them and are kept; --stale=rerun "
             "makes them again"
         )
-    return _keys(rows)
+    return _settled(there, rows)
+
+
+def _settled(there: pa.Table, rows: pa.Table) -> Settled:
+    """What is settled where of the rows that are there these need no second run."""
+    done = _keys(rows)
+    if there.num_rows == rows.num_rows:
+        return Settled(done, {})
+    columns = zip(*(there[name].to_pylist() for name in ("cell", "sample", "replaces")), strict=True)
+    return Settled(done, {(cell, at): (before or 0) + 1 for cell, at, before in columns if (cell, at) not in done})
 
 
 def _keys(rows: pa.Table) -> set[tuple[str, int]]:

@@ -1,11 +1,14 @@
 """Requests to a server over HTTP: retried after faults that may pass, each fault in one line, the key in none."""
 
+import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvbench.servers.endpoint import Endpoint
+from kvbench.support.deadline import within
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import printable
 
@@ -13,6 +16,8 @@ PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
 """Statuses after which the same request may succeed."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before the first repetition, which double, and at most."""
+MOST_BYTES = 2**26
+"""Bytes of an answer, unpacked."""
 EXCERPT = 200
 """Characters of a server's own words in a message."""
 
@@ -47,8 +52,9 @@ class Client:
         headers = {} if self._secret is None else {"Authorization": f"Bearer {self._secret}"}
         limits = httpx.Limits(max_connections=endpoint.concurrency, max_keepalive_connections=endpoint.concurrency)
         timeout = httpx.Timeout(endpoint.timeout, connect=min(30.0, endpoint.timeout))
-        self._http = httpx.Client(headers=headers, timeout=timeout, limits=limits, follow_redirects=False)
-        self._errors = httpx.TransportError
+        self._connect = partial(httpx.Client, headers=headers, timeout=timeout, limits=limits, follow_redirects=False)
+        self._http = self._connect()
+        self._errors = httpx.RequestError
         self._retry = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(endpoint.retries + 1),
             wait=_pause,
@@ -67,10 +73,29 @@ class Client:
         """What a page says, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
         url = self._url.removesuffix("/v1") if at_root else self._url
         try:
-            response = self._http.get(f"{url}{path}", timeout=min(10.0, self._endpoint.timeout))
-            return (response.json(), response.headers) if response.status_code == 200 else None
-        except (self._errors, ValueError):
+            answer = self._whole("GET", f"{url}{path}", min(10.0, self._endpoint.timeout))
+            return (answer.json(), answer.headers) if answer.status == 200 else None
+        except (self._errors, TimeoutError, ValueError):
             return None
+
+    def _whole(self, method: str, url: str, seconds: float, body: Mapping[str, Any] | None = None) -> "_Answer":
+        """The answer to one request. Raises TimeoutError if it is not whole in time, UserError if it is too large."""
+        http = self._http
+
+        def ask() -> _Answer:
+            with http.stream(method, url, json=body, timeout=seconds) as response:
+                content = bytearray()
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > MOST_BYTES:
+                        raise Refused(f"{self._endpoint.url}: its answer has more than {MOST_BYTES} bytes", 200)
+                return _Answer(response.status_code, response.headers, bytes(content))
+
+        try:
+            return within(seconds, ask)
+        except TimeoutError:
+            self._http = self._connect()  # the other's connections may be taken for ever
+            raise
 
     def _with_retries(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -84,13 +109,13 @@ class Client:
 
     def _once(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            response = self._http.post(url, json=body)
-        except self._errors as error:
+            answer = self._whole("POST", url, self._endpoint.timeout, body)
+        except (self._errors, TimeoutError) as error:
             raise _Passing(f"no answer ({self._hidden(type(error).__name__, error)})", None) from None
-        status = response.status_code
-        words = self._hidden("", response.text)
+        status = answer.status
+        words = self._hidden("", answer.content[: 16 * EXCERPT].decode("utf-8", "replace"))
         if status in PASSING:
-            raise _Passing(f"HTTP {status}{words}", status, _after(response.headers.get("retry-after")))
+            raise _Passing(f"HTTP {status}{words}", status, _after(answer.headers.get("retry-after")))
         if status in (401, 403):
             fix = "set endpoint.key to the environment variable that holds a key" if self._secret is None else (
                 f"correct the key in ${self._endpoint.key}"
@@ -99,7 +124,7 @@ class Client:
         if status != 200:
             raise Refused(f"{self._endpoint.url}: HTTP {status}{words}", status)
         try:
-            content = response.json()
+            content = answer.json()
         except ValueError:
             content = None
         if not isinstance(content, dict):
@@ -121,6 +146,19 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        """The content, in whatever Unicode; its type says nothing. Raises ValueError for what is no JSON."""
+        try:
+            return json.loads(self.content)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 class _Passing(Exception):

@@ -11,7 +11,7 @@ from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
 from kvbench.records import Curve, PromptRecord, ResultsFolder, environment, places
 from kvbench.run.claims import Claims, Sharing
-from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
+from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, check_model_unchanged
 from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult, served_row
 from kvbench.run.samples import jobs_with_samples, samples_of
@@ -81,6 +81,8 @@ def run_served(
     sharing = sharing or Sharing()
     since = places(results) if sharing.since is None else sharing.since
     tokenizers = {model: read_tokenizer(model) for model in plan.by_model()}
+    for cell in plan.cells:
+        check_model_unchanged(cell.model, cell.description["model"]["tokenizer_sha256"])
     for model, groups in plan.by_model().items():
         for group in groups:
             _dry_run(tokenizers[model], group)

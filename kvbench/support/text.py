@@ -9,7 +9,9 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]")
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff\U000e0000-\U000e007f]"
+)
 _BLANK = "\t\n\v\f\r\x85\u2028\u2029"
 MOST_NAMED, NEAREST = 40, 10
 """Of more than MOST_NAMED allowed names, only the NEAREST to the misspelt one are listed."""
@@ -18,7 +20,7 @@ MOST_NAMED, NEAREST = 40, 10
 def printable(text: str, keep: str = "") -> str:
     r"""One line: line ends and tabs become blanks, invisible characters escapes such as \x1b, except those of `keep`.
 
-    Half of a surrogate pair, which no file can hold, is escaped too.
+    Half of a surrogate pair, which no file can hold, is escaped too, as are U+FFFE and U+FFFF, which no XML can.
     """
 
     def safe(match: re.Match[str]) -> str:

@@ -66,13 +66,12 @@ class LongContextBFCL(Trajectories):
     def files(self) -> tuple[str, ...]:
         return (ANSWERS, QUESTIONS, *map(_described, TOOLS))
 
-    @cached_property
-    def data_sha256(self) -> str | None:
+    def hash_data(self) -> str | None:
         started, recorded = _started(self.root, QUESTIONS), _recorded(self.root, ANSWERS)
         if [(run.id, len(run.words)) for run in started] != [(run.id, len(run.turns)) for run in recorded]:
             raise UserError(f"{QUESTIONS} and {ANSWERS} hold other runs or turns: take both from one release of BFCL")
         require_package()
-        return super().data_sha256
+        return super().hash_data()
 
     @cached_property
     def _points(self) -> tuple[tuple[int, int], ...]:

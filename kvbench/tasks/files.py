@@ -60,12 +60,27 @@ class FromFiles(ABC):
 
     @cached_property
     def data_sha256(self) -> str | None:
-        """SHA-256 over names and contents of `files`, or None if there are none. Raises MissingFile."""
+        """What `hash_data` says when it is asked for first: a part of the names of cells."""
+        return self.hash_data()
+
+    def check_unchanged(self) -> None:
+        """Raise MissingFile if the files are no longer those of `data_sha256`: what was read of them is unknown."""
+        if self.hash_data() != self.data_sha256:
+            raise MissingFile(
+                f"a file of task {self.name} has changed while it was read ({', '.join(self.files)[:400]}): rows of "
+                "what is in it now belong to other cells, and none was recorded; put the file back, or run the same "
+                "command again"
+            )
+
+    def hash_data(self) -> str | None:
+        """SHA-256 over names and contents of `files`, or None if there are none. A file is read again if it has
+        changed. Raises MissingFile.
+        """
         if not self.files:
             return None
         digest = hashlib.sha256()
         for name in self.files:
-            digest.update(f"{name} {_sha256(self.root, name)}\n".encode())
+            digest.update(f"{name} {current_sha256(self.root, name)}\n".encode())
         return digest.hexdigest()
 
 
@@ -112,14 +127,14 @@ def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None,
     """A cached reader of a file under `data.root`, which reads again if the file has changed. Raises MissingFile."""
 
     @lru_cache
-    def cached(root: str | None, name: str, path: Path, size: int, changed: int) -> Read:
+    def cached(root: str | None, name: str, path: Path, *state: int) -> Read:
         return read(root, name)
 
     @wraps(read)
     def current(root: str | None, name: str) -> Read:
         path = find(root, name)
-        status = path.stat()
-        return cached(root, name, path, status.st_size, status.st_mtime_ns)
+        status = path.stat()  # of a copy that keeps the time of change the rest differs
+        return cached(root, name, path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     return current
 
@@ -143,7 +158,8 @@ def sha256_of(path: Path) -> str:
 
 
 @remembered
-def _sha256(root: str | None, name: str) -> str:
+def current_sha256(root: str | None, name: str) -> str:
+    """SHA-256 of a file under `data.root`, which is read again if it has changed. Raises MissingFile."""
     return sha256_of(find(root, name))
 
 

@@ -55,8 +55,7 @@ class HubRows(OwnFile):
     def row_numbers(self) -> Sequence[int]:
         return range(len(self.lines))
 
-    @cached_property
-    def data_sha256(self) -> str | None:
+    def hash_data(self) -> str | None:
         return sha256_of_rows(self.lines)
 
     def read_lines(self, file: str, numbers: Collection[int] | None = None) -> Iterator[jsonl.Line]:

@@ -20,6 +20,7 @@ from itertools import product
 from multiprocessing.pool import Pool
 from typing import Literal
 
+from kvbench.support.children import Spawning, safe_path
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.metrics import pinned
@@ -149,7 +150,8 @@ def check_package() -> None:
 @cache
 def _child() -> Pool:
     """A process that has compared once: its start and imports, slow on a busy machine, are in no time limit."""
-    pool = multiprocessing.get_context("spawn").Pool(1)
+    with safe_path():
+        pool = Spawning().Pool(1)
     atexit.register(pool.terminate)
     pool.apply(equal, ("1", "1"))
     return pool

@@ -18,7 +18,7 @@ from typing import Any
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import own_file, own_name, sha256_of
+from kvbench.tasks.files import current_sha256, own_file, own_name
 from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
@@ -65,12 +65,11 @@ class OwnFile(jsonl.RowTask):
     def files(self) -> tuple[str, ...]:
         return (own_name(self.path),)
 
-    @cached_property
-    def data_sha256(self) -> str | None:
-        file = own_file(self.path, FORM)
+    def hash_data(self) -> str | None:
+        own_file(self.path, FORM)
         if not jsonl.count(None, self.files[0]):
             raise UserError(f"task.path={self.path} has no lines; {FORM}")
-        return sha256_of(file)
+        return current_sha256(None, self.files[0])
 
     def context_of(self, sample: int) -> int:
         return self._first_lines[sample]

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.tasks import jsonl
-from kvbench.tasks.files import FromFiles, own_file, own_name, sha256_of
+from kvbench.tasks.files import FromFiles, current_sha256, own_file, own_name
 from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive, require_samples
 from kvbench.tasks.tool_calls import call_of, match
 from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plain_turns
@@ -142,13 +142,12 @@ class RecordedTrajectories(Trajectories):
     def files(self) -> tuple[str, ...]:
         return (own_name(self.path),)
 
-    @cached_property
-    def data_sha256(self) -> str | None:
-        file = own_file(self.path, FORM)
+    def hash_data(self) -> str | None:
+        own_file(self.path, FORM)
         if not self._points:
             distant = "" if self.distance is None else f" with task.distance={self.distance}"
             raise UserError(f"task.path={self.path} has no recorded call{distant}; {FORM}")
-        return sha256_of(file)
+        return current_sha256(None, self.files[0])
 
     @cached_property
     def _runs(self) -> tuple[Trajectory, ...]:

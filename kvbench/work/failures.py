@@ -13,6 +13,7 @@ from kvbench.records import ResultsFolder, Stopped
 from kvbench.support.errors import MissingFile, NothingSelected, UserError, is_panic
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+TOO_LARGE = (errno.EFBIG,)
 DISK_FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
 """What the system reports where a disk, or the server of a network disk, fails."""
 NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -51,13 +52,15 @@ class FileRefused(Exception):
     def __init__(self, error: OSError) -> None:
         if error.errno in DISK_FULL:
             fix = "free some space, then run the same command to continue"
+        elif error.errno in TOO_LARGE:
+            fix = "raise the largest size of a file (ulimit -f), then run the same command to continue"
         elif error.errno in DISK_FAILED:
             fix = "the disk or its server failed; when it works again, run the same command to continue"
         else:
             fix = "name another file, or change its permissions"
         file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
         super().__init__(f"{file}{error.strerror}: {fix}")
-        self.code = Exit.UNEXPECTED if error.errno in (*DISK_FULL, *DISK_FAILED) else Exit.USAGE
+        self.code = Exit.UNEXPECTED if error.errno in (*DISK_FULL, *TOO_LARGE, *DISK_FAILED) else Exit.USAGE
 
 
 @contextmanager
@@ -74,7 +77,7 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         if isinstance(error, OSError) and (
-            error.errno in (*DISK_FULL, *DISK_FAILED) or (error.errno in NO_ACCESS and error.filename)
+            error.errno in (*DISK_FULL, *TOO_LARGE, *DISK_FAILED) or (error.errno in NO_ACCESS and error.filename)
         ):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error

@@ -83,10 +83,11 @@ class RunProgress:
         self._bar.update(self._task, advance=1, rows=f"{self._rows}{failed}")
         now, total = time.monotonic(), self._plan.prefills_to_do
         prompts_done = min(self._prompts + self._elsewhere, total)  # what another process gave up is counted twice
+        elsewhere, rows = prompts_done - min(self._prompts, total), min(self._rows, self._plan.rows_to_do)
         if self._lines and (now - self._last >= SECONDS_BETWEEN_LINES or prompts_done == total):
             self._last, seconds = now, now - self._start
-            others = f" ({self._elsewhere} by other processes)" if self._elsewhere else ""
-            counts = f"{prompts_done}/{total} prompts{others}, {self._rows}/{self._plan.rows_to_do}{failed}"
+            others = f" ({elsewhere} by other processes)" if elsewhere else ""
+            counts = f"{prompts_done}/{total} prompts{others}, {rows}/{self._plan.rows_to_do}{failed}"
             remaining = seconds / prompts_done * (total - prompts_done)
             self._bar.console.print(
                 f"{counts}, {seconds:.0f} s, {remaining:.0f} s left", highlight=False, soft_wrap=True

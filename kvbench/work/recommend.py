@@ -279,10 +279,10 @@ def _round(sweep: Sweep, cells: Sequence[Cell], prompts: int) -> Sweep:
     """The sweep of these cells on the first prompts, with what of it is recorded now."""
     cells = [replace(cell, task=replace(cell.task, samples=prompts)) for cell in cells]
     since, empty = places(sweep.results), replace(sweep, plan=plan(cells, set()))
-    recorded = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)
+    done, replaced = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)
     words = [word for word in sweep.arguments if not word.startswith("task.samples=")]
     arguments = (*words, f"task.samples={prompts}")
-    return replace(sweep, plan=plan(cells, recorded), since=since, arguments=arguments, quiet=False)
+    return replace(sweep, plan=plan(cells, done), since=since, arguments=arguments, quiet=False, replaced=replaced)
 
 
 def _losses(full: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:

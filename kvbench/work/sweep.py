@@ -104,6 +104,7 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
         sharing = Sharing(
             seconds=sweep.where.lease_seconds,
             since=sweep.since,
+            replaced=sweep.replaced,
             command=sweep.arguments,
             cells=sweep.samples,
             stop=stop,

@@ -1,13 +1,16 @@
 """Data files that are not those of the lock: refused, or read when asked, and then every row and report says so."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from kvbench.records import ResultsFolder, read_rows
+from kvbench.records import Recorder, ResultsFolder, read_rows
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.rows import load_table
+from kvbench.run import runner
 from kvbench.tasks.data import record
 from kvbench.tasks.data.record import PullRecord, altered
 from kvbench.tasks.files import sha256_of
@@ -72,3 +75,54 @@ def test_verify_is_true_or_false(kvbench: Command) -> None:
         refused = kvbench("plan", "policy=full", f"data.verify={value}")
         assert refused.code == 2 and "data.verify=" in refused.err
     assert "lists 2 values" in kvbench("plan", "policy=full", "data.verify=true,false").err
+
+
+@pytest.mark.parametrize("how", ["in place", "replaced", "same content"])
+def test_rows_of_a_file_that_changes_meanwhile_are_not_recorded(
+    kvbench: Command, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Also if its size and the time of its change stay."""
+    file, append = tmp_path / "mine.jsonl", Recorder.append
+
+    def write(context: str) -> str:
+        return "".join(json.dumps({"context": f"{context} {n}.", "answers": ["a"]}) + "\n" for n in range(4))
+
+    def change_then_append(recorder: Recorder, *rows: object) -> None:
+        append(recorder, *rows)  # type: ignore[arg-type]
+        before, text = file.stat(), write("Words" if how == "same content" else "Other")
+        if how == "in place":
+            file.write_text(text)
+        else:
+            (tmp_path / "new").write_text(text)
+            (tmp_path / "new").replace(file)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    file.write_text(write("Words"))
+    command = ("run", *tiny, "policy=full", "task=jsonl", f"task.path={file}", "task.samples=4")
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "append", change_then_append)
+        finished = kvbench(*command)
+    if how == "same content":
+        assert finished.code == 0 and len(read_rows("out")) == 4
+        return
+    assert finished.code == 3 and finished.err.count("has changed while it was read") == 1
+    (first,) = read_rows("out")
+    assert kvbench(*command).code == 0
+    new = [row for row in read_rows("out") if row.cell != first.cell]
+    assert len(new) == 4 and len(read_rows("out")) == 5
+
+
+def test_a_model_that_changes_while_it_is_loaded_has_no_rows(
+    kvbench: Command, tiny: tuple[str, ...], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, load = shutil.copytree(tiny_model, tmp_path / "model"), runner.load
+
+    def change_then_load(*arguments: object) -> object:
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+        return load(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "load", change_then_load)
+    refused = kvbench("run", *tiny, "policy=full", f"model.path={model}")
+    assert refused.code == 3 and "has changed while it was read" in refused.err
+    assert not list((tmp_path / "out" / "rows").glob("*"))

@@ -1,13 +1,17 @@
 """Rows that other code made: a run names them and stops; --stale=keep and --stale=rerun; reports tell of a mixture."""
 
 import json
+import shutil
 from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
 
 from kvbench.records import Recorder, ResultsFolder
+from kvbench.records import folder as records_folder
 from kvbench.records.manifest import citation, read_manifest
+from kvbench.report.rows import load
 from kvbench.run import plan
 from kvbench.run.code import Code, code_of
 from tests.cli.conftest import Command, rows_of
@@ -82,3 +86,37 @@ def test_an_edited_description_of_code_is_refused(kvbench: Command, tiny: tuple[
     file.write_text(json.dumps(json.loads(file.read_text()) | {"cache": "0" * 64}))
     refused = kvbench("report", "table", "--results=out")
     assert refused.code == 2 and f"{file} was changed" in refused.err
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_rerun_counts_whatever_the_clocks_say(
+    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """The machine of the first rows was so many hours ahead, and the code changes back again."""
+
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Skewed":
+            return super().now(tz) + timedelta(hours=hours)
+
+    command = ("run", *tiny, "policy=h2o", "budget=0.2", "--stale=rerun")
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "code_of", other_score)
+        patch.setattr(records_folder, "datetime", Skewed)
+        assert kvbench(*command).code == 0
+    (old,) = {row.code for row in rows_of(Path("out"))}
+    for replaces in (1, 2):
+        with monkeypatch.context() as patch:
+            if replaces == 2:
+                patch.setattr(plan, "code_of", other_score)
+            assert "3 rows to run" in kvbench(*command).err
+            assert "all 3 rows are in out" in kvbench(*command).err
+        counted = rows_of(Path("out"))
+        assert [row.replaces for row in counted] == [replaces] * 3 and {row.code == old for row in counted} == {
+            replaces == 2
+        }
+        assert load("out", lambda text: None) == counted
+    shutil.copytree("out", "copy")
+    assert kvbench("run", *tiny, "policy=full", "results.dir=second").code == 0
+    assert kvbench("merge", "copy", "second", "--out", "merged").code == 0
+    assert [row.replaces for row in rows_of(Path("merged"))].count(2) == 3

@@ -86,7 +86,10 @@ def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    squeue(tmp_path, monkeypatch, "13|12|0|RUNNING\n12|12|1|PENDING\n9|9|N/A|COMPLETED\n99|99|N/A|RUNNING")
+    others = "slurm_load: a warning\n\n1|2|3|RUNNING|5\n"
+    squeue(tmp_path, monkeypatch, f"{others}13|12|0|RUNNING\n12|12|1|PENDING\n9|9|N/A|COMPLETED\n99|99|N/A|RUNNING")
+    script = tmp_path / "bin" / "squeue"
+    script.write_text(script.read_text() + "printf '\\377\\n'\n")
     folder = ResultsFolder("out")
     for number, tasks in (("9", 1), ("12", 2)):
         job = Job(number, tasks, "2026-01-01T00:00:00+00:00", ())
@@ -96,6 +99,7 @@ def test_jobs_are_what_squeue_says(kvbench: Command, tmp_path: Path, monkeypatch
     finished = kvbench("status", "--results", "out")
     assert "job 9: 1 completed" in finished.out and "job 12: 1 pending, 1 running" in finished.out
     assert "processes: 1 running" in finished.out
+    assert "squeue also says what is no task: slurm_load: a warning, 1|2|3|RUNNING|5" in finished.err
     cancelled = kvbench("cancel", "--results", "out")
     assert cancelled.code == 0 and "cancelled job 12" in cancelled.err and "job 9" not in cancelled.err
     assert (tmp_path / "cancelled").read_text() == "12\n"

@@ -1,5 +1,6 @@
 """Leases step by step, with a clock of our own: who gets a unit, when, and what wrong clocks of others can do."""
 
+import errno
 import json
 import os
 from dataclasses import asdict, replace
@@ -228,3 +229,30 @@ def test_arrivals_are_whole_lines_after_the_start(tmp_path: Path, make) -> None:
         arrivals.look()
         assert arrivals.recorded == {("ab", 1), ("ab", 2), ("ab", 3)}
     assert {path.suffix for path in (tmp_path / "rows").iterdir()} == {".jsonl"}
+
+
+def test_a_full_disk_leaves_no_lease_of_nobody(
+    three: tuple[Worker, Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = three
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            first.leases.claim("u-1")
+    assert second.leases.claim("u-1") == Lease("u-1", 0)
+
+
+def test_a_folder_in_the_place_of_a_lease_ends_nothing(three: tuple[Worker, Worker, Worker], tmp_path: Path) -> None:
+    first, *_ = three
+    (tmp_path / "leases" / "u-1.0").mkdir(parents=True)
+    assert first.leases.claim("u-1") is None
+    first.clock.now += SECONDS
+    first.heart.note_heartbeat(first.clock())
+    lease = first.leases.claim("u-1")
+    assert lease == Lease("u-1", 1)
+    first.leases.release(lease)
+    assert [path.name for path in (tmp_path / "leases").iterdir()] == ["u-1.0"]

@@ -53,7 +53,7 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     )
     assert tuple(requested.split()) == REQUESTED
     assert tuple(measured.split()) == MEASURED
-    assert WHERE == ("environment", "code")
+    assert WHERE == ("environment", "code", "replaces")
     assert COLUMNS == REQUESTED + MEASURED + WHERE
 
 
@@ -121,7 +121,7 @@ def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
     assert here != there and here.outcome() == there.outcome()
     for column, value in {"value": 0.0, "prediction": "no", "peak_bytes": 1, "top2_margin": 0.5, "sample": 1}.items():
         assert make(**{column: value}).outcome() != make(value=1.0).outcome(), column
-    assert len(here.outcome()) == len(COLUMNS) - 5
+    assert len(here.outcome()) == len(COLUMNS) - 6
 
 
 def test_every_flipped_bit_and_every_cut_of_a_line_is_refused(make) -> None:

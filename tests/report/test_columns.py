@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from kvbench.records import COLUMNS, Recorder, Row, read_rows
+from kvbench.records.parquet import to_parquet
 from kvbench.report import columns
 from kvbench.report.rows import fetched, load_table, recorded
 
@@ -14,9 +16,12 @@ KEPT = ("value", "prediction", "environment")
 
 
 @pytest.fixture
-def folder(cell: Callable[..., list[Row]], results: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    cell: Callable[..., list[Row]], results: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A rows file that is worth a copy, and has one."""
     monkeypatch.setattr(columns, "LEAST_BYTES", 1)
+    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
     folder = results(cell([1.0, 0.0, None, 0.5]))
     read(folder, keep=True)
     return folder
@@ -90,3 +95,21 @@ def test_no_copy_is_left_of_what_is_not_whole(folder: Path, cell: Callable[..., 
     recorder.path.write_bytes(recorder.path.read_bytes()[:-20])
     recorded(folder, KEPT, lambda text: None, keep=True)
     assert len(list((folder / "columns").iterdir())) == 1
+
+
+@pytest.mark.parametrize("forged", ["values", "samples", "fewer", "home"])
+def test_a_copy_of_others_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch, forged: str) -> None:
+    """One that says that it is of these bytes, and has its own checksum; or a true one, made by another user."""
+    copy, whole = copy_of(folder), read(folder, names=COLUMNS)
+    table = pyarrow.parquet.read_table(copy)
+    if forged == "values":
+        column = pa.array([1.0, 1.0, None, 1.0])
+        changed = table.set_column(table.column_names.index("value"), "value", column)
+    elif forged == "samples":
+        changed = table.set_column(table.column_names.index("sample"), "sample", pa.array([0, 1, 2, 9]))
+    else:
+        changed = pa.concat_tables([table[:3], table[:1]]) if forged == "fewer" else table
+        if forged == "home":
+            monkeypatch.setenv("KVBENCH_HOME", str(folder / "elsewhere"))
+    copy.write_bytes(to_parquet(changed, table.schema.metadata))
+    assert read(folder, names=COLUMNS).equals(whole)

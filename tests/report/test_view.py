@@ -190,6 +190,13 @@ def test_lines_are_found_in_files_that_grow(tmp_path):
     assert index.find("ab")["one"].tail == "z" and index.find("cd") == {}, "another file of that name"
     file.write_text(line("z").replace("z", "q"))
     assert index.find("ab") == {}, "its checksum is of another text"
+    index = LineIndex(tmp_path, PromptRecord)
+    file.write_text(PromptRecord("cd", "z", ()).to_json() + "\n" + line("z"))
+    index.scan()
+    file.write_text(line("z") + PromptRecord("cd", "z", ()).to_json() + "\n")
+    assert index.find("ab") == {} and index.find("cd") == {}, "lines of other prompts stand at these places"
+    index.scan()
+    assert index.find("ab")["one"].prompt_sha256 == "ab" and index.find("cd")["one"].prompt_sha256 == "cd"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +291,13 @@ def test_a_request_without_or_with_two_hosts_is_refused(server):
 
 
 def test_what_is_no_request_is_refused(server):
-    for text in (b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n"):
+    brackets = b"GET http://[ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    for text in (
+        brackets,
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n",
+    ):
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
             connection.sendall(text)
             assert b"nosniff" in connection.makefile("rb").read()

@@ -44,6 +44,7 @@ def test_python_may_stand_in_a_container(tmp_path: Path) -> None:
     launcher = Slurm(python="apptainer exec --nv image.sif python", gpus=0, extra={"gres": "gpu:h100:1"})
     script = launcher.script(ResultsFolder(tmp_path), 1)
     assert "#SBATCH --gres=gpu:h100:1\n" in script and "gpus-per-node" not in script
+    assert "\nexport PYTHONSAFEPATH=1\n" in script  # a task starts in the folder of the command
     assert " apptainer exec --nv image.sif python -u -m submitit" in script
 
 

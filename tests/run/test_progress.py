@@ -31,3 +31,12 @@ def test_prompts_of_other_processes_are_not_left(
         "3/4 prompts (2 by other processes), 6/8 rows, 20 s, 7 s left",
         "4/4 prompts (2 by other processes), 8/8 rows, 30 s, 0 s left",
     ]
+
+
+def test_what_others_gave_up_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    row = cast(Row, SimpleNamespace(error=None))
+    with progress(cast(Plan, SimpleNamespace(prefills_to_do=2, rows_to_do=4))) as shown:
+        shown.elsewhere(2)
+        shown.recorded([row, row])
+        shown.recorded([row, row])
+    assert capsys.readouterr().err.splitlines()[-1].startswith("2/2 prompts, 4/4 rows, ")

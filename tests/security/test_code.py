@@ -2,11 +2,17 @@
 
 import io
 import json
+import os
 import pickle
+import re
 import shutil
 import stat
+import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from importlib.resources import files
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pytest
@@ -14,6 +20,7 @@ import pytest
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import PICKLES, ModelSpec
 from kvbench.support import paths
+from kvbench.support.children import Spawning, python, safe_path
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.lock import Download, Output
 from tests.cli.conftest import Command
@@ -151,3 +158,40 @@ def test_a_link_in_an_archive_is_a_file_with_its_text(tmp_path: Path) -> None:
     download = Download("mine", "zip", "fetched.zip", (Output("mine/a.txt", member="a.txt"),))
     ((_, extracted),) = convert(download, archive, work)
     assert extracted.read_text() == "/etc/passwd" and not extracted.is_symlink() and extracted.parent == work
+
+
+STARTS = (
+    lambda: subprocess.run(python("-m", "kvbench", "--version"), check=True, stdout=subprocess.DEVNULL),
+    lambda: subprocess.run(python("-m", "pip", "--version"), check=True, stdout=subprocess.DEVNULL),
+    lambda: _pool().terminate(),
+)
+
+
+def _pool() -> Pool:
+    with safe_path():
+        pool = Spawning().Pool(1)
+    pool.apply(abs, (-1,))
+    return pool
+
+
+@pytest.mark.parametrize("start", STARTS, ids=["kvbench", "pip", "pool"])
+def test_no_child_imports_what_the_working_directory_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[], object]
+) -> None:
+    marker = tmp_path / "taken"
+    for name in ("kvbench", "pip", "argparse", "multiprocessing", "pickle"):
+        package = tmp_path / name
+        package.mkdir()
+        for file in ("__init__.py", "__main__.py"):
+            (package / file).write_text(f"open({str(marker)!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    start()
+    assert not marker.exists() and "PYTHONSAFEPATH" not in os.environ
+
+
+def test_every_python_process_is_started_in_this_way() -> None:
+    """Neither `sys.executable` with `-m` or `-c`, nor a context of multiprocessing, stands anywhere else."""
+    package = Path(str(files("kvbench")))
+    texts = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
+    started = re.compile(r"\[sys\.executable|get_context\(|ProcessPoolExecutor|multiprocessing\.(Pool|Process)\(")
+    assert [name for name, text in texts.items() if started.search(text)] == ["support/children.py"]

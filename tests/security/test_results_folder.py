@@ -1,8 +1,10 @@
 """A results folder of others: names lead nowhere, numbers end no process, links write nothing, and a bomb is a line."""
 
 import base64
+import errno
 import json
 import os
+import shutil
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -99,6 +101,22 @@ def test_a_link_that_leads_out_is_written_to_by_nobody(kvbench: Command, tmp_pat
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize("link", ["processes", "processes/NAME.cancel"])
+def test_cancel_follows_no_link(kvbench: Command, folder: Folder, tmp_path: Path, link: str) -> None:
+    path, outside = folder(), tmp_path / "outside"
+    outside.mkdir()
+    process = write_process(path, machine="of others")
+    if link == "processes":
+        shutil.copytree(path / link, outside, dirs_exist_ok=True)
+        shutil.rmtree(path / link)
+        (path / link).symlink_to(outside)
+    else:
+        (path / link.replace("NAME", process.name)).symlink_to(outside / "new")
+    before = sorted(outside.iterdir())
+    assert "is a link" in refused(kvbench("cancel", "--results", str(path)))
+    assert sorted(outside.iterdir()) == before
+
+
 def test_a_link_to_the_folder_and_one_inside_it_may_be(tmp_path: Path) -> None:
     (tmp_path / "scratch" / "files").mkdir(parents=True)
     (tmp_path / "scratch" / "rows").symlink_to(tmp_path / "scratch" / "files")
@@ -145,6 +163,7 @@ def test_descriptions_that_unpack_for_ever_are_refused(
         (base64.b64encode(zlib.compress(b" " * 2**20)), "unpacked they have more than 65536 bytes"),
         (base64.b64encode(b"no zlib"), "cannot be read"),
         (b"no base 64!", "cannot be read"),
+        (base64.b64encode(zlib.compress(b'{"c": "x"}')), "they are no objects"),
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
     ):
         pa.parquet.write_table(
@@ -158,3 +177,39 @@ def test_a_cell_is_kept_under_its_own_name_only(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names no file of cells"):
         ResultsFolder(tmp_path / "out").write_cell("../../taken", {})
     assert list(tmp_path.iterdir()) == []
+
+
+READ = {
+    "rows": ("merge", "pack", "report", "status"),
+    "sweeps": ("merge", "report", "status"),
+    "finished": ("pack", "report"),
+    "processes": ("merge", "status"),
+    "jobs": ("status",),
+    "prompts": ("merge", "pack"),
+    "codes": ("merge", "pack"),
+    "environments": ("merge", "pack"),
+}
+"""Commands that list a folder of results."""
+
+
+@pytest.mark.parametrize("room", READ)
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    kvbench: Command, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str
+) -> None:
+    path, scandir, codes = folder(), os.scandir, iter([errno.EACCES, errno.EIO, errno.ESTALE, errno.EACCES])
+    ResultsFolder(path).write_sweep(("run",), {"ab12": 13})
+    words = {"merge": (str(folder("other")), "--out", "merged"), "report": ("table",)}
+    for command in READ[room]:
+        code = next(codes)
+
+        def failing(name: str | os.PathLike[str] = ".", code: int = code) -> object:
+            if Path(name) == path / room:
+                raise OSError(code, os.strerror(code), os.fspath(name))
+            return scandir(name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", failing)
+            source = (str(path),) if command == "merge" else ("--results", str(path))
+            failed = kvbench(command, *words.get(command, ()), *source)
+        assert f"{path / room}: {os.strerror(code)}" in refused(failed, 2 if code == errno.EACCES else 1)
+    assert not (path / "manifest.json").exists() and not (tmp_path / "merged").exists()

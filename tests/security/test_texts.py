@@ -135,8 +135,14 @@ def test_a_picture_takes_no_text_for_a_formula(
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a\x1b[31mb", r"a\x1b[31mb"), ("a\tb\nc\r\n", "a b c  "), ("\u202eabc", r"\u202eabc"), ("\ud800", r"\ud800")],
-    ids=["escape", "white", "bidi", "surrogate"],
+    [
+        ("a\x1b[31mb", r"a\x1b[31mb"),
+        ("a\tb\nc\r\n", "a b c  "),
+        ("\u202eabc", r"\u202eabc"),
+        ("\ud800", r"\ud800"),
+        ("\uffff", r"\uffff"),
+    ],
+    ids=["escape", "white", "bidi", "surrogate", "no character"],
 )
 def test_printable_is_one_line(text: str, shown: str) -> None:
     assert printable(text) == shown and printable(shown) == shown

@@ -357,13 +357,13 @@ def file_hash(path: Path) -> str:
     """
     path = path.resolve()
     if path.stat().st_size < LARGE:
-        return _hash(path)
+        return _hash(path, _state(path))
     state = _state(path)
     record = home() / "hashes" / hashlib.sha256(state.encode()).hexdigest()
     with suppress(OSError):
         if len(remembered := record.read_text()) == 64:
             return remembered
-    digest = _hash(path)
+    digest = _hash(path, state)
     with suppress(OSError):
         if _state(path) == state:  # not written to meanwhile
             record.parent.mkdir(parents=True, exist_ok=True)
@@ -379,6 +379,7 @@ def _state(path: Path) -> str:
     return f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
 
-def _hash(path: Path) -> str:
+@lru_cache
+def _hash(path: Path, state: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.records import ResultsFolder
 from kvbench.records.environment import content_hash
-from kvbench.records.lines import Warn, check_name
+from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.manifest import citation
 from kvbench.records.parquet import checked_bytes
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Gate, check
@@ -110,7 +110,7 @@ def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
     for source in sources:
         check_name(path := Path(source))
         is_results = (path / "rows").is_dir()
-        files = sorted(path.glob("*.parquet")) if path.is_dir() and not is_results else [path]
+        files = listed(path, ".parquet") if path.is_dir() and not is_results else [path]
         if not files or not path.exists():
             raise MissingFile(f"{source}: neither a results folder (rows/) nor Parquet files of rows")
         name = os.path.normpath(path if path.is_dir() else path.parent if path.parent.name else path)

@@ -16,13 +16,14 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from kvbench.report.compare.gate import Finding, Gate
 from kvbench.report.compare.gate_formats import folded, headline
+from kvbench.support.deadline import within
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
 LISTED = 10
 """Findings that the text names; the values beside it hold up to ten times as many."""
 SECONDS = 10.0
-"""How long a post may wait for its answer."""
+"""How long a post may take, with its whole answer."""
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'"})
 """What would start a link or a mention in a chat, or end the block of code in which names of cells stand."""
 
@@ -75,8 +76,8 @@ def post(url: str, message: dict[str, Any], warn: Callable[[str], None]) -> None
     body = json.dumps(message, allow_nan=False).encode()
     request = Request(url, body, {"Content-Type": "application/json", "User-Agent": "kvbench"}, method="POST")
     try:
-        with build_opener(_NoRedirect).open(request, timeout=SECONDS):
-            return
+        within(SECONDS, lambda: build_opener(_NoRedirect).open(request, timeout=SECONDS).close())
+        return
     except HTTPError as error:
         error.close()
         reason = f"it answered {error.code}"

@@ -6,7 +6,6 @@ cell, and all of them, lost against the anchor is also summed over the runs (`kv
 and the run as a whole must not become slower than the last run that did not fail by more than their noise.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from kvbench.records import ResultsFolder, Row, read_processes
+from kvbench.records.lines import listed
 from kvbench.report.codes import versions
 from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
@@ -438,8 +438,8 @@ def _code(path: Path) -> Code:
 
 def _environments(path: Path) -> Iterator[dict[str, Any]]:
     if (path / "environments").is_dir():
-        for name in sorted(os.listdir(path / "environments")):
-            yield ResultsFolder(path).read_environment(Path(name).stem) or {}
+        for file in listed(path / "environments"):
+            yield ResultsFolder(path).read_environment(file.stem) or {}
     elif (beside := path.with_suffix(".json")).is_file():
         try:
             content = loads(beside.read_text("utf-8"))

@@ -5,12 +5,14 @@ A file is scanned once, and what is appended to it later is scanned then; lines 
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Generic
 
 from kvbench.records import KeptSets, PromptRecord
+from kvbench.records.lines import listed
 from kvbench.records.row import has_checksum
 from kvbench.records.sidecars import Line
 
@@ -33,13 +35,13 @@ class LineIndex(Generic[Line]):
     def find(self, *key: Hashable) -> dict[str, Line]:
         """The lines of a key by the names of their files, without damaged ones; of several in a file the first."""
         places = dict(self._places.get(key, {}))
-        lines = {name: self._line(name, start) for name, start in places.items()}
+        lines = {name: self._line(key, name, start) for name, start in places.items()}
         return {name: line for name, line in lines.items() if line is not None}
 
     def scan(self) -> None:
         """Scan what was written since."""
         with self._lock:
-            for file in sorted(self._folder.glob("*.jsonl")):
+            for file in listed(self._folder, ".jsonl"):
                 if file.is_file():
                     self._scan(file)
 
@@ -54,18 +56,26 @@ class LineIndex(Generic[Line]):
             for line in stream:
                 if not line.endswith(b"\n"):  # torn, or not yet whole
                     break
-                if match := _STARTS[self._kind].match(line):
-                    name, *number = match.groups()
-                    key = (json.loads(name), *map(int, number))
+                if key := self._key(line):
                     self._places.setdefault(key, {}).setdefault(file.stem, start)
                 start += len(line)
         self._scanned[file.stem] = start
 
-    def _line(self, name: str, start: int) -> Line | None:
+    def _key(self, line: bytes) -> tuple[Hashable, ...] | None:
+        """What a line belongs to; None if it does not begin as lines of this kind do."""
+        if (match := _STARTS[self._kind].match(line)) is None:
+            return None
+        name, *number = match.groups()
+        return (json.loads(name), *map(int, number))
+
+    def _line(self, key: tuple[Hashable, ...], name: str, start: int) -> Line | None:
         try:
             with (self._folder / f"{name}.jsonl").open("rb") as file:
                 file.seek(start)
                 line = file.readline().removesuffix(b"\n")
+            if self._key(line) != key:  # the file was replaced: the next scan reads all of it
+                self._scanned[name] = sys.maxsize
+                return None
             return self._kind.from_json(line) if has_checksum(line) or b'"checksum":' not in line else None
         except (OSError, ValueError):  # a UserError is one
             return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kvbench.records.lines import listed
 from kvbench.report.columns import empty_table
 from kvbench.report.html.page import cell_data
 from kvbench.report.rows import load_table
@@ -66,7 +67,11 @@ class LiveFolder:
     def _files(self) -> Iterator[tuple[str, int, int]]:
         """Names, sizes and times of the files of rows: what is beside rows is written before them."""
         path = Path(self.source)
-        for file in [path] if path.suffix == ".parquet" else sorted((path / "rows").glob("*.jsonl")):
+        try:
+            files = [path] if path.suffix == ".parquet" else listed(path / "rows", ".jsonl")
+        except OSError as error:  # which reading names
+            files = [Path(str(error))]
+        for file in files:
             try:
                 status = file.stat()
             except OSError:  # removed meanwhile, or a broken link, which reading names

@@ -195,7 +195,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _answer(self) -> tuple[Answer, dict[str, str]]:
-        door, parts = self.server.door, urlsplit(self.path)
+        door = self.server.door
+        try:
+            parts = urlsplit(self.path)
+        except ValueError:
+            return text(HTTPStatus.BAD_REQUEST, "what was requested is no address"), {}
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not door.knows(hosts[0]):
             return text(HTTPStatus.MISDIRECTED_REQUEST, "this server is not known by that name: use its number"), {}

@@ -11,6 +11,7 @@ from typing import IO, Annotated, ClassVar, Literal
 
 from kvbench.records import ResultsFolder
 from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.children import python
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
 SIGNALS: tuple[Signal, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")
@@ -81,7 +82,7 @@ class Local(Launcher):
         gpus_each = max(1, len(gpus) // number)
         children = [
             subprocess.Popen(
-                [sys.executable, "-m", *work.command],
+                python("-m", *work.command),
                 env={**os.environ, **({VISIBLE: ",".join(gpus[start : start + gpus_each])} if gpus else {})},
                 stdout=subprocess.DEVNULL,  # each would print the table
                 stderr=subprocess.PIPE,

