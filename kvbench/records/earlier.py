@@ -69,6 +69,11 @@ def policy_of(label: str) -> str:
     return label.split(" ")[0].partition("@")[0]
 
 
+def protocol_of(label: str) -> str:
+    """The protocol that a label names; that of papers for a plain name."""
+    return label.split(" ")[0].partition("@")[2] or PAPER
+
+
 def variant_of(label: str, variant: str | None) -> str | None:
     """The side of its paper or code that a policy is on; None for `paper` if the label names a protocol or setting."""
     name, *words = label.split(" ")

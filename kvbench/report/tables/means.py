@@ -51,7 +51,7 @@ def means_table(
         evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
         read = [_read(line.cells.values())] if has_reader else []
         lines.append(Line((*texts, *read, str(common)), tuple(figures), evict, line.reference))
-    described = windows((cell.cell for cell in cells), describe)
+    described = windows((cell.cell for cell in cells), describe, {cell.cell: cell.policy for cell in cells})
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
     differences = "; ".join(filter(None, (compared, described))) if compared else ""

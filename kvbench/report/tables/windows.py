@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kvbench.records.earlier import described_today
+from kvbench.records.earlier import PAPER, described_today, protocol_of
 from kvbench.report.selection import Describe
 from kvbench.report.stats.drawn import answers_text
 from kvbench.support.text import printable
@@ -24,14 +24,19 @@ SETTINGS: Mapping[str, Callable[[Any], str | None]] = {
 """How each setting of a policy is written; None where a policy has none of it: h2o no pool, tova no window."""
 
 
-def windows(cells: Iterable[str], describe: Describe) -> str:
+def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] | None = None) -> str:
     """`window 16, recent 16, pool max 7 where a policy has them`, or which policies have which.
 
-    cells: their hashes. Empty where no description is kept or no policy has any of the three; drawn answers are named.
+    cells: their hashes. labels: of the policy of each, by which policies and the protocol are then named. Empty where no description is kept or no policy has any of the three; drawn answers are named.
     """
-    descriptions = [described_today(describe(cell)) for cell in dict.fromkeys(cells)]
+    hashes, labels = list(dict.fromkeys(cells)), labels or {}
+    descriptions = [described_today(describe(cell)) for cell in hashes]
     recorded = [(description or {}).get("policy") for description in descriptions]
-    policies = [policy for policy in recorded if isinstance(policy, Mapping)]
+    policies = [
+        {**policy, "name": labels[cell].split(" ")[0]} if cell in labels else policy
+        for cell, policy in zip(hashes, recorded, strict=True)
+        if isinstance(policy, Mapping)
+    ]
     shared, differing = [], []
     for setting, write in SETTINGS.items():
         names: dict[str, set[str]] = {}
@@ -47,7 +52,9 @@ def windows(cells: Iterable[str], describe: Describe) -> str:
     text = f"{', '.join(shared)} where a policy has them" if shared else ""
     if differing:
         text = "; ".join([f"cells differ in {'; '.join(differing)}", *shared])
-    return printable("; ".join(filter(None, (text, answers_text(descriptions)))))
+    marks = sorted({mark for label in labels.values() if (mark := protocol_of(label)) != PAPER})
+    said = [f"@{mark}: {', '.join(SETTINGS)} of protocol={mark}, not of the paper" for mark in marks]
+    return printable("; ".join(filter(None, (text, *said, answers_text(descriptions)))))
 
 
 def differing(cells: Iterable[str], describe: Describe) -> str:
