@@ -27,7 +27,8 @@ SETTINGS: Mapping[str, Callable[[Any], str | None]] = {
 def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] | None = None) -> str:
     """`window 16, recent 16, pool max 7 where a policy has them`, or which policies have which.
 
-    cells: their hashes. labels: of the policy of each, by which policies and the protocol are then named. Empty where no description is kept or no policy has any of the three; drawn answers are named.
+    cells: their hashes. labels: of the policy of each, by which policies and the protocol are then named. Empty where
+    no description is kept or no policy has any of the three; drawn answers are named.
     """
     hashes, labels = list(dict.fromkeys(cells)), labels or {}
     descriptions = [described_today(describe(cell)) for cell in hashes]
