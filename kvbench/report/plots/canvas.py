@@ -309,7 +309,8 @@ def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
             places = places[np.isfinite(places).all(axis=1)]
             end = axis.transAxes.inverted().transform(places[-1]).round(4).tolist()
             ends[str(line.get_label()), *end] = line, len(places) == 1
-        labels = [(label, _handle(*shown), end) for (label, *end), shown in ends.items()]
+        labels: list[tuple[str, list[Line2D], tuple[float, float] | None]]
+        labels = [(label, _handle(*shown), (x, y)) for (label, x, y), shown in ends.items()]
         if has_rings:
             labels.append((COINCIDING, _rings(), None))
         gap = LABEL_POINTS * 1.2 / 72 * figure.dpi / axis.bbox.height
@@ -318,7 +319,7 @@ def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
             _label(axis, label, handle, end, height)
 
 
-def _label(axis: Axes, label: str, handle: Sequence[Line2D], end: Sequence[float] | None, height: float) -> None:
+def _label(axis: Axes, label: str, handle: Sequence[Line2D], end: tuple[float, float] | None, height: float) -> None:
     """A label with its handle beside a panel, and a thin grey line to the end of what it names."""
     sample = DrawingArea(HANDLE, LABEL_POINTS)
     for line in handle:
