@@ -25,6 +25,7 @@ from kvbench.report.html.history import names, runs_of, write_history
 from kvbench.report.html.page import page_of, write_page
 from kvbench.report.html.rendered import embedded
 from kvbench.report.html.samples import readable_places
+from kvbench.run.plan import canonical, digest
 from tests.browser import browser, dom_of
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
@@ -650,8 +651,9 @@ def test_a_history_shows_where_the_code_changed(tmp_path, cell):
 def test_a_history_has_a_line_for_each_experiment(tmp_path, cell):
     """Two values of a setting are two lines, though their cells have the same labels."""
     for number, tokens in enumerate((16, 24), 1):
-        ResultsFolder(tmp_path / f"run{number}").write_cell(f"{number:016x}", {"task": {"max_new_tokens": tokens}})
+        description = {"task": {"max_new_tokens": tokens}}
+        ResultsFolder(tmp_path / f"run{number}").write_cell(digest(canonical(description)), description)
         with Recorder(tmp_path / f"run{number}") as recorder:
-            recorder.append(cell([1.0], cell=f"{number:016x}"))
+            recorder.append(cell([1.0], cell=digest(canonical(description))))
     named = names([str(tmp_path / "run1"), str(tmp_path / "run2")])
     assert [name.split()[-1] for name in named.values()] == ["task.max_new_tokens=16", "task.max_new_tokens=24"]
