@@ -15,7 +15,7 @@ from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
 Describe = Callable[[str], Mapping[str, Any] | None]
-_SHORT = {"reader": "reader.name"} | {f"policy.{part}": f"policy.{part}.kind" for part in ("apply", "heads", "layers")}
+SHORT = {"reader": "reader.name"} | {f"policy.{part}": f"policy.{part}.kind" for part in ("apply", "heads", "layers")}
 """Words of the command line for a setting of cells."""
 _UNNAMED = {"reader.name": "dense", "policy.apply.kind": "drop", "policy.page": 1, "policy.share": "head"}
 """Values that the description of a cell does not name."""
@@ -93,12 +93,12 @@ def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def is_setting(key: str) -> bool:
     """Whether a key of a selection names a setting of cells and no column of rows."""
-    return "." in key or key in _SHORT
+    return "." in key or key in SHORT
 
 
 def setting(description: Mapping[str, Any] | None, key: str) -> Any:
     """A setting by its name on the command line, in the description of a cell; None if it has none."""
-    leaves, name = flat(described_today(description)), _SHORT.get(key, key)
+    leaves, name = flat(described_today(description)), SHORT.get(key, key)
     value = leaves.get(name)
     return _UNNAMED.get(name) if value is None and "policy.name" in leaves else value
 

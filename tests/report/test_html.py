@@ -21,10 +21,11 @@ from kvbench.report.colours import looks
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.formats.html import template
 from kvbench.report.html import history
-from kvbench.report.html.history import runs_of, write_history
+from kvbench.report.html.history import names, runs_of, write_history
 from kvbench.report.html.page import page_of, write_page
 from kvbench.report.html.rendered import embedded
 from kvbench.report.html.samples import readable_places
+from kvbench.run.plan import canonical, digest
 from tests.browser import browser, dom_of
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\u2028&amp;"
@@ -645,3 +646,14 @@ def test_a_history_shows_where_the_code_changed(tmp_path, cell):
     write_history(sources, page, silent, json=listed)
     assert page.read_text().count("code changed since run 2: score attn") == 1  # in a line of its own
     assert [run["code_changed"] for run in json.loads(listed.read_text())["runs"]] == [[], [], ["score attn"], []]
+
+
+def test_a_history_has_a_line_for_each_experiment(tmp_path, cell):
+    """Two values of a setting are two lines, though their cells have the same labels."""
+    for number, tokens in enumerate((16, 24), 1):
+        description = {"task": {"max_new_tokens": tokens}}
+        ResultsFolder(tmp_path / f"run{number}").write_cell(digest(canonical(description)), description)
+        with Recorder(tmp_path / f"run{number}") as recorder:
+            recorder.append(cell([1.0], cell=digest(canonical(description))))
+    named = names([str(tmp_path / "run1"), str(tmp_path / "run2")])
+    assert [name.split()[-1] for name in named.values()] == ["task.max_new_tokens=16", "task.max_new_tokens=24"]

@@ -1,9 +1,11 @@
 import itertools
+from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given, settings, strategies
 
 from kvbench.report.tables.pivot import arrange
-from kvbench.report.tables.summary import summaries
+from kvbench.report.tables.summary import Summary, summaries
 
 
 def layout(block) -> dict:
@@ -119,8 +121,8 @@ def test_settings_tell_apart_what_labels_cannot(cell) -> None:
     rows = [
         row for name in ("ab", "cd") for b in ("0.1", "0.2") for row in cell([0.5], budget=b, cell=f"{name}{b[-1]}")
     ]
-    settings = {"a": {"policy": {"window": 16, "sink": 4}}, "c": {"policy": {"window": 32, "sink": 4}}}
-    (block,) = arrange(summaries(rows + cell([1.0], "h2o")), describe=lambda name: settings.get(name[0]))
+    described = {"a": {"policy": {"window": 16, "sink": 4}}, "c": {"policy": {"window": 32, "sink": 4}}}
+    (block,) = arrange(summaries(rows + cell([1.0], "h2o")), describe=lambda name: described.get(name[0]))
     assert block.line_keys == ("policy", "score", "setting")
     assert [line.labels[1:] for line in block.lines] == [
         ("attn", None),
@@ -174,3 +176,41 @@ def test_no_cell_is_ever_lost(cell, rows: str, cols: str) -> None:
 def test_wrong_keys_are_named(rows: list[str], cols: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         arrange([], rows, cols)
+
+
+NUMBERS = strategies.integers(0, 2)
+SUMMARY = Summary(**dict.fromkeys((field.name for field in fields(Summary)), None) | {"policy": "snapkv", "n": 1})
+SETTINGS = (
+    "model.dtype",
+    "task.max_new_tokens",
+    "policy.window",
+    "score.norm",
+    "reader.name",
+    "schedule.block",
+    "store",
+)
+
+
+@settings(deadline=None)
+@given(
+    strategies.lists(
+        strategies.tuples(
+            strategies.sampled_from(("0.1", "0.2")), strategies.dictionaries(strategies.sampled_from(SETTINGS), NUMBERS)
+        ),
+        min_size=2,
+        max_size=5,
+        unique_by=repr,
+    )
+)
+def test_cells_of_a_line_differ_in_its_column_alone(described) -> None:
+    """For any settings of any group: equal labels with other descriptions never make one line."""
+    descriptions = {
+        f"{i:016x}": {"budget": budget, "policy": {"name": "snapkv"}} | others
+        for i, (budget, others) in enumerate(described)
+    }
+    lines = [replace(SUMMARY, cell=name, budget=each["budget"]) for name, each in descriptions.items()]
+    blocks = arrange(lines, describe=descriptions.get)
+    shown = [[descriptions[c.cell] for c in line.cells.values()] for block in blocks for line in block.lines]
+    assert sum(map(len, shown)) == len(lines)
+    for line in shown:
+        assert len({repr(sorted((each | {"budget": None}).items(), key=str)) for each in line}) == 1

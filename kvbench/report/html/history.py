@@ -23,18 +23,20 @@ from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
+from kvbench.report.experiments import CODE, Experiments
 from kvbench.report.export import QUANTITIES, measured, named
 from kvbench.report.formats.data import write_json
 from kvbench.report.html.page import check_page
 from kvbench.report.html.rendered import rendered
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import text_to
-from kvbench.report.rows import code_reader
+from kvbench.report.rows import code_reader, describer, load_table
 from kvbench.report.stats.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.cost import costs
-from kvbench.report.tables.summary import Summary, summaries
+from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.support.errors import UserError
+from kvbench.support.grouped import grouped
 from kvbench.support.quantity import size
 
 MOST = 12
@@ -76,8 +78,8 @@ class Run:
     Runs are counted from 1. ``limits``: the interval of each cell's accuracy, in the unit of ``numbers``. ``methods``:
     policy and score of each cell, and whether it is measured in %. ``costs``: seconds and bytes of timed cells and of
     all rows, each with its noise. ``baseline anchor``: the runs that this one was held against, None if there is none.
-    ``parts``: the versions of each part of the code that made the rows; ``changed``: the parts that have others than
-    in the run before. ``gates``: how it was held against baseline and anchor. ``sums``: the CUSUM of each test of the
+    ``parts``: the versions of each part of the code by cell; ``changed``: the parts that a cell has in others than in
+    the run before. ``gates``: how it was held against baseline and anchor. ``sums``: the CUSUM of each test of the
     gate. ``failing_since``: the first of the failed runs that end with this one.
     """
 
@@ -91,7 +93,7 @@ class Run:
     costs: dict[str, RunCost]
     baseline: int | None
     anchor: int | None
-    parts: Mapping[str, frozenset[str]]
+    parts: Mapping[tuple[str, str], frozenset[str]]
     changed: tuple[str, ...]
     gates: tuple[Gate, ...] = ()
     sums: Mapping[str, float]
@@ -138,10 +140,11 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
     runs: list[Run] = []
     last_accepted: tuple[Run, Side] | None = None
     anchored: tuple[Run, Side] | None = None
+    name_of = names(sources)
     for number, source in enumerate(sources, 1):
         current = side(source, source, "", warn)
         cells = summaries(current.rows)
-        spent = _costs(current, cells)
+        spent = _costs(current, cells, name_of)
         gates: list[Gate] = []
         problems: list[Finding] = []
         undecided: list[Finding] = []
@@ -159,18 +162,20 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
             sums = _sums(gates[-1], runs[-1].sums)
             problems += _drifts(gates[-1], sums, anchored[1].name, problems)
         if baseline is not None:
-            same_cells = baseline.methods.keys() == {named(cell) for cell in cells}
+            same_cells = baseline.methods.keys() == {name_of[cell.cell] for cell in cells}
             problems += _grown_costs(spent, baseline.costs, same_cells)
         name, date, code = _name_and_date(source)
-        parts = _parts(current)
+        parts = _parts(current, name_of)
         run = Run(
             number=number,
             name=name,
             date=date,
             code=code,
-            numbers={named(cell): {quantity: measured(cell, quantity)[0] for quantity in QUANTITIES} for cell in cells},
-            limits={named(cell): limits for cell in cells if (limits := _limits(cell))},
-            methods={named(cell): (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells},
+            numbers={
+                name_of[cell.cell]: {quantity: measured(cell, quantity)[0] for quantity in QUANTITIES} for cell in cells
+            },
+            limits={name_of[cell.cell]: limits for cell in cells if (limits := _limits(cell))},
+            methods={name_of[cell.cell]: (cell.policy, cell.score or cell.policy, cell.rate) for cell in cells},
             costs=spent,
             baseline=baseline and baseline.number,
             anchor=reference and reference.number,
@@ -191,14 +196,40 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
     return runs
 
 
-def _parts(run: Side) -> dict[str, frozenset[str]]:
-    rows = pa.table({name: [getattr(row, name) for row in run.rows] for name in ("cell", "code")}, _CODE_SCHEMA)
-    return {name: frozenset(counts) for name, counts in versions(rows, code_reader(run.source)).items()}
+def names(sources: Sequence[str]) -> dict[str, str]:
+    """The name of each cell of all runs: one for all cells of an experiment, whose code alone may differ.
+
+    Raises what reading rows raises.
+    """
+    cells: dict[str, Summary] = {}
+    described: dict[str, Mapping[str, Any] | None] = {}
+    for source in sources:
+        describe = describer(source)
+        for cell in summaries(load_table(source, NEEDED, lambda text: None)):
+            cells[cell.cell] = cell
+            described[cell.cell] = described.get(cell.cell) or describe(cell.cell)
+    experiments = Experiments((CODE,), described.get)
+    words: dict[str, str | None] = {}
+    for members in grouped(cells.values(), named).values():
+        words |= experiments.words([cell.cell for cell in members])
+    return {name: " ".join(filter(None, (named(cell), words[name]))) for name, cell in cells.items()}
 
 
-def _changed(parts: Mapping[str, frozenset[str]], before: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-    """The parts of the code that both runs name, in different versions."""
-    return tuple(sorted(name for name in parts.keys() & before.keys() if parts[name] != before[name]))
+def _parts(run: Side, name_of: Mapping[str, str]) -> dict[tuple[str, str], frozenset[str]]:
+    """The versions of the code by cell and part."""
+    parts = {}
+    for cell, rows in grouped(run.rows, lambda row: row.cell).items():
+        table = pa.table({name: [getattr(row, name) for row in rows] for name in ("cell", "code")}, _CODE_SCHEMA)
+        counted = versions(table, code_reader(run.source))
+        parts |= {(name_of[cell], part): frozenset(counts) for part, counts in counted.items()}
+    return parts
+
+
+def _changed(
+    parts: Mapping[tuple[str, str], frozenset[str]], before: Mapping[tuple[str, str], frozenset[str]]
+) -> tuple[str, ...]:
+    """The parts of the code that a cell of both runs has in different versions: other cells have other parts."""
+    return tuple(sorted({key[1] for key in parts.keys() & before.keys() if parts[key] != before[key]}))
 
 
 def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
@@ -278,7 +309,7 @@ def _limits(cell: Summary) -> tuple[float, float] | None:
     return None if cell.low is None or cell.high is None else (scale * cell.low, scale * cell.high)
 
 
-def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, RunCost]:
+def _costs(run: Side, cells: Sequence[Summary], name_of: Mapping[str, str]) -> dict[str, RunCost]:
     """Seconds and peak bytes."""
     peaks: dict[str, int] = {}
     for row in run.rows:
@@ -286,8 +317,8 @@ def _costs(run: Side, cells: Sequence[Summary]) -> dict[str, RunCost]:
     spent: dict[str, RunCost] = {}
     for cell in cells:
         if cell.metric == TIMED:
-            spent[f"{named(cell)}: decoding takes"] = RunCost(cell.mean or 0.0, STEP_NOISE, "{:.3g} s".format)
-            spent[f"{named(cell)}: the cache holds"] = RunCost(peaks[cell.cell], MEMORY_NOISE, _bytes)
+            spent[f"{name_of[cell.cell]}: decoding takes"] = RunCost(cell.mean or 0.0, STEP_NOISE, "{:.3g} s".format)
+            spent[f"{name_of[cell.cell]}: the cache holds"] = RunCost(peaks[cell.cell], MEMORY_NOISE, _bytes)
     seconds = sum(cost.seconds for cost in costs(Path(run.source), lambda text: None))
     held = RunCost(max(peaks.values()), MEMORY_NOISE, _bytes)
     return spent | {_RUN_COSTS[0]: RunCost(seconds, RUN_NOISE, "{:.3g} s".format), _RUN_COSTS[1]: held}

@@ -10,9 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
+from kvbench.report.experiments import Experiments
 from kvbench.report.plots.canvas import Marks, n_of, titles
 from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request
+from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
 from kvbench.support.grouped import grouped
@@ -52,11 +54,20 @@ def draw(request: Request) -> Figure:
     evicting = [cell.columns for cell in cells if cell.columns["policy"] != "full"]
     several = len({(columns["budget"], columns["schedule"]) for columns in evicting}) + (len(evicting) < len(cells)) > 1
 
-    def label(cell: Timed) -> tuple[str, str]:
+    def short(cell: Timed) -> tuple[str, str]:
         columns = cell.columns
         if columns["policy"] == "full":
             return "full", ""
         return columns["policy"], " ".join(filter(None, (columns["score"], columns["budget"] if several else "")))
+
+    experiments = Experiments(("context_length", "model", "task.batch"), describer(request.source))
+    words = dict[str, str | None]()
+    for members in grouped(cells, short).values():
+        words |= experiments.words([cell.cell for cell in members])
+
+    def label(cell: Timed) -> tuple[str, str]:
+        policy, others = short(cell)
+        return policy, " ".join(filter(None, (others, words[cell.cell])))
 
     marks = Marks.over(map(label, cells))
     shown = [(name, key) for name in names for key in groups]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.figure import Figure
 
+from kvbench.report.experiments import Experiments
 from kvbench.report.plots.canvas import titles
 from kvbench.report.plots.heat_maps import Grid, HeatMaps, draw_heat_maps
 from kvbench.report.plots.request import Request, measured_of, metric_of, scaled
@@ -33,11 +34,15 @@ def draw(request: Request) -> Figure:
         top, deep = 1.0, [replace(cell, rate=False) for cell in deep]
     rows = sorted({depths[cell.cell] for cell in deep})
     columns = sorted({cell.context_length or 0 for cell in deep})
-    methods = grouped(deep, lambda cell: (cell.model, cell.task, cell.policy, cell.score, cell.budget))
+    experiments = Experiments(("context_length", DEPTH), describe)
+    maps = grouped(deep, lambda cell: (cell.model, cell.task, cell.policy, cell.score, cell.budget))
+    words = {name: text for each in maps.values() for name, text in experiments.words([c.cell for c in each]).items()}
+    methods = grouped(deep, lambda c: (c.model, c.task, c.policy, c.score, c.budget, words[c.cell]))
     keys, means, numbers = [], [], []
-    for (model, task, policy, score, budget), members in methods.items():
+    for (model, task, policy, score, budget, setting), members in methods.items():
         budget = None if policy == "full" else budget
         keys.append({"model": model, "task": task, "policy": policy, "score": score, "budget": budget})
+        keys[-1] |= {"setting": setting} if any(words.values()) else {}
         grid = np.full((len(rows), len(columns)), np.nan)
         for cell in members:
             place = rows.index(depths[cell.cell]), columns.index(cell.context_length or 0)

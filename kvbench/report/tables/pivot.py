@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from kvbench.report.selection import Describe, differences, flat, is_setting, setting
+from kvbench.report.experiments import Experiments
+from kvbench.report.selection import Describe, is_setting, setting
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -79,8 +80,9 @@ def arrange(
     """One block for each value of the keys of ``BLOCK LINES COLUMNS`` that are neither in ``rows`` nor in ``cols``.
 
     The full cache (policy ``full``) has no score and no budget: it is the reference line of every block it belongs
-    to, with the same cell in every column. If two cells would share a place, the lines are split by what tells the
-    cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the whole description of a cell.
+    to, with the same cell in every column. If two cells would share a line and differ in more than its column, the
+    lines are split by what tells the cells apart: the keys of ``EXTRA``, then the settings in ``describe(cell)``, the
+    whole description of a cell (`kvbench.report.experiments`).
     A key with dots, or `reader`, is one of these settings.
 
     Raises ValueError as `check_keys` does, and for a setting that no cell has.
@@ -110,10 +112,11 @@ def arrange(
         for key, column in homes or [(_values(cell, block_keys, look), _values(cell, cols, look))]:
             place(cell, key, column)
 
+    experiments = Experiments(cols, describe)
     scored = {cell.policy for cell in cells if cell.score is not None}
     blocks = []
     for key in sorted(places, key=_order(block_keys, scored)):
-        line_keys, entries = _tell_apart(tuple(rows), places[key], describe)
+        line_keys, entries = _tell_apart(tuple(rows), places[key], experiments)
         lines: dict[tuple[bool, Key], Line] = {}
         for labels, column, cell in entries:
             line = lines.setdefault((_is_reference(cell), labels), Line(labels, _is_reference(cell)))
@@ -167,36 +170,40 @@ def _belongs(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> boo
 
 
 def _tell_apart(
-    rows: tuple[str, ...], entries: list[_Entry], describe: Describe
+    rows: tuple[str, ...], entries: list[_Entry], experiments: Experiments
 ) -> tuple[tuple[str, ...], list[_Entry]]:
-    """Longer labels, until no two cells share a place."""
+    """Longer labels, until each line is one experiment and no two cells share a place."""
 
     def split(key: str, label: Callable[[_Entry], Any]) -> None:
         nonlocal rows, entries
         rows = (*rows, key)
         entries = [entry._replace(line=(*entry.line, label(entry))) for entry in entries]
 
+    def mixed() -> list[list[_Entry]]:
+        lines = grouped(entries, lambda entry: (_is_reference(entry.cell), entry.line)).values()
+        return [line for line in lines if _shares_place(line) or differ(line)]
+
+    def differ(line: list[_Entry]) -> bool:
+        columns = [key for key in EXTRA if key not in experiments.columns]
+        is_one = all(len({getattr(entry.cell, key) for entry in line}) == 1 for key in columns)
+        return not is_one or experiments.differ(entry.cell.cell for entry in line)
+
     for key in EXTRA:
-        if any(len({getattr(entry.cell, key) for entry in group}) > 1 for group in _collisions(entries)):
+        is_free = key not in experiments.columns
+        if is_free and any(len({getattr(entry.cell, key) for entry in line}) > 1 for line in mixed()):
             split(key, lambda entry, key=key: getattr(entry.cell, key))
-    names: dict[Key, set[str]] = {}
-    for group in _collisions(entries):
-        names.setdefault(group[0].line, set()).update(differences([describe(entry.cell.cell) for entry in group]))
-    if any(names.values()):
-
-        def differing_settings(entry: _Entry) -> str | None:
-            leaves, differing = flat(describe(entry.cell.cell)), sorted(names.get(entry.line, ()))
-            return " ".join(f"{name}={str(leaves[name])[:12]}" for name in differing if name in leaves) or None
-
-        split("setting", differing_settings)
-    if hashed := {entry.line for group in _collisions(entries) for entry in group}:
+    words: dict[str, str | None] = {}
+    for line in mixed():
+        words |= experiments.words([entry.cell.cell for entry in line])
+    if any(words.values()):
+        split("setting", lambda entry: words.get(entry.cell.cell))
+    if hashed := {entry.line for line in mixed() for entry in line}:
         split("cell", lambda entry: entry.cell.cell if entry.line in hashed else None)
     return rows, entries
 
 
-def _collisions(entries: list[_Entry]) -> list[list[_Entry]]:
-    places = grouped(entries, lambda entry: (_is_reference(entry.cell), entry.line, entry.column))
-    return [group for group in places.values() if len(group) > 1]
+def _shares_place(line: list[_Entry]) -> bool:
+    return len({entry.column for entry in line}) < len(line)
 
 
 def _order(keys: Sequence[str], scored: Set[str]) -> Callable[[Key], tuple]:

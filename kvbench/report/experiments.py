@@ -1,0 +1,85 @@
+"""One line, one experiment: which cells may share a line, bar or curve, and the words that tell the others apart.
+
+Cells are one experiment along an axis if their descriptions differ in nothing but the settings of that axis. Tables,
+plots, boards and histories ask here, so that a line never joins what was measured in different ways.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from kvbench.report.selection import SHORT, Describe, flat
+
+UNKNOWN = "no description"
+"""The words of a cell without a description, on a line with others that have one."""
+CODE = "code"
+"""The axis of a history: what is no setting but the code of a task or a plugin."""
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "context_length": ("task.context_length", "task.data_sha256", "task.data_altered"),  # a length has its own files
+    "score": ("score", "plugins"),
+    "policy": ("policy", "plugins"),
+    "layout": ("policy.layout",),
+    "variant": ("policy.variant",),
+    "task_version": ("task.version",),
+    "metric": ("task.scorer",),
+    CODE: ("plugins", "task.version"),
+}
+"""The settings that a column of rows is made from, where they have other names."""
+_COLUMNS = {"policy": ("variant", "layout"), "task": ("task_version",)}
+"""Columns of rows that follow another."""
+_LEAST = 12
+
+
+class Experiments:
+    """The experiments of cells, told apart by everything but the settings of some axes.
+
+    axes: columns of rows, settings with dots, or `CODE`.
+    """
+
+    def __init__(self, axes: Iterable[str], describe: Describe) -> None:
+        axes = tuple(axes)
+        self._axes = tuple(name for axis in axes for name in _SETTINGS.get(axis, (SHORT.get(axis, axis),)))
+        self.columns = {name for axis in axes for name in (axis, *_COLUMNS.get(axis, ()))}
+        """Columns of rows that may differ along the axes."""
+        self.settings = cache(lambda cell: self._settings(describe(cell)))
+        self.of = cache(lambda cell: repr(sorted((self.settings(cell) or {}).items())))
+
+    def _settings(self, description: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """All settings beside the axes; None without a description."""
+        if description is None:
+            return None
+        return {
+            name: value
+            for name, value in flat(description).items()
+            if not any(name == axis or name.startswith(f"{axis}.") for axis in self._axes)
+        }
+
+    def differ(self, cells: Iterable[str]) -> bool:
+        """Whether these cells are more than one experiment."""
+        return len({self.of(cell) for cell in cells}) > 1
+
+    def words(self, cells: Sequence[str]) -> dict[str, str | None]:
+        """What tells each of these cells from the others, as `task.max_new_tokens=24`; None where it has none of it.
+
+        Values are cut to twelve characters where that keeps them apart.
+        """
+        known = {cell: settings for cell in cells if (settings := self.settings(cell)) is not None}
+        names = sorted({name for settings in known.values() for name in settings})
+        differing = [name for name in names if len({repr(each.get(name)) for each in known.values()}) > 1]
+        texts = {name: _texts([each[name] for each in known.values() if name in each]) for name in differing}
+
+        def written(cell: str) -> str | None:
+            if cell not in known:
+                return UNKNOWN if known else None
+            settings = known[cell]
+            parts = (f"{name}={texts[name][repr(settings[name])]}" for name in differing if name in settings)
+            return " ".join(parts) or None
+
+        return {cell: written(cell) for cell in cells}
+
+
+def _texts(values: Sequence[Any]) -> dict[str, str]:
+    """The text of each value by its `repr`."""
+    texts = {repr(value): str(value) for value in values}
+    cut = {key: text[:_LEAST] for key, text in texts.items()}
+    return cut if len({*cut.values()}) == len(texts) else texts
