@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.cli.main import main
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.footprint import Life, footprints, print_footprints
+from kvbench.support.errors import CannotTell
 
 WARN = pytest.fail
 
@@ -122,3 +124,19 @@ def test_every_format_has_every_line(folder: Path) -> None:
         print_footprints(folder, form, out, WARN)
         assert out.getvalue().count("snapkv") == out.getvalue().count("h2o") == 1
     assert json.loads(out.getvalue())[0]["budget"] == "0.2"
+
+
+def test_the_floor_and_the_ceiling_tell_nothing(cell, results, tmp_path: Path) -> None:
+    """Such a task is left out; where no other is there, the command ends with one sentence and exit code 5."""
+    sizes = {"prompt_tokens": 100, "new_tokens": 10}
+
+    def task(name: str, full: float, evicted: float):
+        whole = cell([full] * 4, "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, task=name, **sizes)
+        return whole, cell([evicted] * 4, budget="0.1", kept_tokens=10.0, kept_fraction=0.1, task=name, **sizes)
+
+    folder, told = results(*task("low", 0.0, 0.0), *task("high", 1.0, 1.0), *task("mid", 1.0, 0.0)), []
+    assert {line.task for line in footprints(folder, told.append)} == {"mid"}
+    assert sorted(text.split(":")[1] for text in told if text.startswith("left out")) == [" high", " low"]
+    with pytest.raises(CannotTell, match="low: the full cache is at the floor"):
+        footprints(folder, WARN, {"task": ["low"]})
+    assert main(["report", "footprint", "--results", str(folder), "task=high"]) == 5
