@@ -25,7 +25,8 @@ run: the same command continues where it was interrupted.
   kvbench recommend task=ruler/niah_single_1 task.samples=200 loss=5 budget=0.05,0.1 --json
   kvbench recommend data=mine.jsonl memory=24GiB requests=8 --out page.html
 Exit codes: 0 done, decided or not; 2 a setting is not allowed, or nothing fits; 3 data or the model is missing; 4 \
-some samples have failed; 5 the full cache is at the floor, or all cells are at the ceiling; 75, 130 interrupted: run it again.
+some samples have failed; 5 nothing to recommend: the full cache is at the floor, or all are at the ceiling; 75, 130 \
+interrupted: run it again.
 """
 
 

@@ -14,9 +14,9 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-class CannotTell(Exception):
-    """What was measured cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""
-
-
 class NothingSelected(Exception):
     """No row of a folder matches the selection, or none has a value. Commands end with exit code 4."""
+
+
+class CannotTell(NothingSelected):
+    """What was measured cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""

@@ -189,7 +189,7 @@ def test_answers_from_elsewhere_pair_with_ours_whose_settings_they_do_not_say(ce
     there = side("B", *served, source="served", settings={row.cell: {"endpoint": {}} for (row, _) in served})
     by_key = {(match.key["policy"], match.key["budget"]): match for match in pair(side("A", *ours), there).matches}
     assert values(by_key["snapkv", "0.1"]) == [(1.0, 0.0), (0.0, 1.0)]
-    assert values(by_key["full", "0.1"]) == [(1.0, 1.0), (1.0, 0.0)]
+    assert values(by_key["full", "1.0"]) == [(1.0, 1.0), (1.0, 0.0)]
     assert not by_key["snapkv", "0.2"].rows
     two = side("A", *ours, cell([1.0, 0.0], score="caote"))
     with pytest.raises(ValueError, match="add score=attn or score=caote to it"):

@@ -54,7 +54,9 @@ class Submission:
 def read_submissions(
     sources: Sequence[str], warn: Warn, where: Where | None = None
 ) -> tuple["pandas.DataFrame", list[Submission], list[Gate]]:
-    """The rows of all submissions with ``submission`` and those of `held_bytes`, the submissions, and how the gate judged them.
+    """The rows of all submissions, the submissions, and how the gate judged them.
+
+    Rows have the columns ``submission``, ``held_bytes`` and ``full_held_bytes`` too.
 
     Raises UserError for a folder without a true manifest, MissingFile where there are no rows, and what reading rows
     raises. A source in which nothing is selected is left out; NothingSelected is raised if that is so of all.
