@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from kvbench.cli.terminal import silence, tell
 from kvbench.records import Stopped
-from kvbench.support.errors import MissingFile, NothingSelected, UserError
+from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, UserError
 from kvbench.work.failures import Exit, FileRefused, InternalError, tracebacks_in
 
 __all__ = ["Exit", "guarded"]
@@ -20,6 +20,8 @@ def guarded(command: Callable[[], int]) -> int:
         message, code = str(error), Exit.USAGE
     except MissingFile as error:
         message, code = str(error), Exit.DATA
+    except CannotTell as error:
+        message, code = str(error), Exit.GATE
     except NothingSelected as error:
         message, code = f"nothing to report: {error}", Exit.INCOMPLETE
     except FileRefused as error:

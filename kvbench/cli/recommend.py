@@ -25,7 +25,8 @@ run: the same command continues where it was interrupted.
   kvbench recommend task=ruler/niah_single_1 task.samples=200 loss=5 budget=0.05,0.1 --json
   kvbench recommend data=mine.jsonl memory=24GiB requests=8 --out page.html
 Exit codes: 0 done, decided or not; 2 a setting is not allowed, or nothing fits; 3 data or the model is missing; 4 \
-some samples have failed; 75, 130 interrupted: run it again.
+some samples have failed; 5 nothing to recommend: the full cache is at the floor, or all are at the ceiling; 75, 130 \
+interrupted: run it again.
 """
 
 
@@ -53,7 +54,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.formats.emit import emit
     from kvbench.report.output import check_format
     from kvbench.report.tables.recommendation import report_of
-    from kvbench.support.errors import UserError
+    from kvbench.support.errors import CannotTell, UserError
     from kvbench.work.progress import progress
     from kvbench.work.recommend import SETTINGS, need_of, recommend
     from kvbench.work.sweep import Screen
@@ -67,6 +68,8 @@ def main(flags: argparse.Namespace) -> int:
     settings, words = split_settings(flags.words, (*SETTINGS, "data"))
     data = settings.pop("data", None)
     recommendation = recommend(words, data, need_of(settings), Screen(tell, progress), flags.stale)
+    if (reason := recommendation.tells_nothing) is not None:
+        raise CannotTell(f"nothing to recommend: {reason}")
     emit(report_of(recommendation), form, flags.out or sys.stdout)
     tell_written(flags.out)
     return Exit.INCOMPLETE if any(line.failed for line in (recommendation.full, *recommendation.methods)) else Exit.OK

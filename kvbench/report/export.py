@@ -80,7 +80,7 @@ def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
     their steps, so that a cell has no decoding time of its own.
     """
     if quantity == "bytes":
-        return cell.cache_bytes, "bytes", ""
+        return cell.held_bytes, "bytes", ""
     if quantity == "seconds":
         is_timed = cell.metric == "seconds_per_token"
         return cell.mean if is_timed else cell.evict_seconds, "seconds", ""

@@ -16,3 +16,7 @@ def is_panic(error: BaseException) -> bool:
 
 class NothingSelected(Exception):
     """No row of a folder matches the selection, or none has a value. Commands end with exit code 4."""
+
+
+class CannotTell(NothingSelected):
+    """What was measured cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""

@@ -68,6 +68,17 @@ def test_the_page_and_the_table(done: tuple[Path, dict], capsys: pytest.CaptureF
     assert "<html" in page.read_text() and "tolerated loss 40 points" in page.read_text()
 
 
+@pytest.mark.parametrize(("end", "settings"), [("floor", "task.max_new_tokens=1"), ("ceiling", "budget=0.9")])
+def test_nothing_is_recommended_by_answers_that_tell_nothing(
+    end: str, settings: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = "task=ruler/niah_single_1 task.context_length=256 task.max_new_tokens=8 task.samples=2 budget=0.3"
+    words = [word for word in base.split() if word.partition("=")[0] != settings.partition("=")[0]]
+    assert main(["recommend", *words, settings, "policy=snapkv", f"results.dir={tmp_path / 'rows'}"]) == 5
+    done = capsys.readouterr()
+    assert done.out == "" and f"at the {end}" in done.err.splitlines()[-1]
+
+
 def test_own_prompts_are_read_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing fits into less than the weights; the message counts what the longest line takes."""
     data = tmp_path / "mine.jsonl"

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.cli.main import main
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.footprint import Life, footprints, print_footprints
+from kvbench.support.errors import CannotTell
 
 WARN = pytest.fail
 
@@ -80,13 +82,13 @@ def test_what_a_row_says_of_its_life(cell, results) -> None:
     """A short prompt grows to the budget of its long answer; pairs stored for every query head count that often."""
     sizes = {"prompt_tokens": 100, "new_tokens": 900, "full_cache_bytes": 1000, "peak_bytes": 400}
     every = cell(
-        [1.0], "rkv", budget="300", kept_tokens=100.0, kept_fraction=1.0, schedule="prompt decode_every=64", **sizes
+        [0.5], "rkv", budget="300", kept_tokens=100.0, kept_fraction=1.0, schedule="prompt decode_every=64", **sizes
     )
     apart = cell(
-        [1.0], budget="0.2", kept_tokens=20.0, kept_fraction=0.2, cache_bytes=600, layout="query_heads", **sizes
+        [0.5], budget="0.2", kept_tokens=20.0, kept_fraction=0.2, cache_bytes=600, layout="query_heads", **sizes
     )
     in_bytes = [replace(row, policy="tova", cell="b" * 16, budget="3000B") for row in every]
-    full = cell([1.0], "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, **sizes)
+    full = cell([0.5], "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, **sizes)
     lines = footprints(results(full, every, in_bytes, apart), WARN)
     by_policy = {line.policy: line.footprint for line in lines}
     assert by_policy["tova"] == by_policy["rkv"]
@@ -96,15 +98,15 @@ def test_what_a_row_says_of_its_life(cell, results) -> None:
 
 def test_only_samples_that_the_full_cache_has_count(cell, results) -> None:
     sizes = {"prompt_tokens": 100, "new_tokens": 10, "kept_tokens": 100.0, "kept_fraction": 1.0}
-    full, evicted = cell([0.0, 1.0], "full", **sizes), cell([0.0, 1.0, 1.0, "failed"], budget="0.5", **sizes)
+    full, evicted = cell([1.0, 1.0], "full", **sizes), cell([0.0, 1.0, 1.0, "failed"], budget="0.5", **sizes)
     (line,) = footprints(results([replace(full[0])], evicted), WARN)
-    assert (line.n, line.mean, line.full) == (1, 0.0, 0.0)
+    assert (line.n, line.mean, line.full) == (1, 0.0, 1.0)
 
 
 def test_what_is_evicted_from_after_turns_of_unknown_lengths_is_left_out(cell, results) -> None:
     sizes = {"prompt_tokens": 100, "new_tokens": 10, "kept_tokens": 20.0, "kept_fraction": 0.2}
-    full = cell([1.0], "full", **sizes | {"kept_tokens": 100.0, "kept_fraction": 1.0})
-    once, turns = (cell([1.0], schedule=f"context{block}", **sizes) for block in ("", " prefill_block=turn"))
+    full = cell([0.5], "full", **sizes | {"kept_tokens": 100.0, "kept_fraction": 1.0})
+    once, turns = (cell([0.5], schedule=f"context{block}", **sizes) for block in ("", " prefill_block=turn"))
     warnings = list[str]()
     (line,) = footprints(results(full, once, turns), warnings.append)
     assert (line.schedule, line.reading) == ("context", 1.0)
@@ -122,3 +124,19 @@ def test_every_format_has_every_line(folder: Path) -> None:
         print_footprints(folder, form, out, WARN)
         assert out.getvalue().count("snapkv") == out.getvalue().count("h2o") == 1
     assert json.loads(out.getvalue())[0]["budget"] == "0.2"
+
+
+def test_the_floor_and_the_ceiling_tell_nothing(cell, results, tmp_path: Path) -> None:
+    """Such a task is left out; where no other is there, the command ends with one sentence and exit code 5."""
+    sizes = {"prompt_tokens": 100, "new_tokens": 10}
+
+    def task(name: str, full: float, evicted: float):
+        whole = cell([full] * 4, "full", budget="1.0", kept_tokens=100.0, kept_fraction=1.0, task=name, **sizes)
+        return whole, cell([evicted] * 4, budget="0.1", kept_tokens=10.0, kept_fraction=0.1, task=name, **sizes)
+
+    folder, told = results(*task("low", 0.0, 0.0), *task("high", 1.0, 1.0), *task("mid", 1.0, 0.0)), []
+    assert {line.task for line in footprints(folder, told.append)} == {"mid"}
+    assert sorted(text.split(":")[1] for text in told if text.startswith("left out")) == [" high", " low"]
+    with pytest.raises(CannotTell, match="low: the full cache is at the floor"):
+        footprints(folder, WARN, {"task": ["low"]})
+    assert main(["report", "footprint", "--results", str(folder), "task=high"]) == 5

@@ -179,3 +179,18 @@ def test_an_answer_could_flip_below_the_step_of_its_dtype(cell, dtype: str, marg
 def test_steps_are_those_of_the_formats(dtype: str) -> None:
     for number in (16, 31):
         assert STEPS[dtype] == np.spacing(np.dtype(dtype).type(number))
+
+
+def test_answers_from_elsewhere_pair_with_ours_whose_settings_they_do_not_say(cell) -> None:
+    """Method and budget pair; score, variant, layout and schedule are unknown there. Two of ours are ambiguous."""
+    ours = [cell([1.0, 1.0], "full", score=None), cell([1.0, 0.0]), cell([0.0, 0.0], budget="0.2")]
+    unsaid = {"score": None, "variant": None, "layout": None}
+    served = [cell([1.0, 0.0], "full", cell="e" * 16, **unsaid), cell([0.0, 1.0], cell="f" * 16, **unsaid)]
+    there = side("B", *served, source="served", settings={row.cell: {"endpoint": {}} for (row, _) in served})
+    by_key = {(match.key["policy"], match.key["budget"]): match for match in pair(side("A", *ours), there).matches}
+    assert values(by_key["snapkv", "0.1"]) == [(1.0, 0.0), (0.0, 1.0)]
+    assert values(by_key["full", "1.0"]) == [(1.0, 1.0), (1.0, 0.0)]
+    assert not by_key["snapkv", "0.2"].rows
+    two = side("A", *ours, cell([1.0, 0.0], score="caote"))
+    with pytest.raises(ValueError, match="add score=attn or score=caote to it"):
+        pair(two, there)

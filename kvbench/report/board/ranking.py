@@ -34,7 +34,7 @@ SAME = 0.02
 ALPHA = 0.05
 FULL = "full"
 METHOD = ("submission", *LABELS)
-_MEASURED = ("value", "cache_bytes")
+_MEASURED = ("value", "held_bytes")
 TASK = ("task", "task_version", "context_length", "seed")
 
 
@@ -127,7 +127,7 @@ def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
         name = metric if isinstance(metric, str) else None
         scale = scale_of(name, units, better, members.value.to_numpy(float))
         is_rate[members.index] = scale.rate and scale.higher
-    is_ranked = is_rate & rows.cache_bytes.notna() & rows.full_cache_bytes.gt(0)
+    is_ranked = is_rate & rows.held_bytes.notna() & rows.full_held_bytes.gt(0)
     if unranked := int((~is_ranked).sum()):
         warn(f"{unranked} of {len(rows)} rows are not ranked: no measured bytes, or no share to be raised")
     rows = rows[is_ranked].copy()
@@ -141,7 +141,7 @@ def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
     length = rows.context_length.map(lambda tokens: "" if tokens != tokens or tokens is None else f" {tokens:.0f}")
     rows["place"] = rows.task + length
     rows = rows.astype(dict.fromkeys((*METHOD, "model", "moment", "place", "budget", "cell"), "category"))
-    rows["share"] = rows.cache_bytes / rows.full_cache_bytes
+    rows["share"] = rows.held_bytes / rows.full_held_bytes
     key = [*METHOD, "budget", "prompt"]
     if (again := rows[rows.policy.ne(FULL) & rows.duplicated(key, keep=False)]).size:
         two = again.drop_duplicates("cell").cell.head(2)
@@ -241,7 +241,7 @@ def _places(
     groups = letters(apart, len(order))
     full = int(np.flatnonzero(order == 0)[0])
     held = [
-        float(reference.cache_bytes.mean()),
+        float(reference.held_bytes.mean()),
         *(float(np.concatenate([m.bytes[t].loc[prompts[t]] for t in tasks]).mean()) for m in ranked.values()),
     ]
     budgets = [("1.0",), *(method.budgets for method in ranked.values())]

@@ -19,6 +19,7 @@ from kvbench.records.manifest import citation
 from kvbench.records.parquet import checked_bytes
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Gate, check
 from kvbench.report.compare.paired_rows import side
+from kvbench.report.held import NEEDED, held_bytes
 from kvbench.report.rows import load_table
 from kvbench.report.selection import Where
 from kvbench.support.errors import MissingFile, NothingSelected, UserError
@@ -32,7 +33,7 @@ LABELS = ("policy", "score", "variant", "layout", "schedule")
 QUESTION = ("model", "task", "task_version", "context_length", "seed")
 COLUMNS = (
     *(*QUESTION, *LABELS, "budget", "cell", "sample", "metric", "unit", "better", "value"),
-    *("cache_bytes", "full_cache_bytes", "prompt_sha256", "context_sha256"),
+    *("prompt_sha256", "context_sha256", *(name for name in NEEDED if name not in LABELS)),
 )
 
 
@@ -53,7 +54,9 @@ class Submission:
 def read_submissions(
     sources: Sequence[str], warn: Warn, where: Where | None = None
 ) -> tuple["pandas.DataFrame", list[Submission], list[Gate]]:
-    """The rows of all submissions with the column ``submission``, the submissions, and how the gate judged them.
+    """The rows of all submissions, the submissions, and how the gate judged them.
+
+    Rows have the columns ``submission``, ``held_bytes`` and ``full_held_bytes`` too.
 
     Raises UserError for a folder without a true manifest, MissingFile where there are no rows, and what reading rows
     raises. A source in which nothing is selected is left out; NothingSelected is raised if that is so of all.
@@ -71,11 +74,11 @@ def read_submissions(
         added = []
         for path in paths:
             try:
-                frame = load_table(path, COLUMNS, warn, where).to_pandas()
+                table = load_table(path, COLUMNS, warn, where)
             except NothingSelected as error:
                 reasons.append(error)
                 continue
-            frame = frame.assign(submission=name, source=str(path))
+            frame = table.to_pandas().assign(submission=name, source=str(path), **held_bytes(table))
             for other, cells in before.items():
                 if shared := sorted({*cells} & {*frame.cell}):
                     gates.append(_gate(Path(other), path, shared, warn))

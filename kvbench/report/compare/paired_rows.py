@@ -3,6 +3,9 @@
 Of the columns that describe a cell, those with a value on both sides must agree between paired rows; those without a
 common value are what is compared. If two rows of a side then share a place, the settings in which their descriptions
 differ are added by the same rule. What remains ambiguous is refused, with the conditions that would resolve it.
+
+A server, or a file of answers, says its method and budget, and nothing of `UNSAID`: against rows of such, these columns
+tell no rows apart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +31,8 @@ from kvbench.support.quantity import shortened
 
 QUESTION = ("task", "context_length", "seed")
 CELL = ("model", "task_version", "policy", "score", "budget", "variant", "layout", "schedule")
+UNSAID = ("score", "variant", "layout", "schedule")
+"""Columns that rows of servers and adopted answers leave open."""
 _LISTED = 6
 
 
@@ -39,6 +44,11 @@ class Side:
     rows: Sequence[Row]
     source: str
     describe: Describe = lambda cell: None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether all rows were answered elsewhere: by a server, or in a file that was adopted."""
+        return all("endpoint" in (self.describe(cell) or {}) for cell in {row.cell for row in self.rows})
 
 
 @dataclass(frozen=True)
@@ -96,10 +106,13 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
                 f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row cannot be compared with "
                 "itself; make the selections exclude each other"
             )
+    unsaid = UNSAID if not strict and a.is_served != b.is_served else ()
     shared: list[str] = []
     compared: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for name in (*QUESTION, *CELL):
         of_a, of_b = ({getattr(row, name) for row in side.rows} for side in (a, b))
+        if name in unsaid:
+            continue
         if of_a & of_b or (strict and name != "task_version"):
             shared.append(name)
             continue
@@ -113,7 +126,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
         compared[name] = texts
     for side in (a, b):
         _check_compared(side, list(compared))
-    shared += _refinement(a, b, shared)
+    shared += [name for name in _refinement(a, b, shared) if not unsaid or name.startswith("task.")]
     left, right = _placed(a, shared), _placed(b, shared)
     order = {name: i for i, name in enumerate(("model", "task", "context_length", *CELL[1:], "seed"))}
     columns = sorted(range(len(shared)), key=lambda i: order.get(shared[i], len(order)))

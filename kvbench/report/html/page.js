@@ -3,12 +3,12 @@ const page = JSON.parse(document.getElementById("data").textContent);
 let { cells, looks } = page;
 const COLUMNS = [
   ["folder", "folder"], ["task", "task"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["mean", "mean"], ["low", "low"], ["high", "high"],
-  ["n", "n"], ["errors", "failed"], ["kept_fraction", "kept %"], ["cache_bytes", "KiB held"], ["prefill_seconds", "prefill s"],
+  ["n", "n"], ["errors", "failed"], ["kept_fraction", "kept %"], ["held_bytes", "KiB held"], ["prefill_seconds", "prefill s"],
   ["evict_seconds", "evict s"], ["context_length", "context"], ["model", "model"], ["variant", "variant"],
   ["layout", "layout"], ["schedule", "schedule"], ["metric", "metric"], ["cell", "cell"],
 ];
-const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "cache_bytes", "prefill_seconds", "evict_seconds", "context_length", "budget"]);
-const SCALE = { kept_fraction: [100, 1], cache_bytes: [1 / 1024, 0], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
+const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "held_bytes", "prefill_seconds", "evict_seconds", "context_length", "budget"]);
+const SCALE = { kept_fraction: [100, 1], held_bytes: [1 / 1024, 0], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
 const FACETS = [["folder", "folder"], ["task", "task"], ["context_length", "context"], ["model", "model"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["n", "n"]];
 const WORDS = ["folder", "task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule", "metric", "cell"];
 const PANELS = 12, LINES = 8, BEST = 5, ROWS = 200;
@@ -134,7 +134,7 @@ function table(list) {
 
 const AXES = {
   kept_fraction: ["pairs kept (%)", 100, (v) => String(v)], kept_tokens: ["pairs kept per head", 1, (v) => String(v)],
-  cache_bytes: ["bytes held", 1, (v) => v >= 2 ** 30 ? `${v / 2 ** 30} GiB` : v >= 2 ** 20 ? `${v / 2 ** 20} MiB` : `${v / 1024} KiB`],
+  held_bytes: ["bytes held", 1, (v) => v >= 2 ** 30 ? `${v / 2 ** 30} GiB` : v >= 2 ** 20 ? `${v / 2 ** 20} MiB` : `${v / 1024} KiB`],
 };
 function xAxis(key, list) {
   const [title, factor, word] = AXES[key], numbers = list.map((c) => c[key] * factor), low = Math.min(...numbers), high = Math.max(...numbers);

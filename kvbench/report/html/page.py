@@ -71,7 +71,7 @@ ALLOWED = ("source", "packages", "python", "platform", "processor", "processors"
 """Keys of an environment file that a page for others may show."""
 TABLE = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
-    *("n", "mean", "low", "high", "kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes"),
+    *("n", "mean", "low", "high", "kept_fraction", "kept_tokens", "held_bytes", "full_held_bytes"),
     *("prefill_seconds", "evict_seconds", "new_tokens", "prompt_tokens", "errors", "metric", "cell"),
 )
 

@@ -38,7 +38,7 @@ _IN_BYTES = ("bytes", "read")
 _AXES: Mapping[str, tuple[str, Callable[[Summary], float | None]]] = {
     "fraction": ("pairs kept", lambda cell: None if cell.kept_fraction is None else 100 * cell.kept_fraction),
     "pairs": ("KV pairs kept per head", lambda cell: cell.kept_tokens),
-    "bytes": ("bytes held", lambda cell: cell.cache_bytes),
+    "bytes": ("bytes held", lambda cell: cell.held_bytes),
     "read": ("bytes read by a token of the answer", _read),
     "question": ("question", lambda cell: cell.question_number),
 }

@@ -7,7 +7,6 @@ https://arxiv.org/abs/2506.17121, which asks for the smallest footprint at 90 % 
 that keep everything while others evict from the answer count as if they grew no more.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,11 +19,14 @@ from kvbench.records.earlier import policy_of
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source
+from kvbench.report.held import copies, steps_of, tokens_read
 from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, load_table
 from kvbench.report.selection import NothingSelected, Where
+from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.paired import scale_of
 from kvbench.report.tables.summary import budget_key
+from kvbench.support.errors import CannotTell
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size, plural, size
 
@@ -119,22 +121,36 @@ class Footprint:
 def footprints(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
     """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
 
-    Rows evicted from after every turn are left out, and go to ``warn``. Raises as `load_table`, and NothingSelected
-    where no task has rows of the full cache to compare with.
+    Rows evicted from after every turn, and tasks whose rates tell nothing, are left out, and go to ``warn``. Raises as
+    `load_table`, NothingSelected where no task has rows of the full cache to compare with, and CannotTell where all of
+    those tell nothing.
     """
     counting = [row for row in load_table(source, _COLUMNS, warn, where).to_pylist() if _counts(row)]
     rows = [row for row in counting if _BY_TURN not in (row["schedule"] or "")]
     if len(rows) < len(counting):
         warn(f"{plural(len(counting) - len(rows), 'row')} left out: {_BY_TURN}, and rows do not say how long turns are")
     lines: list[Footprint] = []
-    for task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).values():
+    extremes: list[str] = []
+    for named, task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).items():
         full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
         others = [row for row in task if policy_of(row["policy"]) != "full" and _question(row) in full]
-        for _, method in sorted(grouped(others, lambda row: tuple(row[name] or "" for name in _METHOD)).items()):
-            measured = [_measured(cell, full, least) for cell in grouped(method, lambda row: row["budget"]).values()]
+        by_method = grouped(others, lambda row: tuple(row[name] or "" for name in _METHOD))
+        cells = {
+            key: [_measured(cell, full, least) for cell in grouped(method, lambda row: row["budget"]).values()]
+            for key, method in sorted(by_method.items())
+        }
+        every = [line for measured in cells.values() for line in measured]
+        if reason := extreme(max((line.full for line in every), default=None), (line.mean for line in every)):
+            extremes.append(f"{named[1]}: {reason}")
+            continue
+        for measured in cells.values():
             enough = [line for line in measured if line.enough]
             smallest = min(enough, key=lambda line: (line.footprint, *budget_key(line.budget)), default=None)
             lines.append(smallest or max(measured, key=lambda line: (line.mean, -line.footprint)))
+    if extremes and not lines:
+        raise CannotTell(f"no footprint: {'; '.join(extremes)}")
+    for reason in extremes:
+        warn(f"left out: {reason}")
     if not lines:
         raise NothingSelected("no selected task has rows with rates of policy=full and of another policy")
     return sorted(
@@ -173,19 +189,16 @@ def _measured(rows: Sequence[Mapping[str, Any]], full: Mapping[tuple[Any, ...], 
 
 
 def _life(row: Mapping[str, Any]) -> Life:
-    read = round(row["kept_tokens"] / row["kept_fraction"])
-    later, copies = row["prompt_tokens"] - read + row["new_tokens"], 1
-    if row["layout"] == "query_heads" and row["cache_bytes"] and row["full_cache_bytes"]:
-        copies = max(1, round(row["cache_bytes"] / row["kept_fraction"] / row["full_cache_bytes"]))
+    read, times, steps = tokens_read(row), copies(row), steps_of(row)
+    later = row["prompt_tokens"] - read + row["new_tokens"]
     is_number, budget, text = budget_key(row["budget"])
     if parse_size(text) is not None:  # bytes, of which a token takes so many in all layers
-        budget = budget * read // (row["full_cache_bytes"] * copies) if row["full_cache_bytes"] else 0
-    steps = {name: int(tokens) for name, tokens in re.findall(r"(\w+)=(\d+)", row["schedule"] or "")}
+        budget = budget * read // (row["full_cache_bytes"] * times) if row["full_cache_bytes"] else 0
     block, every = steps.get("prefill_block"), steps.get("decode_every")
     limit = budget if is_number and row["kept_fraction"] == 1 else 0
     if answer := steps.get("answer_budget"):
         limit = row["kept_tokens"] + answer
-    return Life(read, row["kept_tokens"], later, block, every, limit, copies)
+    return Life(read, row["kept_tokens"], later, block, every, limit, times)
 
 
 def _peak(row: Mapping[str, Any], life: Life) -> float | None:

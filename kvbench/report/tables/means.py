@@ -153,7 +153,7 @@ def _head(block: Block, column: Key) -> tuple[str, ...]:
     names = ", ".join(_named(key, value) for key, value in keyed if value is not None)
     cells = [line.cells[column] for line in block.lines if column in line.cells and not line.reference]
     kept = percent(cell.kept_fraction for cell in cells if cell.kept_fraction is not None)
-    held = size(cell.cache_bytes for cell in cells if cell.cache_bytes is not None)
+    held = size(cell.held_bytes for cell in cells if cell.held_bytes is not None)
     return (names or "-", f"kept {kept}" if kept else "", held)
 
 
@@ -185,7 +185,7 @@ def _compared(against: str) -> str:
 
 def _notes(block: Block) -> list[str]:
     reference, others = block.cells(reference=True), block.cells(reference=False)
-    full = size(cell.full_cache_bytes for cell in reference + others if cell.full_cache_bytes is not None)
+    full = size(cell.full_held_bytes for cell in reference + others if cell.full_held_bytes is not None)
     prefill = duration(cell.prefill_seconds for cell in reference + others if cell.prefill_seconds is not None)
     notes = []
     if blank := [cell for cell in reference + others if cell.blanks]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.stats.extremes import extreme
 from kvbench.support.quantity import duration, plural, size
 
 Verdict = Literal["within", "open", "not needed", "worse", "failed", "too large"]
@@ -76,6 +77,11 @@ class Recommendation:
     def fits(self) -> bool:
         """Whether the full cache does."""
         return self.memory is None or self.full.peak_bytes <= self.memory
+
+    @property
+    def tells_nothing(self) -> str | None:
+        """Why no method can be recommended by these answers; None if one can."""
+        return extreme(self.full.mean, (line.mean for line in self.methods))
 
     @property
     def best(self) -> Measured | None:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from kvbench.records import Row
 from kvbench.report.columns import table_of
+from kvbench.report.held import NEEDED as HELD_FROM
+from kvbench.report.held import held_bytes
 from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.paired import NO_CONTEXT, scale_of, shown
 from kvbench.support.grouped import grouped
@@ -33,7 +35,8 @@ class Summary:
 
     ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.paired`),
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
-    per sample, ``kept_fraction`` as measured, 0..1; ``read_bytes index_bytes`` per token of an answer. ``errors``
+    per sample, ``kept_fraction`` as measured, 0..1; ``read_bytes index_bytes`` per token of an answer; ``held_bytes
+    full_held_bytes`` as `kvbench.report.held` says. ``errors``
     counts failed samples, ``blanks`` those that have neither an error nor a number; both are in no mean.
     ``question_number`` is blank in a summary of a whole cell.
     ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is that of ``mean``, if samples
@@ -70,6 +73,8 @@ class Summary:
     read_bytes: float | None
     index_bytes: float | None
     blanks: int
+    held_bytes: float | None
+    full_held_bytes: float | None
     rate: bool  # not a column: print x100
     higher: bool  # not a column: more is better
     variance: float | None  # not a column: of the samples' values, over n - 1, or n times that of a mean over contexts
@@ -91,7 +96,9 @@ MEANS = (
 )
 _CONTEXT = ("context_sha256", "prompt_sha256")
 _VALUES = ("metric", "unit", "better", "value", "error")
-NEEDED: tuple[str, ...] = (*_FIRST, *MEANS, *_CONTEXT, "question_number", "sample", *_VALUES)
+NEEDED: tuple[str, ...] = tuple(
+    dict.fromkeys((*_FIRST, *MEANS, *HELD_FROM, *_CONTEXT, "question_number", "sample", *_VALUES))
+)
 """Columns of rows that a summary is made from."""
 
 
@@ -117,6 +124,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     names, metric = metrics.dictionary.to_pylist(), metrics.indices.to_numpy()[order]
     samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
     measured = {name: table[name].to_numpy()[order].astype(float) for name in MEANS}
+    measured |= {name: numbers[order] for name, numbers in held_bytes(table).items()}
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
