@@ -201,7 +201,7 @@ def kinds_of(policy: Policy) -> dict[str, str]:
 
 def changed_schedule(schedule: dict[str, Any]) -> str:
     """The settings of a policy's schedule other than one eviction after the prompt."""
-    usual = {"evict_after": "prompt"}
+    usual = {"evict_after": "prompt", "decode_counts": "answer"}
     changed = [f"`schedule.{key}={value}`" for key, value in schedule.items() if usual.get(key) != value]
     return f"Evicts with {', '.join(changed)}" if changed else ""
 

@@ -29,7 +29,7 @@ FOLDER = Path(__file__).parents[1] / "tests" / "golden" / "methods_2026"
 AXES = ("query_heads", "kv_heads", "tokens", "head_dim", "hidden")
 SHAPE = {"query_heads": 6, "kv_heads": 2, "tokens": 103, "head_dim": 8, "hidden": 20}
 
-SNAPKV = {"window": 16, "recent": 16, "reduce": "mean", "pool": {"kind": "avg", "size": 5}, "order": ["pool", "group"]}
+SNAPKV = {"window": 16, "recent": 16, "pool": {"kind": "avg", "size": 5}, "order": ["pool", "group"]}
 """`SnapKVPress(window_size=16, kernel_size=5)` as fields of a policy here."""
 
 

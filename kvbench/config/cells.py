@@ -9,7 +9,7 @@ from kvbench.config.overrides import Override, parse, written
 from kvbench.config.protocol import protocols
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Bytes, Tokens, parse_budget, parse_bytes
-from kvbench.eviction.schedule import STEPS, Schedule
+from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
@@ -162,7 +162,7 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
             full,
             model=cell.model,
             task=cell.task,
-            schedule=replace(cell.schedule, **dict.fromkeys(STEPS)),
+            schedule=cell.schedule.once,
             seed=cell.seed,
             store="flat" if packing_of(cell.store) else cell.store,
         )
@@ -251,7 +251,7 @@ def _check_data(node: Any) -> None:
 
 def _schedule(node: Any, evicts: bool) -> Schedule:
     schedule = validated(Schedule, "schedule", node)
-    return schedule if evicts else replace(schedule, **dict.fromkeys(STEPS))
+    return schedule if evicts else schedule.once
 
 
 def _results(node: Any) -> Results:

@@ -126,8 +126,10 @@ class Eviction:
         return self.policy.pairs(self.budget, num_tokens)
 
     def keeps_all(self, cache: KVCache) -> bool:
-        """Whether the budget holds every token, so that nothing is scored."""
-        return self.pairs(cache.num_tokens) >= cache.num_tokens
+        """Whether nothing is scored: the budget holds every token, and the policy keeps them then."""
+        policy, tokens = self.policy, cache.num_tokens
+        divides = policy.variant == "official" and policy.layers.official_divides_all and tokens > policy.protected
+        return self.pairs(tokens) >= tokens and not divides
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, pool and order the candidates of every evictable layer."""

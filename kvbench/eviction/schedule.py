@@ -1,6 +1,6 @@
 """When eviction happens: the variable that changes published numbers most, and therefore part of every row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from kvbench.support.annotations import Means
@@ -9,6 +9,7 @@ from kvbench.support.errors import UserError
 EvictAfter = Literal["prompt", "context"]
 STEPS = ("prefill_block", "decode_every", "answer_budget")
 """The numbers of a schedule with more than one eviction."""
+Counted = Literal["answer", "all"]
 Turn = Literal["turn"]
 TURN: Turn = "turn"
 
@@ -24,7 +25,7 @@ class Schedule:
         new.
     prefill_block: after `turn` blocks are the turns of a run of an agent, and the budget is that of all tokens so far.
 
-    Raises UserError for a number below 1, and for a budget of an answer that is not evicted from.
+    Raises UserError for a number below 1, and for settings of an answer that is not evicted from.
     """
 
     evict_after: Annotated[
@@ -40,6 +41,13 @@ class Schedule:
     decode_every: Annotated[
         int | None, Means("a number of tokens: evict again after every so many decoded tokens; null: the cache grows")
     ] = None
+    decode_counts: Annotated[
+        Counted,
+        Means(
+            "what decode_every counts. answer: tokens since the last eviction; all: those of the prompt too, as R-KV's "
+            "code (R3): evict after each token that follows a multiple of decode_every"
+        ),
+    ] = "answer"
     answer_budget: Annotated[
         int | None,
         Means(
@@ -57,11 +65,27 @@ class Schedule:
                 f"schedule.answer_budget={self.answer_budget}, but the answer is not evicted from: add "
                 "schedule.decode_every=1, or another number of tokens"
             )
+        if self.decode_counts == "all" and (self.decode_every is None or self.evict_after == "context"):
+            given = f"decode_every={self.decode_every or 'null'} and evict_after={self.evict_after}"
+            raise UserError(
+                f"schedule.decode_counts=all, but {given}: the prompt counts towards evictions from its answer; use "
+                "schedule.evict_after=prompt with a number, e.g. schedule.decode_every=128, or decode_counts=answer"
+            )
 
     @property
     def steps(self) -> bool:
         """Whether there is more than one eviction."""
         return self.prefill_block is not None or self.decode_every is not None
+
+    @property
+    def once(self) -> "Schedule":
+        """The same with a single eviction."""
+        return replace(self, decode_counts="answer", **dict.fromkeys(STEPS))
+
+    def pending(self, tokens: int) -> int:
+        """How many of the `tokens` of a prompt count towards the first eviction from its answer."""
+        counts_prompt = self.decode_counts == "all" and self.decode_every is not None and tokens > 0
+        return (tokens - 1) % self.decode_every if counts_prompt else 0  # type: ignore[operator]
 
     def block_of(self, tokens: int) -> int | None:
         """The most tokens of a prompt of `tokens` that are read before one is evicted; None without blocks."""
@@ -69,4 +93,5 @@ class Schedule:
 
     def __str__(self) -> str:
         counted = ((name, getattr(self, name)) for name in STEPS)
-        return " ".join((self.evict_after, *(f"{name}={value}" for name, value in counted if value is not None)))
+        words = [self.evict_after, *(f"{name}={value}" for name, value in counted if value is not None)]
+        return " ".join(words if self.decode_counts == "answer" else [*words, f"decode_counts={self.decode_counts}"])

@@ -135,9 +135,9 @@ def batch_of(
     if masks:
         assert len(masks) == len(cells), "cells of a batch share one store"
         return SharedCacheBatch(caches[0], masks, engine.tile, max_new_tokens)
-    evictions = [(cell.incremental, cell.result.cell.schedule.decode_every) for cell in cells]
+    evictions = [(cell.incremental, cell.result.cell.schedule) for cell in cells]
     cells.clear()
-    if evictions[0] == (None, None):
+    if evictions[0][0] is None:
         popped = (caches.pop(0) for _ in range(len(caches)))
         # keys rotated as the queries of a decode batch expect them
         copied = (cache if cache.resumes is None else engine.re_rotation.show_all(cache) for cache in popped)
@@ -145,9 +145,11 @@ def batch_of(
             return ReadingBatch(copied, engine.tile, max_new_tokens, reader, question_tokens)
         return RaggedBatch(copied, engine.tile, max_new_tokens, engine.kernels)
     evicting = []
-    for incremental, every in evictions:
-        assert incremental is not None and every is not None
-        evicting.append(engine.evicting_cache(incremental, every, caches.pop(0)))
+    for incremental, schedule in evictions:
+        assert incremental is not None and schedule.decode_every is not None
+        cache = engine.evicting_cache(incremental, schedule.decode_every, caches.pop(0))
+        cache.pending = schedule.pending(cache.num_tokens)
+        evicting.append(cache)
     return EvictingBatch(evicting, engine.tile, max_new_tokens)
 
 

@@ -157,6 +157,7 @@ def _nll(
     for cell, before in zip(cells, caches, strict=True):
         decoding = replace(before.evictor, decoding=True)
         after = model.engine.evicting_cache(decoding, cell.schedule.decode_every, before.freeze())
+        after.pending = cell.schedule.pending(after.num_tokens)
         after.full_bytes, after.peak_bytes = before.full_bytes, max(before.peak_bytes, after.peak_bytes)
         scoring.append(after)
     return scoring, model.engine.nll(ids[num_context:], scoring)

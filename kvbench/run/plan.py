@@ -42,6 +42,7 @@ LATER = (
     ("queries", "window"),
     ("window_skips", 0),
     ("answer_budget", None),
+    ("decode_counts", "answer"),
     ("page", 1),
     ("page_score", "max"),
     ("share", "head"),

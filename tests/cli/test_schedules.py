@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.eviction.schedule import Schedule
 from tests.cli.conftest import Command, outcomes, rows_of
 
 STEPS = ("schedule.decode_every=1", "schedule.prefill_block=50")
@@ -37,6 +38,30 @@ def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tin
     a_token = 2 * 2 * (2 * 8 * 4 + 4)  # layers, KV heads, K and V of 8 float32 and a position
     assert held["prompt decode_every=1"] == 25 * a_token
     assert held["prompt decode_every=3"] == (25 + 2) * a_token
+
+
+def test_tokens_of_the_prompt_can_count_towards_the_first_eviction_from_the_answer(
+    kvbench: Command, tiny: tuple[str, ...]
+) -> None:
+    """The cache is evicted from after the token that follows a multiple of `decode_every`, then as often as before."""
+    answers = ("task.samples=1", "task.max_new_tokens=8", "task.min_new_tokens=8")
+    settings = (*tiny, "policy=tova", "budget=25", *answers)
+    assert kvbench("run", *settings).code == 0
+    tokens = next(row.prompt_tokens for row in rows_of(Path("out")))
+    counted = ("schedule.decode_counts=answer,all", f"schedule.decode_every={tokens + 2}")
+    assert kvbench("run", *settings, *counted).code == 0
+    a_token = 2 * 2 * (2 * 8 * 4 + 4)  # layers, KV heads, K and V of 8 float32 and a position
+    held = {row.schedule: row.peak_bytes for row in rows_of(Path("out"))}
+    assert held[f"prompt decode_every={tokens + 2}"] == (25 + 7) * a_token
+    assert held[f"prompt decode_every={tokens + 2} decode_counts=all"] == (25 + 4) * a_token  # evicted after 3 of 7
+
+
+@pytest.mark.parametrize(("prompt", "sizes"), [(751, [751, 146, 256]), (768, [768, 129, 256]), (896, [896, 129, 256])])
+def test_evictions_of_rkv_are_where_its_code_has_them(prompt: int, sizes: list[int]) -> None:
+    """Pairs before each eviction, at a budget of 128: after the prompt and after 1 + each multiple of 128 tokens."""
+    schedule = Schedule(decode_every=128, decode_counts="all")
+    first = 128 - schedule.pending(prompt)
+    assert [prompt, 128 + first, 128 + 128] == sizes
 
 
 def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[str, ...]) -> None:
@@ -112,6 +137,10 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
         (("schedule.answer_budget=8",), "schedule.answer_budget=8, but the answer is not evicted from: add"),
         (("schedule.decode_every=1", "schedule.answer_budget=8"), "cannot hold the 16 newest tokens that snapkv"),
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
+        (
+            ("schedule.decode_counts=all",),
+            "schedule.decode_counts=all, but decode_every=null and evict_after=prompt: a",
+        ),
         (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
         (("schedule.prefill_block=64", "policy.heads=flat", "policy.group=layer_mean"), "is a mean over heads"),
         (("schedule.prefill_block=64", "score=kvzip"), "score kvzip repeats what was read, once"),

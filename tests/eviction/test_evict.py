@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.allocation.heads import FlatHeads, Heads, UniformHeads
-from kvbench.eviction.allocation.layers import GlobalLayers, Layers, UniformLayers
+from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, Layers, UniformLayers
 from kvbench.eviction.budget import Tokens, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import best_first
-from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.attn import Attention, Lava
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
@@ -88,6 +88,20 @@ def test_a_budget_that_holds_everything_ranks_nothing() -> None:
     assert eviction.decide(cache).rankings is None
     with pytest.raises(ValueError, match="layer 0 holds NaN or inf in its keys"):
         Eviction(Policy("p"), Attention(), Tokens(19))(cache)
+
+
+def test_published_lava_evicts_where_the_budget_is_the_whole_prompt() -> None:
+    """Layers with more than the mean entropy stay whole, and the others do not get what these cannot use."""
+    even, short = random_cache(60, layers=2), random_cache(8, layers=2)
+    queries, (keys, values) = even.layers[0].windows[0].queries, even.layers[0].dense
+    sharp = layer_of(queries, 5 * keys, values)  # of little entropy
+    cache = even.with_evictable([sharp, even.layers[1]])
+    lava = Policy("lava", window=8, recent=8, heads=FlatHeads(published_alpha=0.2), layers=EntropyLayers())
+    official = Eviction(replace(lava, variant="official"), Lava(), Tokens(60))
+    assert Eviction(lava, Lava(), Tokens(60))(cache) is cache
+    whole = (official.decide(cache).lengths == 60).all(dim=1)
+    assert whole.tolist() == [False, True]
+    assert official(short) is short  # there are no candidates
 
 
 def test_protected_tokens_must_fit() -> None:

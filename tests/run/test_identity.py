@@ -16,7 +16,17 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
-LATER = ("budget_span", "window_skips", "apply", "answer_budget", "page", "page_score", "share", "share_score")
+LATER = (
+    "budget_span",
+    "window_skips",
+    "apply",
+    "answer_budget",
+    "decode_counts",
+    "page",
+    "page_score",
+    "share",
+    "share_score",
+)
 
 
 def written_out(cell: Cell) -> str:

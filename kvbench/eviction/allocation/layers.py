@@ -39,12 +39,14 @@ class Layers:
 
     A plugin's allocation is a frozen dataclass that inherits from this, with a `kind` of its own.
     reads_rows: whether `layer_weight` needs the observation window. reads_scores: whether it reads scores as a
-    distribution.
+    distribution. official_divides_all: whether `official` divides a budget that holds every token too, so that layers
+    with small shares are evicted from.
     """
 
     kind: str
     reads_rows: ClassVar[bool] = False
     reads_scores: ClassVar[bool] = False
+    official_divides_all: ClassVar[bool] = False
 
     def rows(self, window: int, tokens: int) -> int:
         """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: those of the window."""
@@ -120,7 +122,8 @@ class EntropyLayers(Layers):
     their sum. Equation 7 divides by H N instead: the shares are the same. Pairs that a layer has no candidates for are
     shared among the others.
 
-    `official` rounds down, and does not redistribute what a full layer leaves over. With the mixture of heads its floor
+    `official` rounds down, and does not redistribute what a full layer leaves over, even where the budget holds every
+    token: layers of less than average entropy are evicted from. With the mixture of heads its floor
     is that of the whole budget, because the published code never refreshes it (a misspelt attribute).
 
     splits: with `budget`, b is the whole budget (Algorithm 2). A layer keeps at least its protected tokens.
@@ -129,6 +132,7 @@ class EntropyLayers(Layers):
     kind: Literal["entropy"] = "entropy"
     splits: Splits = "candidates"
     reads_scores: ClassVar[bool] = True
+    official_divides_all: ClassVar[bool] = True
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
         return entropy(candidates)

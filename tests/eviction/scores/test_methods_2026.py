@@ -15,7 +15,9 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.compactor import Leverage
+from kvbench.eviction.scores.host import CriticalKV
 from kvbench.eviction.scores.keys import Cur
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.support.errors import UserError
@@ -83,6 +85,14 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(
 def test_a_setting_without_a_meaning_is_refused(score: str, params: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         make_score(score, params)
+
+
+def test_the_epsilon_of_criticalkv_is_added_to_a_mean_whatever_the_policy_says() -> None:
+    layer = random_layer(60)
+    rows = layer.observed(16)
+    summed, mean, largest = (CriticalKV()(layer, rows, reduce) for reduce in ("sum", "mean", "max"))
+    assert torch.equal(summed, mean) and torch.allclose(16 * mean, Attention()(layer, rows, "sum"))
+    assert torch.equal(largest, Attention()(layer, rows, "max"))
 
 
 def test_cur_projects_keys_and_values_alike_and_the_same_way_every_time() -> None:
