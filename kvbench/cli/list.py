@@ -3,7 +3,7 @@
 import argparse
 import fnmatch
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ from kvbench.cli.terminal import print_columns, screen, width_of
 from kvbench.config.protocol import protocols
 from kvbench.support.annotations import meanings
 from kvbench.support.errors import UserError
+from kvbench.support.noted import noted
 from kvbench.support.plugins import OURS, Item, items
 from kvbench.support.settings_file import LOADER, Entry, entry_of
 from kvbench.support.text import closest, printable, wrapped
@@ -121,6 +122,16 @@ def describe(item: Item) -> Description:
     return Description(item.name, str(item.source), says, " ".join(entry.verified.split()), ())
 
 
+def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
+    """What the class of a part says of its settings; of ours without importing it. Raises as `class_of`."""
+    from kvbench.config.compose import class_of
+
+    try:
+        return noted(node["_target_"])
+    except LookupError:  # a plugin's
+        return meanings(class_of(group, node))
+
+
 def notes_of(item: Item) -> dict[str, str]:
     """What the file of an item says of values, by the full names of the settings."""
     entry = words_of(item)
@@ -173,17 +184,17 @@ def _explained(group: str, described: Description) -> Description:
 
 def _settings(item: Item) -> Iterator[Setting]:
     """Settings with what the file notes of a value, else with what the class says of the field."""
-    from kvbench.config.compose import class_of, combinations, content, flat
+    from kvbench.config.compose import composed, content, flat
     from kvbench.config.overrides import GROUPS as OF_RUNS
-    from kvbench.config.overrides import parse, written
+    from kvbench.config.overrides import written
 
     group, tree = item.group, content(item)
     tree = tree if group in tree else {group: tree}
-    (whole,) = combinations(parse([f"{group}={item.name}"])) if group in OF_RUNS else (tree,)  # with its defaults
+    whole = composed({group: item.name}) if group in OF_RUNS else tree  # with its defaults
     texts: dict[str, str] = {}
     for name, node in ((name, whole.get(name)) for name in tree):
         if isinstance(node, dict) and "_target_" in node:
-            texts |= {f"{name}.{key}": text for key, text in meanings(class_of(name, node)).items()}
+            texts |= {f"{name}.{key}": text for key, text in meanings_of(name, node).items()}
     texts |= notes_of(item)
     for key, value in flat(tree):
         is_part = isinstance(value, dict) and bool(value)

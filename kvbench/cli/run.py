@@ -12,8 +12,8 @@ from kvbench.cli.errors import Exit, guarded
 from kvbench.cli.parser import HELP, Parser, Words
 from kvbench.cli.terminal import print_columns, say, screen, tell
 from kvbench.support import paths
-from kvbench.support.annotations import meanings
 from kvbench.support.errors import UserError
+from kvbench.support.noted import noted
 from kvbench.support.plugins import items
 from kvbench.support.settings_file import entry_of
 
@@ -25,6 +25,7 @@ SETTINGS = Words(
     groups=("model", "task", "policy", "score", "reader", "launcher", "logger", "data", "results", "schedule"),
     settings=("budget=", "seed=", "store=", "protocol=", "reference="),
 )
+SCHEDULE = "kvbench.eviction.schedule.Schedule"
 ESSENTIALS = """
 Ten settings to begin with. A list (a,b) runs every combination; a folder or a pattern (ruler, 'ruler/niah_*') stands \
 for all its members.
@@ -149,10 +150,9 @@ def _show(flags: argparse.Namespace) -> int:
 
 def _print_help(usage: str, tree: dict[str, Any]) -> None:
     """The usage, the files of every group, and each setting with its value and what it means."""
-    from kvbench.cli.list import NO_SETTINGS, notes_of
-    from kvbench.config.compose import class_of, flat
+    from kvbench.cli.list import NO_SETTINGS, meanings_of, notes_of
+    from kvbench.config.compose import flat
     from kvbench.config.overrides import GROUPS, written
-    from kvbench.eviction.schedule import Schedule
 
     print(usage)
     print("== Groups (group=name; kvbench list says what each is) ==")
@@ -160,10 +160,10 @@ def _print_help(usage: str, tree: dict[str, Any]) -> None:
         names = sorted(f"{group}/{name}".rpartition("/") for name in items(group))
         for folder, members in groupby(names, lambda name: name[0]):
             say(screen(), f"{folder}: {', '.join(name for *_, name in members)}")
-    classes = {group: class_of(group, tree[group]) for group in GROUPS} | {"schedule": Schedule}
+    meanings = {group: meanings_of(group, tree[group]) for group in GROUPS} | {"schedule": noted(SCHEDULE)}
     texts = dict(entry_of(safe_load((paths.conf() / "run.yaml").read_text("utf-8")), "", "").notes)
-    for group, target in classes.items():
-        texts |= {f"{group}.{name}": text for name, text in meanings(target).items()}
+    for group, of_group in meanings.items():
+        texts |= {f"{group}.{name}": text for name, text in of_group.items()}
         name = tree[group]["name"] if group in GROUPS else None
         if name in items(group):  # a score of your own has no file there
             texts |= notes_of(items(group)[name])

@@ -147,7 +147,7 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
         )
     names = product(*(override.values for override in chosen))
     bases = [
-        _compose({override.key: name.text for override, name in zip(chosen, values, strict=True)}) for values in names
+        composed({override.key: name.text for override, name in zip(chosen, values, strict=True)}) for values in names
     ]
     if not any(setting.key == LENGTH for setting in settings):
         bases = _with_one_length(bases, everywhere)
@@ -291,7 +291,7 @@ def _interpolated(node: Any, tree: Tree) -> Any:
     return value
 
 
-def _compose(chosen: Mapping[str, str]) -> Tree:
+def composed(chosen: Mapping[str, str]) -> Tree:
     """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
     used: dict[str, Item] = {}
     tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
@@ -301,7 +301,7 @@ def _compose(chosen: Mapping[str, str]) -> Tree:
             raise UserError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
         _checked_file(used[group], tree[group])
     if "score" in chosen and "score" not in tree["policy"]["takes"]:
-        return _compose({group: name for group, name in chosen.items() if group != "score"})
+        return composed({group: name for group, name in chosen.items() if group != "score"})
     return tree
 
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override as HydraOverride
-from hydra.core.override_parser.types import Quote, QuotedString
-from hydra.errors import HydraException
+from typing import TYPE_CHECKING, Any
 
 from kvbench.support.errors import UserError
+
+if TYPE_CHECKING:  # loaded by the first word that is read: help and lists read none
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Override as HydraOverride
 
 GROUPS = ("model", "task", "policy", "score", "reader", "launcher", "logger")
 MOST_VALUES = 100_000
@@ -94,6 +93,8 @@ def written(value: Any) -> str:
         case list() | tuple():
             return f"[{','.join(map(written, value))}]"
         case str() if not BARE.fullmatch(value):
+            from hydra.core.override_parser.types import Quote, QuotedString
+
             if "\\" in value:
                 return QuotedString(value, Quote.single).with_quotes()
             return QuotedString(value, Quote.double).with_quotes().replace("\n", r"\n")
@@ -144,11 +145,15 @@ def _settings_in(key: str, value: Any) -> Iterator[str]:
 
 
 @cache
-def _parser() -> OverridesParser:
+def _parser() -> "OverridesParser":
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
     return OverridesParser.create()
 
 
-def _read(word: str) -> HydraOverride:
+def _read(word: str) -> "HydraOverride":
+    from hydra.errors import HydraException
+
     try:
         (override,) = _parser().parse_overrides([word])
     except HydraException as error:
@@ -162,7 +167,9 @@ def _read(word: str) -> HydraOverride:
     return override
 
 
-def _values(override: HydraOverride) -> tuple[Value, ...]:
+def _values(override: "HydraOverride") -> tuple[Value, ...]:
+    from hydra.errors import HydraException
+
     text = str(override.input_line)
     if not override.is_sweep_override():
         return (Value(text.partition("=")[2].strip(), override.value()),)

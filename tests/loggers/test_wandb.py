@@ -171,10 +171,8 @@ def test_an_offline_command_says_where_its_files_are_and_what_sends_them(mirrore
 
 
 def test_nobody_goes_online_without_a_login(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("kvbench.report.loggers._is_logged_in", lambda: False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main([*COMMAND, "results.dir=out", "logger=wandb", "logger.mode=online"]) == 2
     assert "run wandb login" in capsys.readouterr().err and not (tmp_path / "out").exists()

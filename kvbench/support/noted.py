@@ -1,0 +1,131 @@
+"""What the source of a class of ours says of its settings, read and not imported: lists and help need no torch."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvbench.support.plugins import OURS
+
+ROOT = Path(__file__).parents[1]
+
+
+class Place(NamedTuple):
+    """A class, or the type that a name stands for, in the module that defines it."""
+
+    module: str
+    node: Any
+
+
+@cache
+def noted(target: str) -> dict[str, str]:
+    """What `kvbench.support.annotations.meanings` returns of the class at a dotted name.
+
+    Raises LookupError for a class that is not one of ours.
+    """
+    texts: dict[str, str] = {}
+    for place in dict.fromkeys(reversed(_line(target))):  # from the first base on
+        for field in place.node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                name = field.target.id
+                texts = {key: text for key, text in texts.items() if key.partition(".")[0] != name}  # it replaces them
+                texts |= _of_field(name, Place(place.module, field.annotation))
+    return texts
+
+
+def _line(target: str) -> list[Place]:
+    """A class and its bases of ours, depth first; the last place of one is that of Python's order. Raises LookupError
+    for a class of others.
+    """
+    module, _, name = target.rpartition(".")
+    place = _found(module, name)
+    if place is None or not isinstance(place.node, ast.ClassDef):
+        raise LookupError(target)
+    line = [place]
+    for base in (_base(place.module, base) for base in place.node.bases):
+        if base is not None and isinstance(base.node, ast.ClassDef):
+            line += _line(f"{base.module}.{base.node.name}")
+    return line
+
+
+def _of_field(name: str, hint: Place) -> dict[str, str]:
+    """What a field means, and what the parts of its value mean."""
+    hint = _followed(hint)
+    texts: dict[str, str] = {}
+    for text in _means(hint.node):
+        texts[name] = text
+    for part in _parts(hint):
+        texts |= {f"{name}.{inner}": text for inner, text in noted(part).items()} | texts
+    return texts
+
+
+def _means(hint: ast.AST) -> Iterator[str]:
+    """The texts of `Means` in `Annotated[type, Means("text")]`."""
+    if isinstance(hint, ast.Subscript) and isinstance(hint.value, ast.Name) and hint.value.id == "Annotated":
+        assert isinstance(hint.slice, ast.Tuple)
+        for note in hint.slice.elts[1:]:
+            if isinstance(note, ast.Call) and isinstance(note.func, ast.Name) and note.func.id == "Means":
+                yield ast.literal_eval(note.args[0])
+
+
+def _parts(hint: Place) -> Iterator[str]:
+    """The dotted names of the dataclasses that a value can be."""
+    for node in ast.walk(hint.node):
+        place = _found(hint.module, node.id) if isinstance(node, ast.Name) else None
+        if place is None:
+            continue
+        if not isinstance(place.node, ast.ClassDef):
+            yield from _parts(place)
+        elif any("dataclass" in ast.unparse(decorator) for decorator in place.node.decorator_list):
+            yield f"{place.module}.{place.node.name}"
+
+
+def _followed(hint: Place) -> Place:
+    """The type that a name stands for; another hint as it is."""
+    while isinstance(hint.node, ast.Name):
+        place = _found(hint.module, hint.node.id)
+        if place is None or isinstance(place.node, ast.ClassDef):
+            return hint
+        hint = place
+    return hint
+
+
+def _base(module: str, base: ast.expr) -> Place | None:
+    """What `Base`, `Base[T]` or `file.Base` stands for."""
+    match base:
+        case ast.Subscript(value=inner):
+            return _base(module, inner)
+        case ast.Attribute(value=ast.Name(id=file), attr=name):
+            node = _names(module).get(file)
+            return _found(f"{node.module}.{file}", name) if isinstance(node, ast.ImportFrom) else None
+        case ast.Name(id=name):
+            return _found(module, name)
+    return None
+
+
+@cache
+def _found(module: str, name: str) -> Place | None:
+    """What a name of a module stands for, also where it comes from another of ours; None for all others."""
+    node = _names(module).get(name) if module.partition(".")[0] == OURS else None
+    if isinstance(node, ast.ImportFrom):
+        origin = next(alias.name for alias in node.names if name in (alias.asname, alias.name))
+        return _found(str(node.module), origin)
+    return None if node is None else Place(module, node)
+
+
+@cache
+def _names(module: str) -> dict[str, ast.AST]:
+    """The classes, imports and named types of a module, by name."""
+    path = ROOT.joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    names: dict[str, ast.AST] = {}
+    for node in ast.parse(file.read_bytes()).body:
+        match node:
+            case ast.ClassDef():
+                names[node.name] = node
+            case ast.ImportFrom():
+                names |= {alias.asname or alias.name: node for alias in node.names}
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names[name] = node.value
+    return names

@@ -1,0 +1,50 @@
+"""What the source of a class says is what the class says; lists and help import neither torch nor hydra."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from kvbench.cli.list import GROUPS
+from kvbench.cli.run import SCHEDULE
+from kvbench.config.compose import content
+from kvbench.support.annotations import meanings
+from kvbench.support.noted import noted
+from kvbench.support.plugins import items
+
+
+def targets(node: Any) -> Iterator[str]:
+    """The classes that a part of a settings file names."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node["_target_"]
+        for inner in node.values():
+            yield from targets(inner)
+
+
+def test_the_source_says_what_the_class_says() -> None:
+    groups = [group for group in GROUPS.values() if group != "paper"]
+    ours = {name for group in groups for item in items(group).values() for name in targets(content(item))}
+    assert len(ours) > 80
+    for target in {*ours, SCHEDULE}:
+        module, _, name = target.rpartition(".")
+        assert noted(target) == meanings(getattr(import_module(module), name)), target
+
+
+def test_a_class_of_others_is_not_read() -> None:
+    for target in ("kvbench_sample.scores.Mine", "kvbench.eviction.policy.Nobody", "os.path"):
+        with pytest.raises(LookupError):
+            noted(target)
+
+
+@pytest.mark.parametrize("line", [["list", "policies", "snapkv"], ["run", "--help"]])
+def test_lists_and_help_import_nothing_heavy(line: list[str]) -> None:
+    code = (
+        "import sys; from kvbench.cli.main import main; code = main(sys.argv[1:]); heavy = {'torch', 'hydra', 'pandas',"
+    )
+    code += " 'transformers', 'matplotlib'} & {*sys.modules}; sys.exit(f'{code} {heavy}' if code or heavy else 0)"
+    done = subprocess.run([sys.executable, "-c", code, *line], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
