@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.records.environment import content_hash, environment_id
-from kvbench.records.lines import check_file, listed, read_json
+from kvbench.records.lines import listed, read_json, small_file
 from kvbench.support.errors import UserError
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
@@ -208,9 +208,9 @@ def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
     """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
     if not _exists(path):
         return None
-    check_file(path)
+    content = small_file(path)
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is incomplete ({error}): {fix}") from error
     if not isinstance(data, dict):

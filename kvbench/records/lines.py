@@ -19,6 +19,8 @@ Warn = Callable[[str], None]
 TORN = "torn last line"
 BLOCK = 4 * 2**20
 """Bytes of a file that are read at a time."""
+LONGEST = 2**28
+"""Bytes of a line, and of a file that is one object."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
         while chunk := file.read(min(BLOCK, size - file.tell())):  # what is appended meanwhile is not read
             if (end := chunk.rfind(b"\n")) < 0:
                 rest.append(chunk)
+                if sum(map(len, rest)) > LONGEST:
+                    raise UserError(f"{path}:{first}: a line of more than {LONGEST} bytes: remove it, or the file")
                 continue
             text, rest = b"".join([*rest, memoryview(chunk)[:end]]), [chunk[end + 1 :]]
             starts = [0]
@@ -107,6 +111,14 @@ def check_file(path: Path) -> None:
         raise UserError(f"{path} is {kind}: remove it, or put the file back")
 
 
+def small_file(path: Path) -> bytes:
+    """The bytes of a file that holds one object. Raises UserError as `check_file`, and for more than `LONGEST`."""
+    check_file(path)
+    if path.stat().st_size > LONGEST:
+        raise UserError(f"{path} has more than {LONGEST} bytes: remove it, or put the file back")
+    return path.read_bytes()
+
+
 def check_name(path: Path) -> None:
     """Raise UserError for a name that is not UTF-8, which no report could print and no table hold."""
     try:
@@ -118,9 +130,8 @@ def check_name(path: Path) -> None:
 
 def read_json(kind: type[Item], path: Path, name: str) -> Item:
     """What a JSON file holds, which `name` says in messages. Raises UserError, in one line, for a damaged file."""
-    check_file(path)
     try:
-        return of_json(kind, path.read_bytes())
+        return of_json(kind, small_file(path))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not {name}: {error}; fix or remove it") from error
 

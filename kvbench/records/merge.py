@@ -5,6 +5,7 @@ which every line is taken is copied as it is, of another the lines that are take
 as columns stay behind.
 """
 
+import filecmp
 import os
 import shutil
 import zlib
@@ -49,7 +50,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
             if file in line_numbers:
                 _copy_rows(file, line_numbers[file], merged)
             for name in SIDECARS:
-                if (sidecar := file.parent.parent / name / file.name).exists():
+                if (sidecar := _whole_sidecar(folders, name, file.name)) is not None:
                     _copy(sidecar, merged)
         for folder in folders:
             for name in (*_NAMED_BY_CONTENT, *_BESIDE):
@@ -98,6 +99,25 @@ def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
                 raise UserError(f"{other} and {file} have one name and other rows: one of them was changed; remove it")
             files[file.name] = other if other.stat().st_size >= file.stat().st_size else file
     return files
+
+
+def _whole_sidecar(folders: Sequence[ResultsFolder], name: str, file_name: str) -> Path | None:
+    """Of the files of this name beside rows the one that has the lines of all; None if there is none.
+
+    Raises UserError where each of two has lines of its own.
+    """
+    paths = [folder.path / name / file_name for folder in folders]
+    copies = sorted((path for path in paths if path.exists()), key=lambda path: path.stat().st_size, reverse=True)
+    for copy in copies[1:]:
+        if not filecmp.cmp(copies[0], copy, shallow=False) and not _lines(copy) <= _lines(copies[0]):
+            raise UserError(f"{copies[0]} and {copy} have one name and other lines: one of them was changed; remove it")
+    return copies[0] if copies else None
+
+
+def _lines(path: Path) -> set[bytes]:
+    """The whole lines of a file."""
+    with path.open("rb") as file:
+        return {line for line in file if line.endswith(b"\n")}
 
 
 def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:

@@ -1,5 +1,8 @@
 """Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(ValueError):
     """Input that is not allowed: a setting, a flag, a file's content. Commands end with exit code 2."""
@@ -12,6 +15,17 @@ class MissingFile(FileNotFoundError):
 def is_panic(error: BaseException) -> bool:
     """Whether a library in Rust has panicked; its exception is no `Exception`."""
     return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def refusing_panics(what: str) -> Iterator[None]:
+    """Raise UserError, which begins with `what`, for a panic of a library in Rust within the block."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise UserError(f"{what}: {str(error).splitlines()[0][:200]}") from None
 
 
 class NothingSelected(Exception):

@@ -1,6 +1,7 @@
 """Results folders copied into one: every sample once with what belongs to it, or nothing at all."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,19 @@ def test_a_file_without_the_note_of_its_writer_gets_none(tmp_path: Path, shard) 
     folder = merged(tmp_path, first, second)
     assert len(list((folder.path / "finished").iterdir())) == 1
     assert [row.sample for row in read_rows(folder, pytest.fail)] == [0, 1]
+
+
+@pytest.mark.parametrize("lacks", ["file", "lines"])
+def test_details_of_both_copies_of_a_rows_file_come_along(tmp_path: Path, shard, lacks: str) -> None:
+    whole = shard("whole", 0, 1, 2)
+    partly = ResultsFolder(shutil.copytree(whole.path, tmp_path / "partly"))
+    (file,) = (partly.path / "curves").iterdir()
+    first, *_ = file.read_bytes().splitlines(keepends=True)
+    file.unlink()
+    if lacks == "lines":
+        file.write_bytes(first)
+    folder = merged(tmp_path, partly, whole)
+    assert [line.sample for line in read_sidecar(folder, Curve, pytest.fail)] == [0, 1, 2]
+    file.write_text(curve(7) + "\n")
+    with pytest.raises(ValueError, match="have one name and other lines"):
+        merge([partly.path, whole.path], tmp_path / "another", pytest.fail)

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.prompts import chat
+from kvbench.models.prompts.prompt import TokensOf
 from kvbench.records import ResultsFolder, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Cell, plan
@@ -185,3 +186,27 @@ def test_a_panic_of_rust_is_one_line(kvbench: Command, monkeypatch: pytest.Monke
     finished = kvbench("status", "--results", ".")
     assert finished.code == 1 and "PanicException: range end" in finished.err and finished.err.count("\n") == 1
     assert not places(".") and Claims(ResultsFolder("."), Sharing(), {})
+
+
+def test_a_tokenizer_that_panics_at_a_prompt_fails_that_prompt() -> None:
+    class PanicException(BaseException):
+        """As pyo3 raises it."""
+
+    def panics(*_: object, **__: object) -> None:
+        raise PanicException("called `Result::unwrap()`\nbacktrace")
+
+    with pytest.raises(UserError, match=r"^the model's tokenizer refuses a text: called `Result::unwrap\(\)`$"):
+        TokensOf(panics)("a" * 3000)
+
+
+@pytest.mark.parametrize("room", ["rows", "sweeps", "processes", "cells"])
+def test_a_file_with_a_hole_takes_no_memory(kvbench: Command, tmp_path: Path, room: str) -> None:
+    (tmp_path / "out" / room).mkdir(parents=True)
+    with (tmp_path / "out" / room / f"a{'.jsonl' if room == 'rows' else '.json'}").open("wb") as file:
+        file.truncate(2**36)
+    refused = kvbench("status", "--results", "out") if room != "cells" else None
+    if refused is None:
+        with pytest.raises(UserError, match="more than"):
+            ResultsFolder(tmp_path / "out").read_cell("a")
+    else:
+        assert room == "processes" or (refused.code == 2 and "more than" in refused.err)

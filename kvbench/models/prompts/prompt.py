@@ -10,7 +10,7 @@ from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template, wrap
 from kvbench.models.prompts.trajectory import TurnTexts, turn_texts
-from kvbench.support.errors import UserError
+from kvbench.support.errors import UserError, refusing_panics
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import Sample, TaskSettings, Truncation, Turn
 
@@ -67,7 +67,8 @@ class TokensOf:
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Token ids; `special`: with the special tokens that the tokenizer adds."""
-        return list(self.tokenizer(text, add_special_tokens=special).input_ids)
+        with refusing_panics("the model's tokenizer refuses a text"):
+            return list(self.tokenizer(text, add_special_tokens=special).input_ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special ones spelled out."""
@@ -151,11 +152,12 @@ def build(
 
     Raises UserError for a prompt longer than `max_tokens`, or one that cannot be split or put into the template.
     """
-    prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
     limit = max_tokens
-    while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
-        prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
-        limit -= max(1, prompt.tokens - max_tokens)  # truncated text can have more tokens when it is tokenised again
+    with refusing_panics("the model's tokenizer refuses a prompt"):
+        prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
+        while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
+            prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
+            limit -= max(1, prompt.tokens - max_tokens)  # a truncated text may have more tokens, tokenised again
     if prompt.tokens > max_tokens:
         raise UserError(
             f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "
