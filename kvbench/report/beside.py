@@ -6,6 +6,7 @@ A curve whose mean is not the value of its row is refused.
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
