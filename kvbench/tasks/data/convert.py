@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvbench.support.errors import UserError
+from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
 
