@@ -50,7 +50,8 @@ FAILED_ROWS = 4
 POLICIES = (
     "full,streaming_llm,h2o_obcache,tova,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,"
     "h2o_kvzip"
-)EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
+)
+EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
 """Columns of a row that do not depend on the prompts that are decoded with its own."""
 WITH_GIGABYTES = """
 import sys, torch

@@ -4,6 +4,7 @@ One thing is added to the grammar: in double quotes \n is a line end, as in YAML
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -161,10 +162,20 @@ def _read(word: str) -> "HydraOverride":
         if word.endswith(",") and not word.endswith("=,"):
             fix = f"a comma stands between two values: write {word.rstrip(',')}, or name another value after it"
             raise UserError(f"cannot read {word!r}: {fix}") from None
-        hint = f"; a value with = ( or , is quoted: '{key}=\"{value}\"'" if set("=(,") & set(value) else ""
-        reason = str(error).split("\n")[0]
+        is_lexer_error = "LexerNoViableAlt" in str(error)
+        hint = _quoting(key, value) if value and (is_lexer_error or set("=(,") & set(value)) else ""
+        reason = "it has a character that needs quotes" if is_lexer_error else str(error).split("\n")[0]
         raise UserError(f"cannot read {word!r}: {reason}; write key=value, or key=a,b for a list{hint}") from None
     return override
+
+
+def _quoting(key: str, value: str) -> str:
+    """The hint to quote a value that has none, as a shell takes it."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    text = value.strip("\"'") if value[0] in "\"'" else value
+    quoted = shlex.quote(f"{key}={QuotedString(text, Quote.double).with_quotes()}")
+    return f"; a value with letters beyond ASCII or marks such as = ( , ~ # ' is quoted: {quoted}"
 
 
 def _values(override: "HydraOverride") -> tuple[Value, ...]:

@@ -128,6 +128,8 @@ class Row:
             )
         if self.unit == SHARE and self.value is not None and not 0.0 <= self.value <= 1.0:
             raise UserError(f"row column 'value' is {self.value!r}; {self.metric} is a share in 0..1")
+        if self.kept_fraction is not None and not 0.0 <= self.kept_fraction <= 1.0:
+            raise UserError(f"row column 'kept_fraction' is {self.kept_fraction!r}; it is a share in 0..1")
         if self.better not in (None, HIGHER, LOWER):
             raise UserError(f"row column 'better' is {self.better!r}; allowed: {HIGHER}, {LOWER}")
 

@@ -23,7 +23,9 @@ from kvbench.models.prompts.prompt import Prompt
 from kvbench.servers.completions import Answer
 from kvbench.servers.endpoint import ServedCell
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks import jsonl
 from kvbench.tasks.files import sha256_of
+from kvbench.tasks.own_file import conversation
 from kvbench.tasks.task import Sample
 
 Format = Literal["kvbench", "lm-eval", "kvpress"]
@@ -71,7 +73,8 @@ class Adopted:
 
     def of(self, prompt: Prompt, sample: Sample) -> tuple[Answer, ...]:
         """The answers to a prompt."""
-        keys = (prompt.sha256, _sha256(sample.prompt), _question(sample.question, sample.references))
+        turns = (*sample.messages, ("user", sample.question if sample.messages else sample.prompt))
+        keys = (prompt.sha256, _sha256(sample.prompt), _chat(turns), _question(sample.question, sample.references))
         return next((self.answers[key] for key in keys if key in self.answers), ())
 
     def nll(self, prompt: Prompt) -> list[float]:
@@ -101,12 +104,12 @@ def read(path: Path, kept: float | None = None) -> Adopted:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file, 1):
-            if not text.strip():
+    with path.open("rb") as file:
+        for number, content in enumerate(file, 1):
+            if not content.strip():
                 continue
             try:
-                line = json.loads(text)
+                line = json.loads(content.decode("utf-8"))
             except (ValueError, RecursionError):
                 line = None
             if not isinstance(line, dict):
@@ -116,28 +119,68 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _of_line(line: Mapping[str, Any], where: str, kept: float | None) -> tuple[Format, str, Answer]:
     if "arguments" in line and "resps" in line:
-        prompt, text = _first_text(line["arguments"]), _first_text(line["resps"])
+        prompt, text = _first_text(line["arguments"]), _only_answer(line["resps"], where)
         if prompt is None or text is None:
             raise UserError(
                 f"{where}: no prompt in arguments, or no answer in resps: --log_samples of lm-eval writes both"
             )
-        return "lm-eval", _sha256(prompt), Answer(text, kept_fraction=kept)
+        return "lm-eval", _key_of(_whole(prompt, "prompt", where)), Answer(text, kept_fraction=kept)
     name, text = line.get("prompt_sha256"), line.get("answer")
     if not isinstance(name, str) or not isinstance(text, str):
         raise UserError(
             f"{where}: no texts prompt_sha256 and answer: add the answer to lines that kvbench prompts has written"
         )
     fraction = line.get("kept_fraction", kept)
-    if isinstance(fraction, bool) or not isinstance(fraction, (int, float, type(None))) or (fraction or 0) > 1:
+    if fraction is not None and (type(fraction) not in (int, float) or not 0 <= fraction <= 1):
         raise UserError(f"{where}: kept_fraction is {fraction!r}: allowed: a share from 0 to 1, or none")
-    return "kvbench", name, Answer(text, kept_fraction=fraction)
+    return "kvbench", name, Answer(_whole(text, "answer", where), kept_fraction=fraction)
+
+
+def _whole(text: str, name: str, where: str) -> str:
+    """The text. Raises UserError for half of a character, which no file can hold."""
+    try:
+        return jsonl.text({name: text}, name)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _first_text(node: Any) -> str | None:
     """The first text in nested lists and objects: their forms differ between versions of lm-eval."""
-    while isinstance(node, (list, dict)) and node:
-        node = next(iter(node.values())) if isinstance(node, dict) else node[0]
-    return node if isinstance(node, str) else None
+    return next(_leaves(node), None)
+
+
+def _leaves(node: Any) -> Iterator[str | None]:
+    """The texts in nested lists and objects, None for another value."""
+    if isinstance(node, (list, dict)):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _leaves(inner)
+    else:
+        yield node if isinstance(node, str) else None
+
+
+def _only_answer(resps: Any, where: str) -> str | None:
+    """The answer of a sample. Raises UserError for repeats that differ: a row has one answer."""
+    texts = list(dict.fromkeys(_leaves(resps)))
+    if len(texts) > 1:
+        raise UserError(
+            f"{where}: resps has {len(texts)} answers that differ, and a row has one: run lm-eval with repeats: 1, or "
+            "write each repeat to a file of its own"
+        )
+    return None if not texts or texts[0] is None else _whole(texts[0], "answer", where)
+
+
+def _key_of(prompt: str) -> str:
+    """The key of a prompt of lm-eval: of a chat that it logged as JSON text, that of its turns."""
+    try:
+        turns, question = conversation(json.loads(prompt))
+    except (ValueError, RecursionError):
+        return _sha256(prompt)
+    return _chat((*turns, ("user", question)))
+
+
+def _chat(turns: Sequence[tuple[str, str]]) -> str:
+    """The key of a chat; a single turn is the same as its text."""
+    return _sha256(turns[0][1] if len(turns) == 1 else json.dumps(turns))
 
 
 def _kvpress(folder: Path, kept: float | None) -> Adopted:

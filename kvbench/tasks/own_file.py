@@ -4,8 +4,10 @@
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."},
                   {"role": "user", "content": "Who wrote it?"}], "answers": ["Anna"]}
 
-The question follows its context after a blank line; it may be absent. Of messages the last one is the question, those
-before it are the context; a model without a chat template reads their texts, with a blank line after each.
+The question follows its context after a blank line; it may be absent. Lines of LongBench are read as they are: `input`
+is the question. Keys that are not known are refused (`kvbench.tasks.prompt_names`). Of messages the last one is the
+question, those before it are the context; a model without a chat template reads their texts, with a blank line after
+each. White space around answers is no part of them.
 """
 
 import json
@@ -21,6 +23,7 @@ from kvbench.tasks import jsonl
 from kvbench.tasks.files import current_sha256, own_file, own_name
 from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
+from kvbench.tasks.prompt_names import check_names
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_choice
@@ -92,6 +95,7 @@ class OwnFile(jsonl.RowTask):
                 raise UserError(f"its answers have {blank[0]!r}, which {why} prediction would match: write the answer")
             for answer in answers:
                 jsonl.text({"answer": answer}, "answer")  # raises for half of a character
+            answers = tuple(answer.strip() for answer in answers)  # as predictions are
             return Sample(index, self.name, text, question, "", answers, self.max_new_tokens, messages=messages)
 
         return read
@@ -124,11 +128,13 @@ def _content(turn: jsonl.Row) -> str:
 
 def _parts(row: jsonl.Row) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str]:
     """The context of a line, as a text or as messages, and its question. Raises UserError."""
+    check_names(row)
     if "messages" not in row:
         context = jsonl.nonempty_text(row, "context")
-        question = jsonl.text(row, "question") if "question" in row else ""
+        name = "input" if "input" in row else "question"
+        question = jsonl.text(row, name) if name in row else ""
         return (context, ()), GAP + question if question else ""
-    if "context" in row or "question" in row:
+    if {"context", "question", "input"} & row.keys():
         raise UserError("it has messages and also a context or question: leave one of them out")
     turns, question = conversation(row["messages"])
     return ("", turns), question

@@ -1,22 +1,30 @@
 """Rows of a table, from a file (Parquet, Arrow, CSV) or a data set of the Hub, as the rows of a file of JSON lines.
 
 Columns are named by what they hold: {"context": "article", "question": "q", "answers": "labels.text"}; a dot enters a
-column of structures. A text or a whole number is a list of one answer.
+column of structures. A text or a whole number is a list of one answer. A cell of a CSV file is the text that stands
+there; a JSON list of texts in it is several answers, and messages are JSON.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from ast import literal_eval
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.tasks.csv_rows import csv_rows
+from kvbench.tasks.prompt_names import check_names
 
 ROLES = ("context", "question", "messages", "answers")
-"""What a column can hold, by the names of a file of JSON lines."""
+"""What a column can hold."""
+BY_NAME = "task.columns={context:COLUMN,question:COLUMN,answers:COLUMN}"
+BATCH = 256
+"""Rows of a table that are Python objects at a time."""
 SUFFIXES = (".parquet", ".arrow", ".feather", ".csv")
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 Columns = tuple[tuple[str, str], ...] | None
@@ -56,16 +64,68 @@ def sha256_of_rows(rows: Sequence[str]) -> str:
 
 @lru_cache(maxsize=8)
 def _of_file(file: Path, columns: Columns, size: int, changed: int) -> tuple[str, ...]:
+    if file.suffix == ".csv":
+        return _of_csv(file, columns)
     import pyarrow
-    from pyarrow import csv, feather, parquet
+    from pyarrow import feather, parquet
 
-    read: Any = {".parquet": parquet.read_table, ".csv": csv.read_csv}.get(file.suffix, feather.read_table)
+    read: Any = parquet.read_table if file.suffix == ".parquet" else feather.read_table
     try:
         table = _stream(file) if file.suffix == ".arrow" else read(file)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UserError(f"task.path={file}: not a table: {' '.join(str(error).split())}") from error
     chosen = _chosen(str(file), table.column_names, columns)
-    return _mapped(str(file), table.select(_tops(table.column_names, chosen)), chosen)
+    batches = table.select(_tops(table.column_names, chosen)).to_batches(BATCH)
+    return _mapped(str(file), (record for batch in batches for record in batch.to_pylist()), chosen)
+
+
+def _of_csv(file: Path, columns: Columns) -> tuple[str, ...]:
+    try:
+        rows = csv_rows(file)
+        first = next(rows, None)
+        if first is None:
+            raise UserError("it has no rows")
+        chosen = _chosen(str(file), list(first), columns)
+        if inner := [column for _, column in chosen if column not in first]:
+            raise UserError(f"task.columns has {inner[0]}: a cell of a CSV file has no parts; name one of its columns")
+        records = (
+            {role: _of_cell(row[column], role, number) for role, column in chosen}
+            for number, row in enumerate(chain((first,), rows), 1)
+        )
+        return _mapped(str(file), records, [(role, role) for role, _ in chosen])
+    except UserError as error:
+        raise UserError(str(error) if "task." in str(error) else f"task.path={file}: {error}") from None
+
+
+def _of_cell(cell: str, role: str, number: int) -> Any:
+    """What a cell holds: a text, several answers or messages. Raises UserError for a list of answers not in JSON."""
+    if role not in ("answers", "messages") or not cell.lstrip().startswith("["):
+        return cell
+    try:
+        content = json.loads(cell)
+    except (ValueError, RecursionError):
+        content = None
+    if role == "messages":
+        return cell if content is None else content
+    if _are_texts(content):
+        return content
+    if _are_texts(_python(cell)):
+        raise UserError(
+            f"row {number}: its answers are {cell[:80]}, a list as Python writes it: several answers are a JSON list, "
+            f"{json.dumps(['a', 'b'])}, and one answer in brackets is a JSON list of one text"
+        )
+    return cell
+
+
+def _python(cell: str) -> Any:
+    try:
+        return literal_eval(cell.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _are_texts(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(isinstance(item, str) for item in content)
 
 
 def _stream(file: Path) -> Any:
@@ -97,24 +157,31 @@ def _of_hub(path: str, revision: str, subset: str | None, split: str, columns: C
 
 def _chosen(path: str, present: Sequence[str], columns: Columns) -> list[tuple[str, str]]:
     """The role and column of all that is read. Raises UserError for a column that is not there."""
-    named = [(role, role) for role in ROLES if role in present] if columns is None else list(columns)
-    if columns is None and "answers" not in present:
-        named.append(("answers", "answers"))
+    named = list(columns) if columns is not None else _by_role(path, present)
     for role, column in named:
         if column not in present and column.split(".")[0] not in present:
             raise UserError(
                 f"task.columns: {path} has no column {column} for {role}, only {', '.join(present)}; name them with "
-                "task.columns={context:COLUMN,question:COLUMN,answers:COLUMN}"
+                f"{BY_NAME}"
             )
     return named
+
+
+def _by_role(path: str, present: Sequence[str]) -> list[tuple[str, str]]:
+    """The columns that are called as what they hold. Raises UserError for a column that may be meant as one."""
+    try:
+        check_names(present)
+    except UserError as error:
+        raise UserError(f"task.path={path}: {error}; or name what is read with {BY_NAME}") from None
+    named = [(role, role) for role in ROLES if role in present or role == "answers"]
+    return [*named, ("question", "input")] if "input" in present else named
 
 
 def _tops(present: Sequence[str], chosen: Sequence[tuple[str, str]]) -> list[str]:
     return list(dict.fromkeys(column if column in present else column.split(".")[0] for _, column in chosen))
 
 
-def _mapped(path: str, table: Any, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    records = table.to_pylist() if hasattr(table, "to_pylist") else table.to_list()
+def _mapped(path: str, records: Iterable[Mapping[str, Any]], chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     rows = ({role: _value(record, column, role) for role, column in chosen} for record in records)
     try:
         lines = tuple(json.dumps(row, sort_keys=True, ensure_ascii=True) for row in rows)

@@ -60,9 +60,14 @@ BAD = {
     "empty folder": (["results.dir="], 2, 'results.dir="": allowed: a folder'),
     "folders in a list": (["results.dir=[a,b]"], 2, "results.dir=[a,b]: allowed: a folder"),
     "results": (["results=null"], 2, "results=null: allowed: results.dir=FOLDER"),
-    "equals": (["results.dir=a=b"], 2, "a value with = ( or , is quoted: 'results.dir=\"a=b\"'"),
-    "bracket": (["results.dir=run(1)"], 2, "a value with = ( or , is quoted: 'results.dir=\"run(1)\"'"),
-    "comma": (["results.dir=a,"], 2, "a value with = ( or , is quoted: 'results.dir=\"a,\"'"),
+    "equals": (["results.dir=a=b"], 2, "marks such as = ( , ~ # ' is quoted: 'results.dir=\"a=b\"'"),
+    **{
+        f"quotes for {text}": ([f"results.dir={text}"], 2, f"is quoted: 'results.dir=\"{text}\"'")
+        for text in ("a~b", "a#b", "größe", "文", "a;b")
+    },
+    "quotes for a quote": (["results.dir=it's"], 2, "is quoted: 'results.dir=\"it'\"'\"'s\"'"),
+    "bracket": (["results.dir=run(1)"], 2, "marks such as = ( , ~ # ' is quoted: 'results.dir=\"run(1)\"'"),
+    "comma": (["results.dir=a,"], 2, "marks such as = ( , ~ # ' is quoted: 'results.dir=\"a,\"'"),
     "numeric model path": (["model=hf", "model.path=123"], 3, "model.path=123: no such folder"),
     "interpolation": (["budget=${bugdet}"], 2, "bugdet"),
     "hydra": (["hydra.joob.name=x"], 2, "hydra.joob"),

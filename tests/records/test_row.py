@@ -28,6 +28,7 @@ def old(row: Row) -> str:
 def rows(draw: st.DrawFn) -> Row:
     columns = {name: draw(STRATEGIES.get(kind, st.none() | NUMBERS)) for name, kind in Row.__annotations__.items()}
     columns["better"] = draw(st.sampled_from((None, "higher", "lower")))
+    columns["kept_fraction"] = draw(st.none() | st.floats(0, 1))
     if columns["error"] is not None:
         columns["value"] = None
     return Row(**columns)
@@ -175,6 +176,8 @@ def test_a_share_is_in_0_to_1(make, value: float) -> None:
     assert make(metric="edits", unit="share", value=1.0).value == 1.0
     with pytest.raises(ValueError, match=re.escape(f"'value' is {value!r}; edits is a share")):
         make(metric="edits", unit="share", value=value)
+    with pytest.raises(ValueError, match=re.escape(f"'kept_fraction' is {value!r}; it is a share")):
+        make(kept_fraction=value)
     for unit in ("seconds", "nats per token", None):
         assert make(metric="edits", unit=unit, value=value).value == value
 

@@ -75,6 +75,24 @@ def test_samples_of_lm_eval(tmp_path: Path, prompts: list[dict[str, Any]]) -> No
     assert [row.value for row in rows] == [0.0, 1.0, 1.0, 1.0] and {row.kept_fraction for row in rows} == {0.25}
 
 
+def test_chats_and_equal_repeats_of_lm_eval(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
+    lines = [
+        {"arguments": [[json.dumps([{"role": "user", "content": p["text"]}]), {}]], "resps": [[p["answer"]] * 3]}
+        for p in ours(prompts)
+    ]
+    assert adopt(written(tmp_path / "samples.jsonl", lines), tmp_path / "rows", *LABELS) == 0
+    assert [row.value for row in rows_of(tmp_path / "rows")] == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_a_chat_of_several_turns_is_found(tmp_path: Path) -> None:
+    turns = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
+    mine = written(tmp_path / "mine.jsonl", [{"messages": turns, "answers": ["Anna"]}])
+    task = [f"model.path={FOLDER}", "task=jsonl", f"task.path={mine}", *LABELS]
+    source = written(tmp_path / "samples.jsonl", [{"arguments": [[json.dumps(turns)]], "resps": [["Anna"]]}])
+    assert main(["adopt", str(source), *task, f"results.dir={tmp_path / 'rows'}"]) == 0
+    assert [row.value for row in rows_of(tmp_path / "rows")] == [1.0]
+
+
 def test_a_folder_of_kvpress(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
     folder = tmp_path / "ruler__512__snapkv__0.80"
     folder.mkdir()
@@ -108,7 +126,13 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
         ("not json\n", "line 1, is no JSON object"),
         ('{"prompt_sha256": "0", "prediction": "x"}\n', "no texts prompt_sha256 and answer"),
         ('{"arguments": [], "resps": []}\n', "no prompt in arguments"),
-        ('{"prompt_sha256": "0", "answer": "x", "kept_fraction": 3}\n', "kept_fraction is 3"),
+        ('{"arguments": ["p"], "resps": [["a", "b", "b"]]}\n', "line 1: resps has 2 answers that differ"),
+        ('{"arguments": ["half \\ud83d"], "resps": [["a"]]}\n', "line 1: its prompt has an incomplete character"),
+        ('{"prompt_sha256": "0", "answer": "\\ud83d"}\n', "line 1: its answer has an incomplete character"),
+        *(
+            (f'{{"prompt_sha256": "0", "answer": "x", "kept_fraction": {share}}}\n', f"kept_fraction is {said}")
+            for share, said in (("3", "3"), ("-0.5", "-0.5"), ("NaN", "nan"), ("true", "True"), ('"1"', "'1'"))
+        ),
     ],
 )
 def test_files_that_hold_no_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, part: str) -> None:

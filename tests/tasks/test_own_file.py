@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.models.prompts.prompt import build
 from kvbench.run.plan import describe_task
-from kvbench.tasks.own_file import OwnFile
+from kvbench.tasks.own_file import METRICS, OwnFile
 from kvbench.tasks.task import Sample
 from tests.models.tokenizers import TURNS, of_bytes
 
@@ -44,6 +44,22 @@ def test_a_line_is_a_prompt(tmp_path: Path) -> None:
     assert (task.samples, task.name, first.max_new_tokens) == (2, "jsonl/mine", 7)
     assert (first.prompt, first.references) == ("A long text.\n\nWho?", ("Anna", "Anna Berg"))
     assert second.prompt == "No question: 1, 2,"
+
+
+def test_a_line_of_longbench_is_read_as_it_is(tmp_path: Path) -> None:
+    line = {"input": "Who?", "context": "A long text.", "answers": ["Anna"], "length": 3, "dataset": "own"}
+    (sample,) = samples_of(task_of(tmp_path, line | {"language": "en", "all_classes": None, "_id": "a"}))
+    assert (sample.context, sample.question, sample.references) == ("A long text.", "\n\nWho?", ("Anna",))
+
+
+@pytest.mark.parametrize("metric", sorted(set(METRICS) - {"qa_f1_zh_score", "rouge_zh_score"}))
+def test_white_space_around_answers_is_no_part_of_them(tmp_path: Path, metric: str) -> None:
+    line = {"context": "A", "answers": [" Paris\n"]}
+    task = task_of(tmp_path, line, metric=metric)
+    (sample,) = samples_of(task)
+    assert sample.references == ("Paris",)
+    if metric != "count_score":  # it compares numbers
+        assert task.score("Paris", sample) == pytest.approx(1)
 
 
 def test_parts_of_a_message_are_joined(tmp_path: Path) -> None:
@@ -101,7 +117,11 @@ def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
         ("{", "line 3: not JSON"),
         ('["a"]', "line 3: not a JSON object but list"),
         ({"context": "A", "answers": []}, r"its answers are \[\]"),
-        ({"context": "A", "answer": "B"}, "it has no answers, only context, answer"),
+        ({"context": "A", "answer": "B"}, "unknown key 'answer': do you mean answers"),
+        ({"context": "A", "questions": "Q", "answers": ["B"]}, "unknown key 'questions': do you mean question"),
+        ({"context": "A", "query": "Q", "answers": ["B"]}, "unknown key 'query': do you mean question"),
+        ({"context": "A", "question": "Q", "input": "Q", "answers": ["B"]}, "question and input, which both are"),
+        ({"context": "A"}, "it has no answers, only context"),
         ({"context": " ", "answers": ["B"]}, "its context is empty"),
         ({"context": "A", "question": 3, "answers": ["B"]}, "its question is a int, not a text"),
         ({"messages": TALK, "context": "A", "answers": ["B"]}, "messages and also a context"),

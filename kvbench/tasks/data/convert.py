@@ -4,10 +4,8 @@ Nothing that is fetched is executed, and no name inside it decides where somethi
 """
 
 import ast
-import csv
 import json
 import shutil
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -17,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvbench.support.errors import UserError
+from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
 
@@ -57,7 +56,7 @@ def convert(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Out
         if download.kind == "prompts":
             converted.write_text(json.dumps(tables(fetched.read_text("utf-8")), ensure_ascii=False, indent=1), "utf-8")
         else:
-            rows = {"parquet": _parquet_rows, "csv": _csv_rows, "squad": _squad_rows, "list": _list_rows}
+            rows = {"parquet": _parquet_rows, "csv": csv_rows, "squad": _squad_rows, "list": _list_rows}
             remaining = _size_limit(fetched)
             with converted.open("w", encoding="utf-8") as file:
                 for row in rows[download.kind](fetched):
@@ -197,19 +196,6 @@ def _text_bytes(column: Any) -> int:
         parts = column.flatten()
         return sum(map(_text_bytes, parts if isinstance(parts, list) else [parts]))
     return 0
-
-
-def _csv_rows(file: Path) -> Iterator[dict[str, str]]:
-    """Every row by the names of the header, all fields as texts."""
-    csv.field_size_limit(sys.maxsize)  # a chapter is longer than the default limit of 128 KiB
-    with file.open(encoding="utf-8", newline="") as lines:
-        try:
-            for row in csv.DictReader(lines, strict=True):
-                if None in row or None in row.values():
-                    raise UserError("a row and the header have different numbers of fields")
-                yield row
-        except csv.Error as error:
-            raise UserError(f"it is not CSV: {error}") from None
 
 
 def _list_rows(file: Path) -> list[Any]:
