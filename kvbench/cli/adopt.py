@@ -19,9 +19,10 @@ task=ruler/niah_single_1 task.context_length=4096
   kvbench adopt results/ruler__4096__snapkv__0.90 model.path=ID task=ruler_published/niah_single_1
 
 A file holds lines of kvbench prompts with an `answer` each, samples of lm-eval, or predictions of LongBench. \
-A folder is one of kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name others. Prompts are \
-built again and found by hash; those of kvpress by question and right answers. What was kept is unknown unless --kept \
-or the lines (kept_fraction) say it. Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
+A folder is one of kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name \
+others. Prompts are built again and found by hash; those of kvpress by question and right answers. What was kept is \
+unknown unless --kept or the lines (kept_fraction) say it.
+Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
 """
     parser.bare_exit = Exit.USAGE
     settings = ("model.path=", "endpoint.method=", "endpoint.budget=", "results.dir=", "data.root=")
@@ -79,8 +80,8 @@ def main(flags: argparse.Namespace) -> int:
         and adopted.config.get("fraction", 1) == 1
     ):
         raise UserError(
-            f"{sources[0]}: {found.count(False)} of {len(found)} prompts have no answer, and a mean of the others would "
-            "be of a selected part: give the task.samples and seed of its evaluation"
+            f"{sources[0]}: {found.count(False)} of {len(found)} prompts have no answer, and a mean of the others "
+            "would be of a selected part: give the task.samples and seed of its evaluation"
         )
     if sweep.plan.rows_to_do and not any(found):
         raise UserError(
