@@ -18,10 +18,11 @@ def declare(parser: Parser) -> None:
 task=ruler/niah_single_1 task.context_length=4096
   kvbench adopt results/ruler__4096__snapkv__0.90 model.path=ID task=ruler_published/niah_single_1
 
-A file holds lines of kvbench prompts with an `answer` each, or samples of lm-eval. A folder is one of \
-kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name others. Prompts are \
-built again and found by hash; those of kvpress by question and right answers. What was kept is unknown unless --kept \
-or the lines (kept_fraction) say it. Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
+A file holds lines of kvbench prompts with an `answer` each, samples of lm-eval, or predictions of LongBench. \
+A folder is one of kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name \
+others. Prompts are built again and found by hash; those of kvpress by question and right answers. What was kept is \
+unknown unless --kept or the lines (kept_fraction) say it.
+Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
 """
     parser.bare_exit = Exit.USAGE
     settings = ("model.path=", "endpoint.method=", "endpoint.budget=", "results.dir=", "data.root=")
@@ -49,6 +50,12 @@ def main(flags: argparse.Namespace) -> int:
     words = [word for word in flags.words if word not in sources]
     named = {word.partition("=")[0] for word in words}
     labels = [f"endpoint.{name}={value}" for name, value in adopted.labels.items() if "endpoint.method" not in named]
+    method = None if "endpoint.method" in named else adopted.labels.get("method")
+    if method not in (None, "full") and "budget" not in adopted.labels and "endpoint.budget" not in named:
+        raise UserError(
+            f"{sources[0]}: its configuration has no share of KV pairs that {method} evicts: name what it keeps, "
+            "such as endpoint.budget=0.2"
+        )
     source_settings = [
         "model=endpoint",
         "endpoint.url=http://nowhere.invalid/v1",
@@ -64,7 +71,19 @@ def main(flags: argparse.Namespace) -> int:
                 if isinstance(sample, Sample):
                     yield prompt_for(tokenizer, cell, sample), sample
 
-    if sweep.plan.rows_to_do and not any(adopted.of(prompt, sample) for prompt, sample in prompts()):
+    found = [bool(adopted.of(prompt, sample)) for prompt, sample in prompts()] if sweep.plan.rows_to_do else []
+    if (
+        found
+        and adopted.format == "kvpress"
+        and any(found)
+        and not all(found)
+        and adopted.config.get("fraction", 1) == 1
+    ):
+        raise UserError(
+            f"{sources[0]}: {found.count(False)} of {len(found)} prompts have no answer, and a mean of the others "
+            "would be of a selected part: give the task.samples and seed of its evaluation"
+        )
+    if sweep.plan.rows_to_do and not any(found):
         raise UserError(
             f"{sources[0]}: none of its {len(adopted.answers)} prompts is one of these settings: give the task, "
             "task.context_length, task.samples, seed and model.path that the prompts were made with"

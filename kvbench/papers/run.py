@@ -293,7 +293,7 @@ class _ItemSweep(_PrintedNumbers):
                 yield f"rows done and time left are unknown: {error}"
 
     def _remaining(self) -> Iterator[str]:
-        planned, results = self._planned()
+        planned, results, _ = self._planned()
         rows, settings = similar_rows(planned, results), self.cells.results
         assert settings is not None
         if self.request.measure and measure(planned, rows, results, settings.kept, settings.lease_seconds):

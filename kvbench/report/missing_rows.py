@@ -35,7 +35,7 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
         warn(str(error))
         requested = {}
     if is_selection:
-        requested = {cell: requested[cell] for cell in pc.unique(rows["cell"]).to_pylist() if cell in requested}
+        requested = {cell: requested[cell] for cell in rows["cell"].unique().to_pylist() if cell in requested}
     num_missing = count_missing(requested, rows)
     finished = listed(folder.path / "finished", ".json")
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]

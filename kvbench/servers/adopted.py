@@ -1,17 +1,19 @@
-"""Answers made elsewhere, found by the prompt that they answer: our lines, samples of lm-eval, folders of kvpress.
+"""Answers made elsewhere, found by the prompt that they answer: our lines, and files of lm-eval, LongBench and kvpress.
 
     kvbench    {"prompt_sha256": "9f..", "answer": "42", "kept_fraction": 0.1}    lines as `kvbench prompts` begins them
     lm-eval    {"arguments": {"gen_args_0": {"arg_0": "the prompt"}}, "resps": [["42"]]}    --log_samples
+    longbench  {"prompt": "the prompt", "pred": "42", "answers": ["42"]}    as KVCache-Factory writes them
     kvpress    predictions.csv with question, answer, predicted_answer; config.yaml with press_name, compression_ratio
 
-A prompt is found by the hash of its text; one of kvpress, whose files leave contexts out, by its question and right
-answers.
+A prompt is found by the hash of its text. Where a file leaves the contexts out (kvpress; lines of LongBench with
+`input` instead of `prompt`), it is found by its question and right answers.
 """
 
 import ast
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +30,7 @@ from kvbench.tasks.files import sha256_of
 from kvbench.tasks.own_file import conversation
 from kvbench.tasks.task import Sample
 
-Format = Literal["kvbench", "lm-eval", "kvpress"]
+Format = Literal["kvbench", "lm-eval", "longbench", "kvpress"]
 PREDICTIONS, CONFIG = "predictions.csv", "config.yaml"
 CONFIGURED = (
     "dataset",
@@ -38,8 +40,16 @@ CONFIGURED = (
     "compression_ratio",
     "key_channel_compression_ratio",
     "query_aware",
+    "fraction",
 )
 """What is recorded of the configuration of kvpress."""
+
+
+OTHER_BUDGETS = ("think", "decoding_", "prefill_decoding_")
+"""How names of presses begin whose compression_ratio is no share of the KV pairs of a prompt."""
+PRINTED = re.compile(r"""\[\s*(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:\s+|\s*(?=\])))*\]""", re.DOTALL)
+"""An array of texts as numpy prints it: blanks and line breaks between texts, which are quoted as Python's are."""
+QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,9 @@ def read(path: Path, kept: float | None = None) -> Adopted:
         formats.add(kind)
         answers[key] = (*answers.get(key, ()), answer)
     if len(formats) != 1:
-        raise UserError(f"{path} holds {'lines of kvbench and of lm-eval' if formats else 'no line'}: give one format")
+        raise UserError(
+            f"{path} holds {' and '.join(sorted(formats)) + ' lines' if formats else 'no line'}: give one format"
+        )
     return Adopted(path.name, formats.pop(), sha256_of(path), answers, kept=kept)
 
 
@@ -125,6 +137,8 @@ def _of_line(line: Mapping[str, Any], where: str, kept: float | None) -> tuple[F
                 f"{where}: no prompt in arguments, or no answer in resps: --log_samples of lm-eval writes both"
             )
         return "lm-eval", _key_of(_whole(prompt, "prompt", where)), Answer(text, kept_fraction=kept)
+    if "pred" in line:
+        return "longbench", _longbench_key(line, where), Answer(line["pred"], kept_fraction=kept)
     name, text = line.get("prompt_sha256"), line.get("answer")
     if not isinstance(name, str) or not isinstance(text, str):
         raise UserError(
@@ -142,6 +156,20 @@ def _whole(text: str, name: str, where: str) -> str:
         return jsonl.text({name: text}, name)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _longbench_key(line: Mapping[str, Any], where: str) -> str:
+    """The key of a line's prompt. Raises UserError for a line that does not say which prompt it answers."""
+    prompt, question, right = line.get("prompt"), line.get("input"), line.get("answers")
+    if not isinstance(line["pred"], str):
+        raise UserError(f"{where}: pred is {line['pred']!r}: allowed: a text")
+    if isinstance(prompt, str):
+        return _sha256(prompt)
+    if isinstance(question, str) and isinstance(right, list) and all(isinstance(text, str) for text in right):
+        return _question(question, right)
+    raise UserError(
+        f"{where}: no text prompt, nor input with a list of texts as answers: the prompt of pred is not known"
+    )
 
 
 def _first_text(node: Any) -> str | None:
@@ -187,22 +215,28 @@ def _kvpress(folder: Path, kept: float | None) -> Adopted:
     file = folder / PREDICTIONS
     if not file.is_file():
         raise MissingFile(f"{folder} holds no {PREDICTIONS}: give the folder of one evaluation of kvpress")
+    config = _config(folder / CONFIG)
+    if config.get("query_aware") is True:
+        raise UserError(
+            f"{folder}: query_aware: true: kvpress puts the questions into the contexts, which it leaves out of "
+            f"{PREDICTIONS}, so no answer can be paired; run its evaluation with query_aware: false"
+        )
     csv.field_size_limit(2**31 - 1)
     answers: dict[str, tuple[Answer, ...]] = {}
     with file.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
+        for number, row in enumerate(csv.DictReader(lines), 1):
             text = row.get("predicted_answer")
             right = row.get("answer") or row.get("answers")
             if text is None or right is None or row.get("question") is None:
                 raise UserError(f"{file} lacks one of the columns question, answer and predicted_answer")
-            key = _question(row["question"] or "", _texts(right))
+            key = _question(row["question"] or "", _texts(right, f"{file}, row {number}"))
             answers[key] = (*answers.get(key, ()), Answer(text, kept_fraction=kept))
-    config = _config(folder / CONFIG)
     labels = {}
     if isinstance(press := config.get("press_name"), str):
         labels["method"] = "full" if press == "no_press" else press
         ratio = config.get("compression_ratio")
-        if press != "no_press" and isinstance(ratio, (int, float)):
+        of_pairs = not press.startswith(OTHER_BUDGETS) and config.get("key_channel_compression_ratio") is None
+        if press != "no_press" and of_pairs and isinstance(ratio, (int, float)) and 0 <= ratio < 1:
             labels["budget"] = f"{1 - ratio:.6g}"
     recorded = {name: config[name] for name in CONFIGURED if name in config}
     return Adopted(folder.name, "kvpress", sha256_of(file), answers, labels, recorded, kept)
@@ -216,8 +250,18 @@ def _config(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _texts(cell: str) -> Sequence[str]:
-    """The right answers in a cell of a table: a list as Python writes it, also with blanks for commas, or one text."""
+def _texts(cell: str, where: str) -> Sequence[str]:
+    """The right answers in a cell of a table: a list as Python or numpy writes it, or one text.
+
+    Python would join the texts of numpy, which have no commas between them, so these are read first. Raises UserError
+    for an array that numpy has shortened.
+    """
+    if PRINTED.fullmatch(cell.strip()):
+        return [ast.literal_eval(text) for text in QUOTED.findall(cell)]
+    if re.search(r"\s\.\.\.\s.*\]$", cell.strip(), re.DOTALL) and cell.startswith(("['", '["')):
+        raise UserError(
+            f"{where}: numpy has left out texts of the answers, in place of which is ...: write all of them"
+        )
     try:
         content = ast.literal_eval(cell)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

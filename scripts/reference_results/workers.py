@@ -139,9 +139,10 @@ def _work(
 
     folder = ResultsFolder(results)
     rows = recorded(folder, SETTLED, print, {cell.id for cell in cells})
-    planned = plan(cells, settled(rows, cells, folder, False, stale, print) | left_out)
+    known = settled(rows, cells, folder, False, stale, print)
+    planned = plan(cells, known.done | left_out)
     with progress(planned) as shown:
-        sys.exit(4 if run(in_rounds(planned), folder, shown, kept, Sharing()).errors else 0)
+        sys.exit(4 if run(in_rounds(planned), folder, shown, kept, Sharing(replaced=known.replaced)).errors else 0)
 
 
 def in_rounds(planned: "Plan") -> "Plan":

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.logging import add_handler, remove_handler
 
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import sliding_windows
-from kvbench.models.loading.load import load, model_info
+from kvbench.models.loading.load import ends_unseen, load, model_info
+from kvbench.models.loading.reading import check_reading
 from kvbench.models.loading.spec import HASHED, ModelSpec
 from kvbench.records import environment, environment_id
 from kvbench.support.errors import MissingFile, UserError
 from tests.models.conftest import tiny_llama
 from tests.models.families import tiny
+from tests.models.tokenizers import TURNS, of_bytes, of_words
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 
@@ -147,6 +150,41 @@ def test_missing_files_are_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=r"the folder holds no (config\.json|\*\.safetensors|tokenizer)"):
         model_info(ModelSpec("hf", str(folder)))
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_tokenizer_that_is_not_read_as_its_file_is_refused(
+    folder: Path, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte-level tokens under a class that makes words of SentencePiece lose their blanks."""
+    of_bytes().save_pretrained(folder)
+    read = AutoTokenizer.from_pretrained(folder)
+    if lost:
+        read.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: read)
+    if not lost:
+        assert model_info(ModelSpec("hf", str(folder))).tokenizer is read
+        return
+    with pytest.raises(UserError, match=r"tokens in a text that has \d+ by tokenizer.json.*transformers>=5\.22"):
+        model_info(ModelSpec("hf", str(folder)))
+
+
+@pytest.mark.parametrize("blank", [True, False])
+@pytest.mark.parametrize("kind", ["first", "always", "legacy", "bytes"])
+def test_a_blank_at_the_start_is_no_other_reading(folder: Path, kind: str, blank: bool) -> None:
+    tokenizer = of_words(kind)  # type: ignore[arg-type]
+    tokenizer.save_pretrained(folder)
+    if kind == "always" and not blank:
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    check_reading(tokenizer, folder)
+
+
+def test_an_end_of_turn_that_does_not_end_an_answer_is_told() -> None:
+    template = TURNS.replace("| trim }}", "| trim }}{% if m.role == 'assistant' %}</s>{% endif %}")
+    tokenizer = of_bytes(template=template)
+    (note,) = ends_unseen(tokenizer, None, frozenset([4]), "model")
+    assert "with '</s>'" in note and "('<|bot|>')" in note and "task.stop=['</s>']" in note and "add 1 to" in note
+    assert ends_unseen(tokenizer, None, frozenset([1, 4]), "model") == ()
 
 
 def test_a_required_chat_template_must_be_there(folder: Path) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbench.cli.main import main
 from kvbench.records import Row, read_rows
+from kvbench.servers import adopted
+from kvbench.support.errors import UserError
 from tests.servers.stub import FOLDER, TOKENIZER
 
 TASK = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=4"]
@@ -111,6 +115,64 @@ def test_a_folder_of_kvpress(tmp_path: Path, prompts: list[dict[str, Any]]) -> N
     assert any("compression_ratio" in text for text in texts) and not any("secret-1" in text for text in texts)
 
 
+def kvpress_folder(folder: Path, config: str, rows: list[tuple[str, str, str]]) -> Path:
+    """A folder of kvpress: rows of right answers as they are printed, question and prediction."""
+    folder.mkdir()
+    (folder / "config.yaml").write_text(config)
+    with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("answer", "question", "predicted_answer"), *rows])
+    return folder
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=1, max_size=12))
+def test_several_answers_are_read_as_numpy_prints_them(texts: list[str]) -> None:
+    import numpy
+
+    assert list(adopted._texts(str(numpy.array(texts, dtype=object)), "row 1")) == texts
+    assert list(adopted._texts(str(texts), "row 1")) == texts
+
+
+def test_answers_that_numpy_left_out_are_asked_for() -> None:
+    with pytest.raises(UserError, match="row 7: numpy has left out"):
+        adopted._texts("['a' 'b' ... 'y' 'z']", "row 7")
+
+
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ("press_name: think\ncompression_ratio: 1.0\nkey_channel_compression_ratio: 0.5\n", "endpoint.budget=0.2"),
+        ("press_name: decoding_knorm\ncompression_ratio: 1.0\n", "endpoint.budget=0.2"),
+        ("press_name: kvzap_mlp\nthreshold: -4.0\n", "endpoint.budget=0.2"),
+        ("press_name: snapkv\ncompression_ratio: 0.8\nquery_aware: true\n", "query_aware: true"),
+    ],
+)
+def test_a_press_without_a_share_is_asked_for_its_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, part: str
+) -> None:
+    assert adopt(kvpress_folder(tmp_path / "folder", config, [("['1']", "q", "1")]), tmp_path / "rows") == 2
+    assert part in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_part_of_a_folder_of_kvpress_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prompts: list[dict[str, Any]]
+) -> None:
+    line = prompts[1]
+    question = line["text"][line["text"].index("\nWhat is") :].partition("? ")[0] + "?"
+    config = "press_name: snapkv\ncompression_ratio: 0.8\n"
+    folder = kvpress_folder(tmp_path / "folder", config, [(f"['{line['answers'][0]}']", question, "1")])
+    assert adopt(folder, tmp_path / "rows") == 2 and not (tmp_path / "rows" / "rows").exists()
+    assert "3 of 4 prompts have no answer" in " ".join(capsys.readouterr().err.split())
+
+
+def test_files_of_longbench(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
+    lines = [
+        {"prompt": line["text"], "pred": line["answer"], "answers": line["answers"], "all_classes": None, "length": 9}
+        for line in ours(prompts)
+    ]
+    assert adopt(written(tmp_path / "pred.jsonl", lines), tmp_path / "rows", *LABELS) == 0
+    assert [row.value for row in rows_of(tmp_path / "rows")] == [0.0, 1.0, 1.0, 1.0]
+
+
 def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
     some = written(tmp_path / "some.jsonl", ours(prompts)[:3])
     assert adopt(some, tmp_path / "some", *LABELS) == 4
@@ -125,6 +187,7 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
         ("", "holds no line"),
         ("not json\n", "line 1, is no JSON object"),
         ('{"prompt_sha256": "0", "prediction": "x"}\n', "no texts prompt_sha256 and answer"),
+        ('{"pred": "x", "answers": ["x"], "all_classes": null}\n', "the prompt of pred is not known"),
         ('{"arguments": [], "resps": []}\n', "no prompt in arguments"),
         ('{"arguments": ["p"], "resps": [["a", "b", "b"]]}\n', "line 1: resps has 2 answers that differ"),
         ('{"arguments": ["half \\ud83d"], "resps": [["a"]]}\n', "line 1: its prompt has an incomplete character"),

@@ -34,9 +34,10 @@ from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.in_memory import ModelInMemory
 from kvbench.models.loading.products import chosen_products, half_is_slower
+from kvbench.models.loading.reading import check_reading
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
 from kvbench.models.prefill import Attend
-from kvbench.models.prompts.chat import check_chat, check_ends, give_arguments, uses_template
+from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, give_arguments, uses_template
 from kvbench.models.rope import length_rope
 from kvbench.support.errors import MissingFile, UserError, is_panic
 from kvbench.support.quantity import shortened
@@ -132,6 +133,7 @@ def _tokenizer(folder: Path) -> Any:
 
     tokenizer = gguf.read_tokenizer(folder) if folder.is_file() else AutoTokenizer.from_pretrained(folder, **LOCAL)
     tokenizer("One text, 2 numbers.\n")
+    check_reading(tokenizer, folder)
     return tokenizer
 
 
@@ -198,11 +200,14 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     else:
         name, gpus = torch.cuda.get_device_name(device), torch.cuda.device_count()
         hardware = {"name": name, "cuda": torch.version.cuda, "gpus": gpus}
+    stop = end_tokens(model, spec.label)
+    if spec.is_real and uses_template(info.tokenizer, spec.chat):
+        notes += ends_unseen(info.tokenizer, spec.system, stop, spec.label)
     invariance = engine.batch_invariance or BatchInvariance()
     return LoadedModel(
         engine=engine,
         tokenizer=info.tokenizer,
-        stop=end_tokens(model, spec.label),
+        stop=stop,
         max_length=info.max_length,
         device={
             **hardware,
@@ -285,6 +290,24 @@ def end_tokens(model: Any, where: str) -> frozenset[int]:
             f"{where}: eos_token_id of generation_config.json is {ids!r}: allowed: numbers of tokens, or null"
         )
     return frozenset(ends)
+
+
+def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where: str) -> tuple[str, ...]:
+    """What to tell the user where the chat template ends an answer with a token that does not end generation."""
+    try:
+        after = after_answer(tokenizer, system, "A question?")
+    except UserError:  # the template rewrites earlier turns, so what ends them is not known
+        return ()
+    special = set(tokenizer.all_special_ids)
+    end = next((token for token in tokenizer(after, add_special_tokens=False).input_ids if token in special), None)
+    if end is None or end in stop or not after.lstrip().startswith(text := tokenizer.decode([end])):
+        return ()
+    known = ", ".join(repr(tokenizer.decode([token])) for token in sorted(stop)) or "none"
+    return (
+        f"{where}: the chat template ends a turn with {text!r}, which is not among the end tokens of "
+        f"generation_config.json ({known}): answers may run to their limit; use task.stop=['{text}'], or add "
+        f"{end} to its eos_token_id",
+    )
 
 
 def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
