@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvbench.records import ResultsFolder
 from kvbench.records.lines import Warn, listed
