@@ -25,7 +25,7 @@ from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
-from kvbench.eviction.policy import ApplyKind, Policy
+from kvbench.eviction.policy import ApplyKind, Policy, TokenFraction
 from kvbench.eviction.scores.score import Score
 from kvbench.support.annotations import meanings
 from kvbench.support.plugins import items
@@ -165,6 +165,8 @@ def windows(policy: Policy, score: Score) -> str:
     window = policy.window if reads_rows(policy, score) else "none"
     pool = "no pool" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}"
     recent = "the rest" if policy.recent == 0 and score.name == "recency" else policy.recent
+    if recent == TokenFraction(0.5, "budget"):
+        recent = "half of the budget"
     return f"window {window}, recent {recent}, {pool}"
 
 

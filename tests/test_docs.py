@@ -233,7 +233,7 @@ def help_of() -> Callable[[str], str]:
 
 
 def test_the_first_screen_shows_what_make_demo_runs() -> None:
-    """The command of the README is that of the Makefile, but for the default length and the folder of the rows."""
+    """The command of the README is that of the Makefile, but for the folder of the rows."""
     makefile = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
     demo = set(re.search(r"^DEMO := (.*)$", makefile, re.MULTILINE)[1].split())  # type: ignore[index]
     (shown, *_) = [
@@ -243,8 +243,10 @@ def test_the_first_screen_shows_what_make_demo_runs() -> None:
         for command in commands(block)
         if "run" in command.words
     ]
-    assert demo - set(shown.words) == {"task.context_length=512", "results.dir=results/demo"}
+    assert demo - set(shown.words) == {"results.dir=results/demo"}
     assert set(shown.words[2:]) <= demo
     text = (ROOT / "README.md").read_text("utf-8")
     tasks = next(word for word in shown.words if word.startswith("task=")).removeprefix("task=").split(",")
-    assert [task for task in tasks if f"model reference, task {task}, context length 512, prompts of " in text] == tasks
+    assert [
+        task for task in tasks if f"model reference, task {task}, context length 1024, prompts of " in text
+    ] == tasks

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     out = Path(arguments[0] if arguments else "kept.png")
     tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    policies = ["full", "streaming_llm", "h2o_obcache", "snapkv"]
+    policies = ["full", "streaming_llm", "h2o", "snapkv"]
     answers = kvbench.generate(model, PROMPT, tokenizer, policy=policies, budget=0.2, max_new_tokens=8)
     kvbench.plot_kept(answers[1:]).savefig(out)
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     kept = answers[-1].kept  # positions by layer and head
     print(f"layer 0, head 0 keeps {len(kept.positions(0, 0))} of {kept.num_tokens}: {kept.positions(0, 0)[:6]} ...")
 
-    smaller = kvbench.evict(model, PROMPT, tokenizer, score="obcache_joint", budget=64, **{"policy.window": 32})
+    smaller = kvbench.evict(model, PROMPT, tokenizer, score="obcache_joint", budget=64, **{"policy.window": 16})
     print(f"{smaller}: {smaller.cache.pairs} KV pairs, {smaller.cache_bytes / 2**10:.0f} KiB")
     ids = tokenizer(PROMPT, return_tensors="pt").input_ids  # the model itself is as it was
     print(f"model.generate: {tokenizer.decode(model.generate(ids, max_new_tokens=8)[0, ids.shape[1] :])}")

@@ -68,7 +68,7 @@ def main(samples: int = 12) -> None:
 
     check(OutputError())
     print("output_error has the properties of a score")
-    settings = {"task.samples": samples, "task.max_new_tokens": 12}
+    settings = {"task.samples": samples, "task.max_new_tokens": 12, "task.context_length": 512, "protocol": "common"}
     result = kvbench.Bench("reference").compare(
         ["attn", OutputError(), OutputError(power=0.0)], budgets=[22, 48], data="ruler/niah_single_1", **settings
     )

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from kvbench.cli.main import main as kvbench
 from kvbench.records import KeptSets, read_kept, read_rows
 
-POLICIES = ("streaming_llm", "h2o_obcache", "snapkv", "ada_snapkv")
+POLICIES = ("streaming_llm", "h2o", "snapkv", "ada_snapkv")
 RUN = f"run policy={','.join(POLICIES)} score=attn budget=0.1 task.samples=1 task.max_new_tokens=12 reference=none"
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             f"{everywhere} positions in all heads; answer {verdict}"
         )
     axes[-1].set_xlabel(
-        "position in one prompt of ruler/niah_single_1, 512 tokens; budget 0.1, score attn; black: kept"
+        "position in one prompt of ruler/niah_single_1, 1024 tokens; budget 0.1, score attn; black: kept"
     )
     figure.savefig(out, dpi=120)
     print(f"drawn: {out.name}")

@@ -17,7 +17,7 @@ from kvbench.report.rows import describer
 
 ROWS = Path(__file__).resolve().parents[2] / "results" / "reference" / "main.parquet"
 TASK = "ruler/fwe"
-POLICIES, SCORES = ("h2o_obcache", "snapkv", "tova_obcache"), ("attn", "vatp", "obcache_joint", "exact_removal")
+POLICIES, SCORES = ("h2o_obcache", "snapkv@common", "tova_obcache"), ("attn", "vatp", "obcache_joint", "exact_removal")
 BUDGETS = ["0.2", "0.4"]
 
 
@@ -33,12 +33,12 @@ def main(arguments: Sequence[str] = ()) -> None:
     print(f"{TASK}, words found in % by budget\n{table.round(1).to_string()}\n")
 
     print("what a budget of a tenth holds")
-    held = frame[(frame["budget"] == "0.1") & (frame["policy"] == "snapkv") & (frame["score"] == "attn")]
+    held = frame[(frame["budget"] == "0.1") & (frame["policy"] == "snapkv@common") & (frame["score"] == "attn")]
     sizes = held.groupby("task")[["kept_fraction", "cache_bytes", "full_cache_bytes"]].mean()
     print(f"{sizes.round(3).to_string()}\n")
 
     # Two cells are compared prompt by prompt: both have read the same ones.
-    alike = frame[(frame["policy"] == "snapkv") & (frame["budget"] == "0.4")]
+    alike = frame[(frame["policy"] == "snapkv@common") & (frame["budget"] == "0.4")]
     columns = ["task", "context_length", "sample", "prompt_sha256", "value"]
     attn, obcache = (alike.loc[alike["score"] == score, columns] for score in ("attn", "obcache_joint"))
     both = attn.merge(obcache, on=columns[:-1], suffixes=("_attn", "_obcache"))
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     wins = both["value_attn"] - both["value_obcache"]
     paired["attn_better"] = (wins > 0).groupby(both["task"]).sum().to_numpy()
     paired["obcache_better"] = (wins < 0).groupby(both["task"]).sum().to_numpy()
-    print(f"snapkv at 0.4, prompt by prompt\n{paired.round(3).to_string(index=False)}\n")
+    print(f"snapkv@common at 0.4, prompt by prompt\n{paired.round(3).to_string(index=False)}\n")
 
     cell = held["cell"].iloc[0]
     settings = describer(path)(cell)  # the descriptions of cells travel with the rows
