@@ -164,10 +164,13 @@ def windows(policy: Policy, score: Score) -> str:
     """What `protocol` is about."""
     window = policy.window if reads_rows(policy, score) else "none"
     pool = "no pool" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}"
-    recent = "the rest" if policy.recent == 0 and score.name == "recency" else policy.recent
-    if recent == TokenFraction(0.5, "budget"):
-        recent = "half of the budget"
+    recent = "the rest" if policy.recent == 0 and score.name == "recency" else recent_of(policy)
     return f"window {window}, recent {recent}, {pool}"
+
+
+def recent_of(policy: Policy) -> str:
+    """The newest tokens that a policy protects, in words."""
+    return "half of the budget" if policy.recent == TokenFraction(0.5) else str(policy.recent)
 
 
 def default(policy: Policy, score: Score) -> str:
@@ -191,7 +194,7 @@ def described(policy: Policy) -> str:
         "no pooling" if policy.pool is None else f"{policy.pool.kind} pool {policy.pool.size}, {policy.order[0]} first"
     )
     sink = "the prompt's head" if policy.sink == "head" else policy.sink
-    kept = f"sink {sink}, recent {policy.recent}"
+    kept = f"sink {sink}, recent {recent_of(policy)}"
     split = ", ".join(f"{part} [{kind}](#{part}{kind})" for part, kind in kinds_of(policy).items())
     return f"{observed}, {policy.reduce} over rows, {pool}; {kept}; {split}"
 
