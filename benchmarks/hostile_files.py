@@ -630,7 +630,7 @@ def ending(attack: Attack) -> tuple[str, str]:
         code = os.waitstatus_to_exitcode(status)
         text = (folder / "err").read_bytes().decode("utf-8", "replace").strip()
         ran = (folder / "work" / RAN).exists()
-    told = ("warning: ", "; results in ", "loading ")
+    told = ("warning: ", "; results in ", "loading ", "kvbench: wrote ")
     lines = [line for line in text.splitlines() if not any(words in line for words in told)]
     why = ""
     if ran:

@@ -214,6 +214,7 @@ def _under(protocol: str, policy: Description) -> Description:
     for setting in policy.settings:
         default = values[protocol].get(setting.key)
         others = {name: other for name, tree in values.items() if (other := tree.get(setting.key)) != default}
+        others = {name: other for name, other in others.items() if other is not None}
         if others and setting.default:
             otherwise = ", ".join(f"protocol={name}: {written(other)}" for name, other in others.items())
             setting = replace(setting, default=written(default), otherwise=otherwise)

@@ -176,6 +176,8 @@ class Claims:
         try:
             for key in list(self._claimed):
                 self._release(key)
+            if kind is not None and issubclass(kind, Stopped):
+                self.request()  # it is to go on
         finally:
             self._heartbeat.end("finished" if kind is None else f"{kind.__name__}: {error}"[:200])
             self._recorder.close()

@@ -67,7 +67,7 @@ BAD = {
     },
     "quotes for a quote": (["results.dir=it's"], 2, "is quoted: 'results.dir=\"it'\"'\"'s\"'"),
     "bracket": (["results.dir=run(1)"], 2, "marks such as = ( , ~ # ' is quoted: 'results.dir=\"run(1)\"'"),
-    "comma": (["results.dir=a,"], 2, "marks such as = ( , ~ # ' is quoted: 'results.dir=\"a,\"'"),
+    "comma": (["results.dir=a,"], 2, "a comma stands between two values: write results.dir=a"),
     "numeric model path": (["model=hf", "model.path=123"], 3, "model.path=123: no such folder"),
     "interpolation": (["budget=${bugdet}"], 2, "bugdet"),
     "hydra": (["hydra.joob.name=x"], 2, "hydra.joob"),

@@ -54,9 +54,9 @@ def advice(tmp_path: Path) -> Callable[..., str]:
             "all cells are at the floor",
             "budget=0.1,0.2,0.4,0.6,0.8",
         ),
-        ([("snapkv", "0.1", 0.5)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o_obcache"),
-        ([("snapkv", "600KiB", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o_obcache"),
-        ([("snapkv", "0.8", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o_obcache"),
+        ([("snapkv", "0.1", 0.5)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),
+        ([("snapkv", "600KiB", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),
+        ([("snapkv", "0.8", 0.0)], "compare it with other methods", "policy=snapkv,streaming_llm,h2o"),
         ([("snapkv", "0.1", 0.5), ("h2o_obcache", "0.1", 0.0)], "as an interactive page", "page.html"),
     ],
 )

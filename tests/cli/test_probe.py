@@ -142,6 +142,6 @@ def test_a_text_without_a_question_is_refused(kvbench: Command, tmp_path: Path) 
 
 def test_a_table_says_that_its_policies_differ_in_windows(kvbench: Command, tiny: tuple[str, ...]) -> None:
     words = ("layer_loss", *tiny, "policy=ada_snapkv,h2o_obcache", "score=attn", "budget=0.5", "task.samples=1")
-    assert "cells differ" not in kvbench("probe", *words).out
-    other = kvbench("probe", *words, "protocol=paper", "--plot", "seen.png")
+    assert "cells differ" not in kvbench("probe", *words, "protocol=common").out
+    other = kvbench("probe", *words, "--plot", "seen.png")
     assert "; cells differ in window 16 (h2o_obcache), 32 (ada_snapkv)" in " ".join(other.out.split()), other.err

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from kvbench.cli.main import main
 from kvbench.run import prefill_job
-from tests.cli.conftest import Command, rows_of
+from tests.cli.conftest import Command, exact, rows_of
 from tests.forked import Forked
 from tests.tasks.scbench.rows import row, write
 
@@ -134,7 +134,7 @@ def test_a_kill_in_the_middle_of_a_conversation_costs_no_row(
     with monkeypatch.context() as patch:
         patch.setattr(prefill_job, "converse", doomed)
         (output_folder := tmp_path / "said").mkdir()
-        child = Forked(lambda: main([*run, "results.dir=killed"]), tmp_path, output_folder)
+        child = Forked(lambda: main(exact((*run, "results.dir=killed"))), tmp_path, output_folder)
         assert child.wait() == -signal.SIGKILL
     kept = rows_of(Path("killed"))
     assert {row.question_number for row in kept} == {1, 2} and len(kept) == 4

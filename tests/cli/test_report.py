@@ -37,7 +37,7 @@ def test_settings_select_rows(kvbench: Command, folder: Path) -> None:
 def test_a_file_takes_its_format_from_its_name(kvbench: Command, folder: Path, tmp_path: Path) -> None:
     for name in ("rows.csv", "rows.parquet"):
         finished = kvbench("report", "rows", "--results", str(folder), "--out", name)
-        assert (finished.code, finished.out, finished.err) == (0, "", "")
+        assert (finished.code, finished.out, finished.err) == (0, "", f"kvbench: wrote {name}\n")
     assert (tmp_path / "rows.csv").read_text().startswith("cell,sample,model")
     assert (
         kvbench("report", "rows", "--results", "rows.parquet").out == kvbench("report", "rows", "--results", "runs").out

@@ -24,7 +24,15 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
     assert [row.sample for row in rows] == [0, 1, 2]
     for row in rows:
         blank = {name for name in COLUMNS if getattr(row, name) is None}
-        assert blank <= {"error", "question_number", "border_tokens", "recurrent_layers", "recurrent_bytes", "weights"}
+        assert blank <= {
+            "error",
+            "question_number",
+            "border_tokens",
+            "recurrent_layers",
+            "recurrent_bytes",
+            "weights",
+            "replaces",
+        }
         assert row.policy == "snapkv" and row.score == "obcache_joint" and row.budget == "0.2"
         assert row.prompt_tokens is not None and row.kept_tokens == int(row.prompt_tokens * 0.2 + 0.5)
         assert row.cache_bytes == row.kept_tokens * 2 * 2 * 8 * 2 * 4  # layers, KV heads, head size, K and V, float32
@@ -206,7 +214,10 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
 
 def test_a_swept_setting_is_told_apart_in_the_row(kvbench: Command, tiny: tuple[str, ...]) -> None:
     kvbench("run", *tiny, "policy=snapkv", "policy.window=8,16", "policy.pool.size=5", "budget=0.2")
-    assert {row.policy for row in rows_of(Path("out"))} == {"snapkv window=8 pool.size=5", "snapkv pool.size=5"}
+    assert {row.policy for row in rows_of(Path("out"))} == {
+        "snapkv window=8 pool.size=5",
+        "snapkv window=16 pool.size=5",
+    }
 
 
 def test_query_heads_layout_costs_its_bytes(kvbench: Command, tiny: tuple[str, ...]) -> None:

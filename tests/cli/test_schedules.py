@@ -135,7 +135,7 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
             "schedule.decode_every=0: allowed: a number of tokens, 1 or more, or null for never",
         ),
         (("schedule.answer_budget=8",), "schedule.answer_budget=8, but the answer is not evicted from: add"),
-        (("schedule.decode_every=1", "schedule.answer_budget=8"), "cannot hold the 16 newest tokens that snapkv"),
+        (("schedule.decode_every=1", "schedule.answer_budget=8"), "cannot hold the 32 newest tokens that snapkv"),
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
         (
             ("schedule.decode_counts=all",),

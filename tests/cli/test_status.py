@@ -176,7 +176,7 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
 def test_what_is_no_folder_or_no_flag_is_refused(command: str, kvbench: Command) -> None:
     assert kvbench(command, "--results", "nowhere").code == 3
     bad = kvbench(command, "--jsn")
-    flags = "--help, --json, --results" if command == "status" else "--help, --results"
+    flags = "--help, --json, --results" if command == "status" else "--help, --requests, --results"
     assert bad.code == 2 and f"allowed: {flags}; see kvbench {command} --help\n" in bad.err
     assert kvbench(command, "--help").code == 0
 
@@ -194,10 +194,10 @@ class Child(Forked):
     """A process of launcher=local that is forked, and slow; its stderr is a pipe of the folder that it works in."""
 
     def __init__(self, command: list[str], **_: object) -> None:
-        assert command[:4] == [sys.executable, "-m", "kvbench", "run"]
+        assert command[:5] == [sys.executable, "-P", "-m", "kvbench", "run"]
         folder = Path(tempfile.mkdtemp())
         os.mkfifo(folder / "err")
-        super().__init__(lambda: self.work(command[3:]), Path.cwd(), folder)
+        super().__init__(lambda: self.work(command[4:]), Path.cwd(), folder)
         self.stderr = (folder / "err").open()
         shutil.rmtree(folder)
 

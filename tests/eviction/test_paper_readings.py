@@ -106,7 +106,7 @@ def test_vatp_on_snapkv_changes_the_group_from_mean_to_max() -> None:
     norms = layer.dense[1].double().abs().sum(-1)[:, :44]
     pooled = torch.tensor([[max(row[max(0, j - 3) : j + 4].tolist()) for j in range(44)] for row in attention]).double()
     for words, merged in (((), "amax"), (("policy.group=mean",), "mean")):
-        policy, score = method("policy=snapkv", "score=vatp", "policy.order=[pool,group]", *words)
+        policy, score = method("policy=snapkv", "protocol=common", "score=vatp", "policy.order=[pool,group]", *words)
         expected = getattr(pooled.view(2, 3, 44), merged)(1) * norms
         assert torch.allclose(ranked(layer, policy, score), expected, rtol=1e-4)
     assert method("policy=snapkv")[1].group == "mean" and method("policy=snapkv", "score=vatp")[1].group == "max"

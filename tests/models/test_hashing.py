@@ -18,9 +18,9 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     read: list[Path] = []
     whole = spec._hash
 
-    def counting(path: Path) -> str:
+    def counting(path: Path, state: str) -> str:
         read.append(path)
-        return whole(path)
+        return whole(path, state)
 
     monkeypatch.setattr(spec, "_hash", counting)
     return read

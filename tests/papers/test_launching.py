@@ -69,7 +69,7 @@ def test_local_processes_make_the_rows_and_the_page_is_rendered(tmp_path, capsys
 def test_a_part_of_an_item_makes_its_share_of_the_rows(tmp_path):
     request = Request(words=(*WORDS, f"results.dir={tmp_path}"))
     assert PartOfItem("obcache/table1", request, Shard(1, 2))() == 0
-    assert sorted((row.policy, row.sample) for row in read_rows(tmp_path)) == [("h2o_obcache", 1), ("snapkv", 1)]
+    assert sorted((row.policy, row.sample) for row in read_rows(tmp_path)) == [("h2o_obcache", 1), ("snapkv@common", 1)]
 
 
 def test_a_submitted_item_is_not_submitted_again_and_not_rendered(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def test_footprints_are_those_of_the_folder(cell, results) -> None:
     sizes = {"prompt_tokens": 500, "new_tokens": 10, "full_cache_bytes": 1000, "peak_bytes": 1000}
     folder = results(
         cell([1.0] * 4, "full", kept_fraction=1.0, kept_tokens=500, **sizes),
-        cell([1.0] * 4, "snapkv", kept_fraction=0.1, kept_tokens=50, **sizes),
+        cell([1.0] * 3 + [0.0], "snapkv", kept_fraction=0.1, kept_tokens=50, **sizes),
     )
     reports = [footprint.report_of(source, no_warning) for source in (folder, frame_of(read_rows(folder), folder))]
     assert emitted(reports[0], "text") == emitted(reports[1], "text") and "snapkv" in emitted(reports[1], "text")

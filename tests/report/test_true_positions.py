@@ -144,7 +144,8 @@ def label_of(policy: str, score: str | None) -> str:
 
 def test_the_committed_rows_stand_where_they_were_measured() -> None:
     """The figure of the README: in two of its panels seven curves are equal."""
-    policies = ["full", "streaming_llm", "h2o", "tova", "snapkv", "ada_snapkv", "pyramidkv", "cake", "lava", "kvzip"]
+    common = (f"{name}@common" for name in ("snapkv", "ada_snapkv", "pyramidkv", "cake", "lava"))
+    policies = ["full", "streaming_llm", "h2o_obcache", "tova_obcache", *common, "kvzip"]
     budgets = ["0.05", "0.1", "0.2", "0.4", "0.6", "0.8", "1.0"]
     scores = [None, "attn", "lava", "cake", "kvzip"]
     where = {"policy": policies, "budget": budgets, "score": [score or "null" for score in scores]}

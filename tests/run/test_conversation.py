@@ -319,7 +319,7 @@ def test_every_policy_that_evicts_again_does_so_in_a_conversation(load: Load) ->
     names = [name for name, again in AGAIN.items() if again and name not in NEEDS]
     sweep = [replace(configured(name), task=TASK, model=ModelSpec("reference")) for name in names]
     rows = rows_of(load(), sweep, [0, 1, 2])
-    assert len(names) == 20 and {row.policy: row.error for row in rows} == dict.fromkeys({r.policy for r in rows})
+    assert len(names) == 21 and {row.policy: row.error for row in rows} == dict.fromkeys({r.policy for r in rows})
     assert len(rows) == 3 * len(names)
 
 

@@ -113,4 +113,14 @@ def words(stub: Stub, *more: str, method: str = "full", **settings: Any) -> list
     """The words of a command about a stub."""
     named = {"url": stub.url, "model": "tiny", "method": method, "retries": 0, **settings}
     given = [f"endpoint.{name}={value}" for name, value in named.items()]
-    return ["model=endpoint", f"model.path={FOLDER}", *given, "task.context_length=512", "task.samples=6", *more]
+    usual = {"task.context_length": "512", "task.samples": "6"} | dict(
+        word.split("=", 1) for word in more if "=" in word
+    )
+    rest = [word for word in more if "=" not in word]
+    return [
+        "model=endpoint",
+        f"model.path={FOLDER}",
+        *given,
+        *(f"{key}={value}" for key, value in usual.items()),
+        *rest,
+    ]

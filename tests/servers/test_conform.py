@@ -73,8 +73,8 @@ def test_the_full_cache_of_a_server_against_ours(
     capsys: pytest.CaptureFixture[str], serve: ExitStack, tmp_path: Path
 ) -> None:
     stub, other = (serve.enter_context(serving(Stub(budget=n))) for n in (None, 100))
-    local = ["policy=full", "task.samples=8", "task.max_new_tokens=5", f"results.dir={tmp_path}", "--quiet"]
-    assert main(["run", *local]) == 0
+    local = ["policy=full", "task.samples=8", "task.context_length=512", "task.max_new_tokens=5"]
+    assert main(["run", *local, f"results.dir={tmp_path}", "--quiet"]) == 0
     more = ("--dense", str(tmp_path), "task.max_new_tokens=5")
     assert conform(capsys, (stub, "method=full"), more=more) == (0, [])
     assert conform(capsys, (other, "method=full"), more=more)[1] == ["read", "dense"]

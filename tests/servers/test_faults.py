@@ -20,7 +20,7 @@ KEY = "sk-very-secret-0123456789"
 def failing(folder: Path, stub: Stub, *more: str, **settings: Any) -> tuple[int, str]:
     lines = io.StringIO()
     with redirect_stderr(lines):
-        code = main(["run", *words(stub, *more, "task.samples=2", f"results.dir={folder}", **settings), "--quiet"])
+        code = main(["run", *words(stub, "task.samples=2", *more, f"results.dir={folder}", **settings), "--quiet"])
     said = [line for line in lines.getvalue().splitlines() if line]
     assert len(said) == 1, said
     return code, said[0]

@@ -41,7 +41,13 @@ def test_rows_say_what_was_asked_and_what_answered(tmp_path: Path) -> None:
 def test_prompts_are_those_of_a_local_model(tmp_path: Path) -> None:
     with serving(Stub()) as stub:
         assert run(tmp_path / "served", stub, "task.max_new_tokens=4") == 0
-    local = ["policy=full", "task.samples=6", "task.max_new_tokens=4", f"results.dir={tmp_path / 'local'}"]
+    local = [
+        "policy=full",
+        "task.samples=6",
+        "task.context_length=512",
+        "task.max_new_tokens=4",
+        f"results.dir={tmp_path / 'local'}",
+    ]
     assert main(["run", *local, "--quiet"]) == 0
     served, here = rows_of(tmp_path / "served"), rows_of(tmp_path / "local")
     assert [row.prompt_sha256 for row in served] == [row.prompt_sha256 for row in here]

@@ -202,7 +202,7 @@ def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(
             patch.delitem(sys.modules, "changing", raising=False)
             patch.syspath_prepend(str(made_up(tmp_path / str(index), "changing", files, version=version)))
             (cell,) = plan_sweep(
-                ["score=mine", "reference=none", "budget=20", f"results.dir={tmp_path}"], print
+                ["score=mine", "reference=none", "budget=40", f"results.dir={tmp_path}"], print
             ).plan.cells
             identifiers.append(cell.id)
     assert identifiers[0] == identifiers[1] and len(set(identifiers)) == 3

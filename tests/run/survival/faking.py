@@ -115,6 +115,8 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(runner, "model_info", lambda spec: model_info)
     monkeypatch.setattr(runner, "dry_run", lambda *_: None)
+    monkeypatch.setattr(runner, "describe_model", lambda spec: {"sha256": "0"})
+    monkeypatch.setattr(runner, "check_model_unchanged", lambda *_: None)
     monkeypatch.setattr(runner, "load", engine.load)
     monkeypatch.setattr(runner, "run_prefill_job", engine.run_prefill_job)
     monkeypatch.setattr(runner, "environment", lambda device: {"device": "none"})
