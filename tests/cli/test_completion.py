@@ -35,7 +35,7 @@ from tests.cli.conftest import Command
         (["run", "task=ruler/niah_single_"], [f"task=ruler/niah_single_{number}" for number in (1, 2, 3)]),
         (["run", "policy.window"], ["policy.window=", "policy.window_skips="]),
         (["run", "policy.pool.s"], ["policy.pool.size="]),
-        (["run", "schedule.d"], ["schedule.decode_counts=", "schedule.decode_every="]),
+        (["run", "schedule.d"], ["schedule.decode_every=", "schedule.decode_counts="]),
         (["run", "results."], ["results.dir=", "results.kept=", "results.lease_seconds="]),
         (["run", "launcher=s"], ["launcher=slurm"]),
         (["run", "policy=h2o_obcache", "--q"], ["--quiet"]),

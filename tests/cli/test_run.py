@@ -45,7 +45,7 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
     assert len({row.kept_sha256 for row in rows}) == len({row.output_sha256 for row in rows}) == 3
     assert "snapkv" in finished.out and "obcache_joint" in finished.out
     described = json.loads(next(Path("out/cells").iterdir()).read_text())
-    assert described["policy"]["window"] == 16 and described["task"]["version"].startswith("ruler-")
+    assert described["policy"]["window"] == 32 and described["task"]["version"].startswith("ruler-")
     assert Path("out/environments", f"{rows[0].environment}.json").is_file()
 
 

@@ -139,7 +139,7 @@ def test_full_is_full_whatever_the_schedule(kvbench: Command, tiny: tuple[str, .
         (("schedule.prefill_block=-8",), "schedule.prefill_block=-8: allowed: a number of tokens"),
         (
             ("schedule.decode_counts=all",),
-            "schedule.decode_counts=all, but decode_every=null and evict_after=prompt: a",
+            "schedule.decode_counts=all, but decode_every=null and evict_after=prompt: the prompt counts",
         ),
         (("schedule.decode_every=1", "policy.state=none"), "policy.state=none, but score attn reads observed queries"),
         (("schedule.prefill_block=64", "policy.heads=flat", "policy.group=layer_mean"), "is a mean over heads"),
