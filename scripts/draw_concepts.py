@@ -34,6 +34,8 @@ from kvbench.tasks.task import Sample
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BUDGET = "budget=0.2"
+COMMON = ("protocol=common", "task.context_length=512")
+"""One window for all policies, and few enough positions to see each."""
 LAYER, HEAD = 1, 0
 """Where the embedded model looks for the needle."""
 WINDOWS = (1, 4, 16, 64)
@@ -45,7 +47,7 @@ NEEDLE = {"color": ORANGE, "alpha": 0.25, "linewidth": 0}
 
 def cell_of(*words: str) -> Cell:
     """The cell of a command line."""
-    (config,) = combinations(parse(words))
+    (config,) = combinations(parse([*COMMON, *words]))
     return Cells().cell(config)
 
 
