@@ -297,7 +297,7 @@ NEEDS = {
 def configured(policy: str, *words: str) -> Cell:
     """A cell with the policy and the score of its file."""
     settings = f"policy={policy}", "budget=0.5", "schedule.decode_every=8", "schedule.evict_after=prompt", *words
-    (tree,) = combinations(parse([*settings, *([NEEDS[policy]] if policy in NEEDS else [])]))
+    (tree,) = combinations(parse([*settings, "protocol=common", *([NEEDS[policy]] if policy in NEEDS else [])]))
     return Cells().cell(tree)
 
 

@@ -14,10 +14,12 @@ FILE, RIGHT = "tokenizer.json", "5.22"
 """What is compared with, and the first version of transformers that is known to read it."""
 TEXT = "a\nOne text, 2 numbers.  Two blanks, an été.\n"
 """Blanks, letters beyond ASCII and line ends; some settings put a blank before its start, or leave it out."""
+START = 2
+"""Tokens at the start in which the two may differ."""
 
 
 def check_reading(tokenizer: Any, folder: Path) -> None:
-    """Compare what is left of a text in its tokens with what the folder's tokenizer.json, if it has one, leaves of it.
+    """Compare the tokens of a text, and what is left of it in them, with those by the folder's tokenizer.json.
 
     Raises UserError where they differ.
     """
@@ -31,8 +33,10 @@ def check_reading(tokenizer: Any, folder: Path) -> None:
     expected.no_padding()
     right = expected.encode(TEXT, add_special_tokens=False).ids
     read = list(tokenizer(TEXT, add_special_tokens=False).input_ids)
-    kept, whole = (expected.decode(ids, skip_special_tokens=False).strip() for ids in (read, right))
-    if kept != whole:
+    tail = right[START:]
+    is_same = read[-len(tail) :] == tail and abs(len(read) - len(right)) <= 1
+    kept, whole = (expected.decode(ids, skip_special_tokens=False) for ids in (read, right))
+    if not is_same and kept != whole:
         raise UserError(
             f"{folder}: transformers {version('transformers')} reads {len(read)} tokens in a text that has "
             f"{len(right)} by {FILE}: prompts would lose parts such as blanks; install 'transformers>={RIGHT},<6', "

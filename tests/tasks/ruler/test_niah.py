@@ -109,7 +109,7 @@ def test_essays_fit_short_contexts_in_steps_of_our_own(name: str, era: str, cont
 
 
 def test_the_official_step_has_no_mark_and_does_not_fit_short_contexts(root: Path):
-    task = make("niah_single_2", root, step=500, splitter="bare")
+    task = make("niah_single_2", root, context_length=512, step=500, splitter="bare")
     assert task.version == "ruler-c3f5e3b-2026.3-punkt_bare"
     with pytest.raises(ValueError, match=r"smallest haystack has 500 words.*context_length for 50 samples: 686"):
         list(task.generate(count_words, [0]))
