@@ -296,7 +296,8 @@ def test_no_two_methods_look_alike(tmp_path, cell):
     drawn = json.loads(re.search("<output>(.*?)</output>", shown(page, script=LOOKS))[1])
     by_method = {(method[0], method[1], method[4]): tuple(look.values()) for method, look in drawn}
     assert {*by_method} == {*methods} and len({*by_method.values()}) == len(methods)
-    assert len({colour for colour, *_ in by_method.values()}) == 1, "one colour: markers and dashes tell them apart"
+    colours = {policy: {look[0] for (name, *_), look in by_method.items() if name == policy} for policy, *_ in methods}
+    assert all(len(each) == 1 for each in colours.values()), "one colour a policy: markers and dashes tell scores apart"
     usual = looks(["snapkv", "ada_pyramidkv"])
     assert by_method["snapkv", "score_0", "prompt"] == (usual["snapkv"].colour, usual["snapkv"].symbol, "solid")
     assert by_method["ada_pyramidkv", "score_0", "prompt"][1] == usual["ada_pyramidkv"].symbol
