@@ -174,7 +174,7 @@ function linesOf(list, axis) {
     grouped.get(key).push(c);
   }
   const lines = [...grouped.values()].map((members) => ({ cells: members.sort((a, b) => a[axis] - b[axis]) })), names = toName(lines);
-  const factor = AXES[axis][1], several = new Set(["variant", "layout", "schedule", "seed"].filter((key) => values(key, list).length > 1));
+  const factor = AXES[axis][1], several = new Set(["variant", "layout", "schedule", "seed"].filter((key) => values(key, list).filter((value) => value !== null).length > 1));
   return [usual, lines.map((line) => {
     const c = line.cells[0], look = lookOf(c, alone), more = [...several].map((key) => c[key]).filter((v) => !USUAL.includes(v));
     const title = [label(c), ...more].join(" ") + (c.n === usual ? "" : ` (n = ${c.n})`);
