@@ -288,12 +288,13 @@ def check_is_path(path: str | os.PathLike[str]) -> None:
 
 
 def _check_links(path: Path) -> None:
+    """Refuse links in a results folder through which files would be written anywhere."""
     for folder in (*_FOLDERS, *_OTHERS):
         _check_link(path / folder)
 
 
 def _check_link(link: Path) -> None:
-    """Refuse a link through which a folder of others could have files written anywhere."""
+    """Raise UserError for a link that leads out of the results folder that it is in."""
     path = link.parent
     try:
         leads_out = link.is_symlink() and not link.resolve().is_relative_to(path.resolve())

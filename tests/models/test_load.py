@@ -13,8 +13,8 @@ from transformers.utils.logging import add_handler, remove_handler
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import ends_unseen, load, model_info
-from kvbench.models.loading.reading import check_reading
 from kvbench.models.loading.spec import HASHED, ModelSpec
+from kvbench.models.loading.tokenizer_file import check_reading
 from kvbench.records import environment, environment_id
 from kvbench.support.errors import MissingFile, UserError
 from tests.models.conftest import tiny_llama

@@ -34,8 +34,8 @@ from kvbench.models.loading.check import check_model, eager_logits
 from kvbench.models.loading.flash import SOURCES, check_flash, flash_attention
 from kvbench.models.loading.in_memory import ModelInMemory
 from kvbench.models.loading.products import chosen_products, half_is_slower
-from kvbench.models.loading.reading import check_reading
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
+from kvbench.models.loading.tokenizer_file import check_reading
 from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, give_arguments, uses_template
 from kvbench.models.rope import length_rope
