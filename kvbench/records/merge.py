@@ -125,8 +125,9 @@ def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Wa
     counted: dict[tuple[str, int], list[PlacedRow]] = {}
     for folder in folders:
         for key, rows in all_rows(folder, warn).items():
+            code = counting_row(rows).row.code
             counted.setdefault(key, []).extend(
-                placed for placed in rows if placed.row.code == counting_row(rows).row.code and placed.file in files
+                placed for placed in rows if placed.row.code == code and placed.file in files
             )
     line_numbers: dict[Path, set[int]] = {}
     for rows in filter(None, counted.values()):

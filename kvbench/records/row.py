@@ -49,13 +49,13 @@ class Row:
     the mean over those after the first; ``index_bytes``: what a reader reads besides to choose them), ``*_seconds``
     in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in ``unit``, in
     0..1 if that is `SHARE`; ``better`` says which of two values is, `HIGHER` or `LOWER`: a task declares both with
-    its ``metric``. ``budget`` is the text of the setting. ``protocol``: by which
-    the policy has the settings that its label does not name; None for rows of servers. ``question_number`` counts from
-    1 if several questions are asked about one context. ``border_tokens``: tokens of the whole prompt that its division
-    into context and question changed, if any. ``recurrent_layers`` have a state that is never evicted, of
-    ``recurrent_bytes`` per sequence, which no other column counts; None for models without them. ``weights``: how a
-    checkpoint stores them, if it is quantised; None for plain numbers. ``replaces``: how many rows of its
-    sample, made one after the other, it counts instead of; None for the first.
+    its ``metric``. ``budget`` is the text of the setting. ``protocol``: by which the policy has the settings that its
+    label does not name; None for rows of servers. ``question_number`` counts from 1 if several questions are asked
+    about one context. ``border_tokens``: tokens of the whole prompt that its division into context and question
+    changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per sequence, which
+    no other column counts; None for models without them. ``weights``: how a checkpoint stores them, if it is quantised;
+    None for plain numbers. ``replaces``: how many rows of its sample, made one after the other, it counts instead of;
+    None for the first.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.

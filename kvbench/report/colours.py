@@ -25,19 +25,8 @@ SYMBOLS = (
 )
 """The names of plotly for ``MARKERS``, which are those of matplotlib."""
 POLICIES = (
-    *(
-        "snapkv",
-        "h2o_obcache",
-        "tova_obcache",
-        "streaming_llm",
-        "ada_snapkv",
-        "pyramidkv",
-        "lava",
-        "cake",
-        "kvzip",
-        "plain",
-    ),
-    *("h2o", "duo_attention", "ada_pyramidkv", "h2o_kvzip", "kvzip_head", "kvzip_uniform", "lava_no_head"),
+    *("snapkv", "h2o_obcache", "tova_obcache", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip"),
+    *("plain", "h2o", "duo_attention", "ada_pyramidkv", "h2o_kvzip", "kvzip_head", "kvzip_uniform", "lava_no_head"),
     *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv", "tova"),
 )
 SCORES = (
