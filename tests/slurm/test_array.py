@@ -25,7 +25,13 @@ pytestmark = [
 ]
 
 CELLS = ("policy=full,snapkv,h2o_obcache", "budget=0.2", "task.context_length=512")
-JOBS = ("launcher=slurm", "launcher.gpus=0", "launcher.shards=2", "launcher.time=2", "launcher.warning_seconds=20")
+JOBS = {
+    "launcher": "slurm",
+    "launcher.gpus": "0",
+    "launcher.shards": "2",
+    "launcher.time": "2",
+    "launcher.warning_seconds": "20",
+}
 SLOWED = """
 import os
 import time
@@ -58,6 +64,11 @@ def kvbench(*arguments: str, cwd: Path, allowed: tuple[int, ...] = (0,)) -> "sub
     return done
 
 
+def jobs(**changed: str) -> list[str]:
+    """Write the settings of `JOBS`, with other values for settings of the launcher."""
+    return [f"{name}={value}" for name, value in (JOBS | {f"launcher.{key}": changed[key] for key in changed}).items()]
+
+
 def status(folder: Path) -> dict[str, Any]:
     finished = kvbench("status", "--results", str(folder), "--json", cwd=folder.parent, allowed=(0, 75))
     return json.loads(finished.stdout)
@@ -74,9 +85,9 @@ def until(what: Callable[[], Any], folder: Path) -> Any:
     pytest.fail(f"after {PATIENCE_SECONDS} s: {status(folder)}\n{logs}")
 
 
-def submit(arguments: tuple[str, ...], folder: Path) -> str:
+def submit(arguments: tuple[str, ...], folder: Path, **changed: str) -> str:
     beats = "results.lease_seconds=24"  # every two seconds, so that what a process has made is soon known
-    message = kvbench("run", *JOBS, *arguments, beats, f"results.dir={folder}", cwd=folder.parent).stderr
+    message = kvbench("run", *jobs(**changed), *arguments, beats, f"results.dir={folder}", cwd=folder.parent).stderr
     submitted = re.search(r"submitted job (\d+) with 2 tasks", message)
     assert submitted, message
     return submitted[1]
@@ -136,7 +147,7 @@ def test_environment_container_and_gres_reach_the_tasks(tmp_path: Path) -> None:
     wrapper.write_text(f'#!/bin/bash\nenv > {tmp_path}/environment\nexec "$@"\n')
     wrapper.chmod(0o755)
     kvbench(
-        "run", *CELLS, "task.samples=2", *JOBS, "launcher.shards=1", "launcher.time=0:10:00",
+        "run", *CELLS, "task.samples=2", *jobs(shards="1", time="0:10:00"),
         f'launcher.python="{wrapper} {sys.executable}"', "launcher.extra={gres:bench:1}",
         'launcher.setup=["export HF_HUB_OFFLINE=1"]', f"results.dir={folder}", cwd=tmp_path,
     )  # fmt: skip
@@ -172,15 +183,13 @@ def test_a_sample_longer_than_the_warning_ends_its_task(tmp_path: Path) -> None:
     """SLURM kills it at the limit, so nothing requeues it; what it worked on is left for the same command."""
     folder, score = tmp_path / "late", tmp_path / "slow.py"
     score.write_text(SLOW)
-    limits = ("launcher.time=0:02:00", "launcher.shards=1", "launcher.warning_seconds=1")
     kvbench(
         "run",
         "policy=plain",
         f"score={score}",
         "task.samples=1",
         "reference=none",
-        *JOBS,
-        *limits,
+        *jobs(time="0:02:00", shards="1", warning_seconds="1"),
         f"results.dir={folder}",
         cwd=tmp_path,
     )
@@ -192,7 +201,7 @@ def test_a_sample_longer_than_the_warning_ends_its_task(tmp_path: Path) -> None:
 
 def test_cancel_ends_jobs(tmp_path: Path) -> None:
     folder = tmp_path / "long"
-    job = submit((*CELLS, "task.samples=5000", "launcher.time=10"), folder)
+    job = submit((*CELLS, "task.samples=5000"), folder, time="10")
     until(lambda: status(folder)["done"], folder)
     message = kvbench("cancel", "--results", str(folder), cwd=tmp_path).stderr
     assert f"cancelled job {job}" in message
@@ -211,7 +220,7 @@ def test_an_item_of_a_paper_is_submitted_and_then_rendered(tmp_path: Path) -> No
         "policy=h2o_obcache,snapkv",
         "score=attn",
         "task.max_new_tokens=4",
-        *JOBS,
+        *jobs(),
     )
     first = kvbench(*arguments, f"results.dir={folder}", cwd=tmp_path)
     assert re.search(r"submitted job \d+ with 2 tasks", first.stderr) and "ours" not in first.stdout
