@@ -26,7 +26,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
 from kvbench.tasks.kvzip import inclusion
 from kvbench.tasks.metrics import rouge_scorer
-from kvbench.tasks.ruler.haystack import essay_files, joined_essays
+from kvbench.tasks.ruler.haystack import essay_files, joined
 from kvbench.tasks.task import Sample, Task, Tokens, require_positive
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
@@ -151,7 +151,7 @@ class Needle(FromFiles, Task):
                 f"task.context_length={self.context_length} leaves {room} tokens for a needle of {len(needle)}: "
                 f"at least {self.buffer + len(needle) + 1}"
             )
-        ids = _encoded(tokens, joined_essays(self.root), self.context_length, special)
+        ids = _encoded(tokens, joined(self.root, essay_files(self.root)), self.context_length, special)
         context = tokens.encode(tokens.decode(ids[: self.context_length]), special)
         if len(context) + len(needle) > room:
             context = context[: room - len(needle)]

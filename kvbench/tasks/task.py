@@ -41,7 +41,8 @@ class Sample:
     trajectory: a recorded run of an agent up to the answer that is asked for, which is its last message; it is read
     instead of context and question, which say the same to models without a chat template.
     second: the request that follows, which `Task.follow_up` completes with the answer. drawn: tokens that the request
-    before this one could have, whose random numbers are used up.
+    before this one could have, whose random numbers are used up. text_in_common: the part of the context that other
+    samples have too; empty: all of it.
     """
 
     id: int
@@ -60,6 +61,7 @@ class Sample:
     trajectory: Trajectory | None = None
     second: "Sample | None" = None
     drawn: int = 0
+    text_in_common: str = ""
 
     @property
     def own_tokens(self) -> int:
@@ -74,12 +76,12 @@ class Sample:
 
     @property
     def context_sha256(self) -> str:
-        """What samples have in common that are not independent: the context, or the run of an agent.
+        """What samples have in common that are not independent: the context, the text in it, or the run of an agent.
 
         A run is told by its beginning up to the second answer, the first that can be asked for: all its calls have it.
         """
         if self.trajectory is None:
-            text = self.context
+            text = self.text_in_common or self.context
         else:
             run = self.trajectory
             text = plain_text(plain_turns(run.messages[: run.answers[1]], run.tools))

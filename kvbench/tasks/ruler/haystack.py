@@ -8,7 +8,7 @@ needles stand elsewhere and the prompt is another. A task's version names the on
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -38,16 +38,21 @@ def essay_files(root: str | None) -> tuple[str, ...]:
     return listing(root, "paul_graham_essays/*.txt")
 
 
-def joined_essays(root: str | None) -> str:
-    """All essays in the order of their names, joined as they are; line ends become newlines.
+def book_files(root: str | None) -> tuple[str, ...]:
+    """Sorted names of the books of PG19 under `data.root`. Raises MissingFile if there are none."""
+    return listing(root, "pg19/*.txt")
 
-    They are the 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
+
+def joined(root: str | None, names: Iterable[str]) -> str:
+    """Join files as they are; line ends become newlines.
+
+    The essays are the 49 files of https://github.com/gkamradt/LLMTest_NeedleInAHaystack, which RULER's
     scripts/data/synthetic/json/download_paulgraham_essay.py joins without a separator. RULER appends 169 pages in html;
     these come after the first 111,877 words, so prompts up to about 128K tokens do not reach them.
 
-    Raises MissingFile if there are none, UserError for a file that is not UTF-8.
+    Raises MissingFile for a file that is not there, UserError for one that is not UTF-8.
     """
-    return "".join(_text(root, name) for name in essay_files(root))
+    return "".join(_text(root, name) for name in names)
 
 
 @remembered
@@ -59,24 +64,32 @@ def _text(root: str | None, name: str) -> str:
         raise UserError(f"{file} is not UTF-8 text: {error}") from None
 
 
-class Essays:
-    """A prefix of the essays; sizes are in words. After the last word the text repeats if `wraps`, or ends."""
+class Prose:
+    """A text of which prompts have parts; sizes and places are in words.
+
+    wraps: after the last word comes the first again; otherwise a part ends there.
+    """
 
     def __init__(self, text: str, split_sentences: Callable[[str], list[str]], wraps: bool):
         self._words = re.sub(r"\s+", " ", text).split(" ")
         self._split = split_sentences
         self._wraps = wraps
-        self._sentences_by_size: dict[int, list[str]] = {}
+        self._sentences: dict[tuple[int, int], list[str]] = {}
 
     def __len__(self) -> int:
         return len(self._words)
 
-    def around(self, needles: Sequence[str], size: int, rng: random.Random) -> str:
-        """The first `size` words with needle i before the i-th of the sorted depths; all joined by one space."""
-        if size not in self._sentences_by_size:  # sizes recur, and splitting a long text is slow
-            times = -(-size // len(self._words)) if self._wraps else 1
-            self._sentences_by_size[size] = self._split(" ".join((self._words * times)[:size]).strip())
-        sentences = self._sentences_by_size[size]
+    def words(self, size: int, start: int = 0) -> str:
+        """The `size` words from word `start` on, joined by one space."""
+        times = -(-(start + size) // len(self._words)) if self._wraps else 1
+        words = self._words * times if times > 1 else self._words
+        return " ".join(words[start : start + size])
+
+    def around(self, needles: Sequence[str], size: int, rng: random.Random, start: int = 0) -> str:
+        """Put needle i before the i-th of the sorted depths of these words; all is joined by one space."""
+        if (size, start) not in self._sentences:  # sizes recur, and splitting a long text is slow
+            self._sentences[size, start] = self._split(self.words(size, start).strip())
+        sentences = self._sentences[size, start]
         places = sorted(int(len(sentences) * (depth / 100)) for depth in rng.sample(DEPTHS, len(needles)))
         parts, start = [], 0
         for place, needle in zip(places, needles, strict=True):

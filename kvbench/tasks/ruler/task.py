@@ -42,12 +42,13 @@ class DoesNotFit(Exception):
 
 
 class Prompt(NamedTuple):
-    """One drawn prompt in its parts, with the right answers."""
+    """One drawn prompt in its parts, with the right answers. text_in_common: as of a `Sample`."""
 
     context: str
     question: str
     answer_prefix: str
     answers: tuple[str, ...]
+    text_in_common: str = ""
 
     @property
     def text(self) -> str:
@@ -118,7 +119,8 @@ class RulerTask(Task):
         try:
             for index, prompt in enumerate(islice(self._prompts(count_tokens, template), last + 1)):
                 if index in indices:
-                    yield Sample(index, self.name, *prompt, self.max_new_tokens)
+                    *parts, in_common = prompt
+                    yield Sample(index, self.name, *parts, self.max_new_tokens, text_in_common=in_common)
         except DoesNotFit as error:
             samples = max(self.samples, last + 1)
             smallest = self._smallest(count_tokens, template, error.longest, samples)

@@ -1,6 +1,8 @@
 """RULER's needle tasks: any shard the same, an end where the official code has none, what is refused."""
 
 import random
+import re
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbench.support.errors import UserError
 from kvbench.tasks.ruler.niah import Niah
 from kvbench.tasks.task import Sample, Task
 from tests.tasks.ruler.conftest import count_words, make
@@ -80,7 +83,7 @@ def test_several_values_and_queries_ask_in_the_plural():
         ({"era": "2025"}, r"task\.era=2025.*allowed: 2024, 2026"),
         ({"num_keys": 6}, r"at most 5 needles"),
         ({"num_keys": 41, "haystack": "essay"}, r"at most 40 needles"),
-        ({"haystack": "essays"}, r"task\.haystack=essays: allowed: 'noise', 'needle' or 'essay'"),
+        ({"haystack": "essays"}, r"task\.haystack=essays: allowed: 'noise', 'needle', 'essay' or 'book'"),
         ({"step": 0}, r"task\.step=0"),
         ({"splitter": "regex"}, r"task\.splitter=regex: allowed: 'auto', 'english' or 'bare'"),
     ],
@@ -145,3 +148,47 @@ def test_essays_are_named_by_their_bytes(root: Path):
     (root / "paul_graham_essays" / "c.txt").write_text("more", encoding="utf-8")
     assert before and make("niah_single_2", root).data_sha256 not in (before, None)
     assert make("niah_single_1").data_sha256 is None
+
+
+def windows(task: Niah, count: int) -> list[list[str]]:
+    """The words of the haystack of each of the first prompts."""
+    samples = task.generate(count_words, range(count))
+    return [[word for word in re.findall(r"word\d+", sample.context)] for sample in samples]
+
+
+@pytest.mark.parametrize("era", ["2024", "2026"])
+def test_texts_that_vary_do_not_overlap_and_are_clusters(era: str, root: Path):
+    settings = {"era": era, "context_length": 256, "splitter": "bare"}
+    fixed = list(make("niah_single_2", root, **settings).generate(count_words, range(8)))
+    varied = list(make("niah_single_2", root, texts="varied", **settings).generate(count_words, range(8)))
+    parts = windows(make("niah_single_2", root, texts="varied", **settings), 8)
+    count = len({sample.context_sha256 for sample in varied})
+    assert 1 < count < 8 and len({sample.context_sha256 for sample in fixed}) == 8
+    for first, second in combinations(range(8), 2):
+        same = varied[first].context_sha256 == varied[second].context_sha256
+        assert same == ((second - first) % count == 0) == bool({*parts[first]} & {*parts[second]})
+    assert all(int(later[4:]) == int(word[4:]) + 1 for part in parts for word, later in pairwise(part))
+
+
+def test_texts_of_another_task_are_the_same_parts(root: Path):
+    settings = {"context_length": 256, "splitter": "bare", "texts": "varied"}
+    first, second = (
+        [sample.context_sha256 for sample in make(name, root, **settings).generate(count_words, range(3))]
+        for name in ("niah_single_2", "niah_multikey_1")
+    )
+    assert first == second
+
+
+def test_books_are_haystacks(tmp_path: Path):
+    (tmp_path / "pg19").mkdir()
+    (tmp_path / "pg19" / "one.txt").write_text("".join(f"Word{number} is here. " for number in range(4000)), "utf-8")
+    task = make("niah_single_2", tmp_path, haystack="book", texts="varied", context_length=256, splitter="bare")
+    samples = list(task.generate(count_words, range(12)))
+    assert len({sample.context_sha256 for sample in samples}) == 12 and task.files == ("pg19/one.txt",)
+
+
+def test_texts_that_cannot_vary_are_refused(root: Path):
+    with pytest.raises(UserError, match=r"task.texts=varied.*haystack is noise.*task.haystack=essay or book"):
+        make("niah_single_1", texts="varied")
+    with pytest.raises(UserError, match=r"words, fewer than two parts of task.context_length=4096.*haystack=book"):
+        list(make("niah_single_2", root, texts="varied", context_length=4096, splitter="bare").generate(len, [0]))
