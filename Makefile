@@ -30,7 +30,7 @@ DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint
 BOARD := $(addprefix results/reference/,main.parquet methods.parquet variants.parquet) \
 	$(addprefix results/smollm2/,main.parquet context.parquet settings.parquet)
 
-.PHONY: help board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+.PHONY: help board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 confirm bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,10 @@ smollm2: $(VENV)/.installed  ## go on with the rows of SmolLM2 from the committe
 	@$(BIN)/python scripts/reference.py pack --rows smollm2
 	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/python scripts/reference.py pictures
+
+confirm: $(VENV)/.installed  ## make the rows that results/confirm/claims.yaml waits for, and hold it against them (hours; KVBENCH_DATA)
+	@$(BIN)/python scripts/reference.py run --rows confirm --stale keep
+	@$(BIN)/kvbench claims check results/confirm/claims.yaml --results results/runs/confirm
 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py
 	@for script in $(SCRIPTS); do echo "== $$script"; $(BIN)/python "$$script"; done

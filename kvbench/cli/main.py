@@ -20,6 +20,7 @@ COMMANDS = {
     "report": "turn rows into reports: table | rows | plot | efficiency | cost | footprint | pages | html | history",
     "view": "serve the page of results folders while they are written, with all samples: view DIR ...",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
+    "claims": "hold claims that were written before their rows against rows: claims check FILE",
     "heads": "write one score per KV head, by KVzip on contexts of your choice: heads --output FILE",
     "board": "rank methods of several folders at equal measured bytes, as a page: board A B --out DIR",
     "gate": "fail if a run is worse than its baseline or not comparable with it: gate --baseline DIR --current DIR",

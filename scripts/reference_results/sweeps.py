@@ -14,7 +14,7 @@ from kvbench.records import KeptDetail
 TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "results"
 REFERENCE = RESULTS / "reference"
-NAMES = ("reference", "smollm2")
+NAMES = ("reference", "smollm2", "confirm")
 """The models with committed rows: the folders of `results` that hold a sweeps.yaml."""
 
 
@@ -103,9 +103,9 @@ def row_set(name: str) -> RowSet:
         for part, own in read["parts"].items()
     }
     tables = {
-        file: {key: list(map(str, values)) for key, values in where.items()} for file, where in read["tables"].items()
+        file: {key: list(map(str, values)) for key, values in where.items()} for file, where in read.get("tables", {}).items()
     }
-    return RowSet(name, found, tuple(read["gated"]), tables, read.get("pulled"))
+    return RowSet(name, found, tuple(read.get("gated", ())), tables, read.get("pulled"))
 
 
 def data_root() -> Path:

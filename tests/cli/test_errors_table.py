@@ -112,6 +112,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "export format": ("export --results one --format juni", 2, ("'juni'", "did you mean junit?")),
     "quantity": ("export --results one --format junit what=speed", 2, ("what=speed", "accuracy, bytes, seconds")),
     "heads": ("heads --output x.json policy=h2o_obcache", 2, ("heads takes no policy", "leave it out")),
+    "claims": ("claims check nothing.yaml", 3, ("nothing.yaml: there is no such file of claims",)),
     "verb of data": ("data pul pg19", 2, ("unknown data pul", "did you mean pull?")),
     "data": ("data pull pg20", 2, ("no data pg20", "did you mean pg19?")),
     "part of data": ("data pull longbench/qaspr", 2, ("no part longbench/qaspr", "did you mean longbench/qasper?")),

@@ -215,14 +215,14 @@ def _limit(gained: int, lost: int, n: int) -> float:
     inside, outside = (gained - lost) / n, 1.0
     for _ in range(60):
         middle = (inside + outside) / 2
-        if _score(gained, lost, n, middle) >= -NORMAL_QUANTILE:
+        if tango_score(gained, lost, n, middle) >= -NORMAL_QUANTILE:
             inside = middle
         else:
             outside = middle
     return (inside + outside) / 2
 
 
-def _score(gained: int, lost: int, n: int, difference: float) -> float:
+def tango_score(gained: int, lost: int, n: int, difference: float) -> float:
     """Equation 9, with the restricted maximum likelihood estimate of P(only A right) of equations 11 and 12."""
     linear = -gained - lost + (2 * n - gained + lost) * difference
     constant = -lost * difference * (1 - difference)
