@@ -51,7 +51,13 @@ LATER = (
 )
 """Fields of policies, their parts and schedules that came later, with the values at which names of cells leave them
 out."""
-LATER_OF_TASKS = (("temperature", 0.0), ("top_p", 1.0), ("samples_per_prompt", 1), ("turns", "none"))
+LATER_OF_TASKS = (
+    ("temperature", 0.0),
+    ("top_p", 1.0),
+    ("samples_per_prompt", 1),
+    ("turns", "none"),
+    ("reasoning", "auto"),
+)
 """The same of tasks."""
 LATER_OF_SCORES = (("merge", "attention"),)
 """The same of scores."""
