@@ -21,7 +21,8 @@ from kvbench.support.errors import UserError
 SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
 `recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
-`read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not that of papers, and `replaces`."""
+`read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not that of papers, `replaces`,
+`reasoning_tokens`, `reasoning` and `ended`."""
 CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
@@ -35,6 +36,10 @@ SHARE = "share"
 """The `unit` of values in 0..1, which are printed in %."""
 HIGHER, LOWER = "higher", "lower"
 """What `better` can be."""
+WHOLE, CUT = "whole", "cut"
+"""What `reasoning` can be: an answer follows it, or the answer ended within it."""
+LIMIT = "limit"
+"""The `ended` of answers that reached their longest length."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +59,9 @@ class Row:
     about one context. ``border_tokens``: tokens of the whole prompt that its division into context and question
     changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per sequence, which
     no other column counts; None for models without them. ``weights``: how a checkpoint stores them, if it is quantised;
-    None for plain numbers. ``replaces``: how many rows of its sample, made one after the other, it counts instead of;
-    None for the first.
+    None for plain numbers. ``reasoning``: `WHOLE` if an answer follows its ``reasoning_tokens``, of which the metric
+    saw nothing, `CUT` if none does, None without. ``ended``: why an answer did: `end`, `limit` or `stop`.
+    ``replaces``: how many rows of its sample, made one after the other, it counts instead of; None for the first.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.
@@ -93,6 +99,9 @@ class Row:
     evict_seconds: float | None = None
     decode_seconds: float | None = None
     new_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    reasoning: str | None = None
+    ended: str | None = None
     prediction: str | None = None
     metric: str | None = None
     unit: str | None = None

@@ -116,7 +116,7 @@ def _record_of(path: Path, copy: bytes) -> Path:
 
 def _identity(path: Path, ended: Finished) -> bytes:
     """What a copy is of: the bytes of the rows file, in the columns of this schema."""
-    return f"{SCHEMA} {path.stat().st_size} {ended.crc32}".encode()
+    return f"{SCHEMA} {len(COLUMNS)} {path.stat().st_size} {ended.crc32}".encode()
 
 
 def _read_copy(path: Path, ended: Finished, columns: Sequence[str]) -> pa.Table | None:

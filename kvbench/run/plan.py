@@ -57,6 +57,7 @@ LATER_OF_TASKS = (
     ("samples_per_prompt", 1),
     ("turns", "none"),
     ("texts", "fixed"),
+    ("reasoning", "auto"),
 )
 """The same of tasks."""
 LATER_OF_SCORES = (("merge", "attention"),)

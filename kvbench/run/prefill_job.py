@@ -17,7 +17,8 @@ from kvbench.models.decode.conversation import Answer, Question, converse
 from kvbench.models.decode.next_token import Choice, Choose, Drawn, Forced, greedy, uniforms
 from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
-from kvbench.models.prompts.prompt import Prompt, build, ends, token_texts
+from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
+from kvbench.models.prompts.reasoning import Final, final_of_ids
 from kvbench.records import KeptDetail, Row
 from kvbench.run import memory
 from kvbench.run.evict_cell import (
@@ -34,6 +35,7 @@ from kvbench.run.rows import (
     JobResult,
     PrefillFacts,
     TimedPrefill,
+    answer_columns,
     hash_ids,
     with_second_request,
 )
@@ -340,13 +342,18 @@ def record_answer(
         "output_sha256": hash_ids(generation.ids),
         "top2_margin": generation.top2_margin,
     }
+    final, ended = Final(text), None
+    if answer.nll is None:
+        final = final_of_ids(model.tokenizer, cell.task.reasoning, prompt.turn, ids, text)
+        ended = ending(model.tokenizer, cell.task, model.stop, generation.ids)
+    columns |= answer_columns(ended, final)
     try:
         if answer.nll is not None:
             columns |= {"value": answer.nll, "prediction": None}
-        elif second := cell.task.follow_up(sample, text):
+        elif final.text is not None and (second := cell.task.follow_up(sample, final.text)):
             columns |= with_second_request(columns, second_request(model, cell, second, result.environment))
         else:
-            columns["value"] = cell.task.score(text, sample)
+            columns["value"] = cell.task.value(final.text, sample)
         result.record(sample, prompt, eviction, prefill.num_tokens, **columns)
     except ValueError as error:  # the metric has no value for it, or the second request could not be answered
         result.fail(sample, f"{error}; it is {text[:80]!r}", [cell], prompt)

@@ -10,9 +10,11 @@ import numpy as np
 
 from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
+from kvbench.models.prompts.reasoning import Final
 from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
+from kvbench.records.row import CUT, WHOLE
 from kvbench.run.plan import Cell, PrefillJob
-from kvbench.tasks.task import InvalidSample, Sample
+from kvbench.tasks.task import Ending, InvalidSample, Sample
 
 if TYPE_CHECKING:
     from kvbench.models.engine import Prefilled
@@ -165,6 +167,22 @@ def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **m
     return Row(**columns, environment=environment, code=cell.code.id)
 
 
+def answer_columns(ended: Ending | None, final: Final) -> dict[str, Any]:
+    """What a row says of why an answer ended, and of its reasoning."""
+    reasoning = CUT if final.text is None else WHOLE if final.tokens else None
+    return {"ended": ended, "reasoning": reasoning, "reasoning_tokens": final.tokens}
+
+
+def with_second_answer(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """`answer_columns` of two requests: the second one's answer is scored, and both may reason."""
+    counts = [part["reasoning_tokens"] for part in (first, second) if part["reasoning_tokens"] is not None]
+    return {
+        "ended": second["ended"],
+        "reasoning": second["reasoning"] or first["reasoning"],
+        "reasoning_tokens": sum(counts) if counts else None,
+    }
+
+
 def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any]:
     """The columns of an answer in two requests: all that the second one took is a part of decoding."""
     tokens = (answer["new_tokens"], second.new_tokens or 0)
@@ -175,6 +193,9 @@ def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any
         "index_bytes": _mean_read((answer["index_bytes"], second.index_bytes), tokens),
         "decode_seconds": answer["decode_seconds"] + sum(part or 0.0 for part in seconds),
         "new_tokens": sum(tokens),
+        **with_second_answer(
+            answer, {name: getattr(second, name) for name in ("ended", "reasoning", "reasoning_tokens")}
+        ),
         "prediction": f"{answer['prediction']}\n\n{second.prediction}",
         "value": second.value,
         "output_sha256": hashlib.sha256(f"{answer['output_sha256']}{second.output_sha256}".encode()).hexdigest(),

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -28,7 +28,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import sha256_of
 from kvbench.tasks.own_file import conversation
-from kvbench.tasks.task import Sample
+from kvbench.tasks.task import Ending, Sample
 
 Format = Literal["kvbench", "lm-eval", "longbench", "kvpress"]
 PREDICTIONS, CONFIG = "predictions.csv", "config.yaml"
@@ -147,7 +147,9 @@ def _of_line(line: Mapping[str, Any], where: str, kept: float | None) -> tuple[F
     fraction = line.get("kept_fraction", kept)
     if fraction is not None and (type(fraction) not in (int, float) or not 0 <= fraction <= 1):
         raise UserError(f"{where}: kept_fraction is {fraction!r}: allowed: a share from 0 to 1, or none")
-    return "kvbench", name, Answer(_whole(text, "answer", where), kept_fraction=fraction)
+    if (ended := line.get("ended")) not in (None, *get_args(Ending)):
+        raise UserError(f"{where}: ended is {ended!r}: allowed: {', '.join(get_args(Ending))}, or none")
+    return "kvbench", name, Answer(_whole(text, "answer", where), kept_fraction=fraction, ended=ended)
 
 
 def _whole(text: str, name: str, where: str) -> str:

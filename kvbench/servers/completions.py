@@ -8,7 +8,7 @@ chat   /chat/completions with the turns: the server's template; the answer prefi
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from kvbench.servers.client import Client, Refused
 from kvbench.servers.endpoint import Endpoint, ServedModel
 from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, TaskSettings
+from kvbench.tasks.task import Ending, Sample, TaskSettings
 
 Way = Literal["ids", "text", "chat"]
 WAYS: tuple[Way, ...] = ("ids", "text", "chat")
@@ -27,13 +27,19 @@ WAYS: tuple[Way, ...] = ("ids", "text", "chat")
 class Answer:
     """The text of an answer. `tokens`: that it has, and `read`: of the prompt, where the server counts them.
 
-    kept_fraction: the share of KV pairs that answered it; None: unknown.
+    kept_fraction: the share of KV pairs that answered it; None: unknown. reasoning: where the server has taken it out
+    of the text, which is blank if nothing follows it. reasoning_tokens: of it, where the server counts them. is_raw:
+    the text is all that the model wrote; what others pass on may be without its reasoning.
     """
 
     text: str
     tokens: int | None = None
     read: int | None = None
     kept_fraction: float | None = None
+    ended: Ending | None = None
+    reasoning: str | None = None
+    reasoning_tokens: int | None = None
+    is_raw: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,9 @@ class Server:
         if self.way == "chat":
             turns = self._turns(sample)
             prompt = replace(prompt, sha256=hashlib.sha256(json.dumps(turns).encode()).hexdigest())
-            answer = _chat_answer(self._post("/chat/completions", {"messages": turns, **body}))
+            answer = _chat_answer(self._post("/chat/completions", {"messages": turns, **body}), task.stop)
         else:
-            answer = _text_answer(self._post("/completions", {"prompt": self._sent(prompt), **body}))
+            answer = _text_answer(self._post("/completions", {"prompt": self._sent(prompt), **body}), task.stop)
             _check_read(answer.read, prompt.tokens, self.way)
         return prompt, answer
 
@@ -151,23 +157,45 @@ def _choice(content: dict[str, Any]) -> dict[str, Any]:
     return choices[0]
 
 
-def _text_answer(content: dict[str, Any]) -> Answer:
-    text = _choice(content).get("text")
-    return _answer(content, text)
+def _text_answer(content: dict[str, Any], stop: Collection[str]) -> Answer:
+    return replace(_answer(content, _choice(content).get("text"), stop), is_raw=True)
 
 
-def _chat_answer(content: dict[str, Any]) -> Answer:
+def _chat_answer(content: dict[str, Any], stop: Collection[str]) -> Answer:
+    """An answer of a chat. A server that parses reasoning has a field of its own for it, under one of two names."""
     message = _choice(content).get("message")
-    return _answer(content, message.get("content") if isinstance(message, dict) else None)
+    message = message if isinstance(message, dict) else {}
+    named = [message.get(name) for name in ("reasoning_content", "reasoning")]
+    reasoning = next((text for text in named if isinstance(text, str) and text), None)
+    text = message.get("content")
+    if text is None and reasoning is not None:
+        text = ""
+    counted = _count(content, "completion_tokens_details", "reasoning_tokens")
+    return replace(_answer(content, text, stop), reasoning=reasoning, reasoning_tokens=counted)
 
 
-def _answer(content: dict[str, Any], text: Any) -> Answer:
+def _answer(content: dict[str, Any], text: Any, stop: Collection[str]) -> Answer:
     if not isinstance(text, str):
         raise Refused("the server's answer has no text", 200)
-    return Answer(text, _count(content, "completion_tokens"), _count(content, "prompt_tokens"))
+    tokens, read = _count(content, "completion_tokens"), _count(content, "prompt_tokens")
+    return Answer(text, tokens, read, ended=_ending(_choice(content), stop))
 
 
-def _count(content: dict[str, Any], name: str) -> int | None:
-    usage = content.get("usage")
-    count = usage.get(name) if isinstance(usage, dict) else None
+def _ending(choice: dict[str, Any], stop: Collection[str]) -> Ending | None:
+    """Why an answer ended. Of an end token and a text of `stop` the API says the same, but some servers say which."""
+    reason = choice.get("finish_reason")
+    if reason == "length":
+        return "limit"
+    if reason != "stop":
+        return None
+    named = [choice[name] for name in ("stop_reason", "matched_stop") if name in choice]  # vLLM, SGLang
+    if not stop or (named and named[0] not in stop):
+        return "end"
+    return "stop" if named else None
+
+
+def _count(content: dict[str, Any], *names: str) -> int | None:
+    count: Any = content.get("usage")
+    for name in names:
+        count = count.get(name) if isinstance(count, dict) else None
     return count if isinstance(count, int) and not isinstance(count, bool) else None

@@ -4,16 +4,19 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
+from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_text, joined
 from kvbench.records import Curve, PromptRecord, ResultsFolder, environment, places
+from kvbench.records.row import LIMIT
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, check_model_unchanged
 from kvbench.run.progress import Outcome, Progress
-from kvbench.run.rows import JobResult, served_row
+from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
 from kvbench.run.samples import jobs_with_samples, samples_of
 from kvbench.servers.client import Client, KeyRefused
 from kvbench.servers.completions import Answer, Server
@@ -222,16 +225,35 @@ def _add_answer(
 ) -> None:
     """Add the row of an answer; of two requests, the second one's answer is scored."""
     sent, answer = source.answer(prompt, sample, cell)
-    text, tokens = answer.text, answer.tokens
-    if second := cell.task.follow_up(sample, text):
-        _, last = source.answer(prompt_for(tokenizer, cell, second), second, cell)
-        columns = {"prediction": f"{text}\n\n{last.text}", "value": cell.task.score(last.text, second)}
-        tokens = None if tokens is None or last.tokens is None else tokens + last.tokens
+    text, final = _read(tokenizer, cell, prompt, answer)
+    columns, tokens, kept_fraction = answer_columns(answer.ended, final), answer.tokens, answer.kept_fraction
+    if final.text is not None and (second := cell.task.follow_up(sample, final.text)):
+        prompt = prompt_for(tokenizer, cell, second)
+        _, answer = source.answer(prompt, second, cell)
+        last, final = _read(tokenizer, cell, prompt, answer)
+        columns = with_second_answer(columns, answer_columns(answer.ended, final))
+        text, sample_of_value = f"{text}\n\n{last}", second
+        tokens = None if tokens is None or answer.tokens is None else tokens + answer.tokens
     else:
-        columns = {"prediction": text, "value": cell.task.score(text, sample)}
-    columns |= {"new_tokens": tokens, "kept_fraction": answer.kept_fraction}
+        sample_of_value = sample
+    columns |= {"prediction": text, "value": cell.task.value(final.text, sample_of_value)}
+    columns |= {"new_tokens": tokens, "kept_fraction": kept_fraction}
     part.rows.append(served_row(cell, sample, sent, part.environment, **columns))
     part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
+
+
+def _read(tokenizer: Tokenizer, cell: ServedCell, prompt: Prompt, answer: Answer) -> tuple[str, Final]:
+    """The whole text of an answer, its reasoning included, and its final part."""
+    setting = cell.task.reasoning
+    if answer.reasoning is None:
+        turn = prompt.turn if answer.is_raw or answer.ended == LIMIT else ()
+        text, final = answer.text, final_of_text(tokenizer, setting, turn, answer.text)
+    else:
+        rest = answer.text if answer.text.strip() else None
+        text = joined(tokenizer, answer.reasoning, rest)
+        final = Final(text) if setting == "keep" else final_of_parts(tokenizer, answer.reasoning, rest)
+    is_counted = answer.reasoning_tokens is not None and final.tokens is not None
+    return text, replace(final, tokens=answer.reasoning_tokens) if is_counted else final
 
 
 def _add_likelihood(

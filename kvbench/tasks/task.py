@@ -5,7 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
@@ -13,6 +13,9 @@ from kvbench.support.grouped import grouped
 from kvbench.tasks.trajectory import Trajectory, plain_text, plain_turns
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
+Reasoning = Literal["auto", "strip", "keep"]
+Ending = Literal["end", "limit", "stop"]
+"""Why an answer ended: an end token of the model, `max_new_tokens`, or a text of `task.stop`."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,10 @@ class TaskSettings:
         float, Means("tokens are drawn from the fewest most likely ones whose probabilities reach this sum")
     ] = 1.0
     samples_per_prompt: Annotated[int, Means("answers drawn to each prompt")] = 1
+    reasoning: Annotated[
+        Reasoning,
+        Means("strip: metrics see what follows the reasoning; keep: all; auto: strip where the model marks reasoning"),
+    ] = "auto"
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
     keeps_odd = False  # truncation in the middle to an odd limit keeps that many tokens, not one fewer
@@ -182,6 +189,8 @@ class TaskSettings:
             raise UserError(f"task.top_p={self.top_p}: allowed: above 0 and at most 1 (all tokens), such as 0.95")
         if self.samples_per_prompt < 1:
             raise UserError(f"task.samples_per_prompt={self.samples_per_prompt}: allowed: an integer above 0")
+        if self.reasoning not in get_args(Reasoning):
+            raise UserError(f"task.reasoning={self.reasoning}: allowed: {', '.join(get_args(Reasoning))}")
         if self.temperature == 0 and (self.samples_per_prompt > 1 or self.top_p < 1):
             raise UserError(
                 f"task.samples_per_prompt={self.samples_per_prompt} task.top_p={self.top_p} are for drawn answers: set "
@@ -228,6 +237,15 @@ class Task(TaskSettings, ABC):
     def score(self, prediction: str, sample: Sample) -> float:
         """Score of an answer to `sample`, in 0..1."""
 
+    def value(self, final: str | None, sample: Sample) -> float:
+        """Score of the final part of an answer; 0 for one that ended within its reasoning, which has none.
+
+        A metric of which less is better scores that as an empty answer.
+        """
+        if final is None and self.better == "higher":
+            return 0.0
+        return self.score(final or "", sample)
+
     def follow_up(self, sample: Sample, answer: str) -> Sample | None:
         """The second request of a protocol with two, a prompt that holds the first answer; None if there is no other.
 
@@ -269,8 +287,11 @@ def refuse_prompt_settings(task: TaskSettings) -> None:
             "this task reads its text unchanged: use task.chat=false task.truncation=refuse "
             "task.max_prompt_tokens=null; task.context_length sets how much is read"
         )
-    if task.stop or task.min_new_tokens or task.temperature:
-        raise UserError("this task generates no answer: use task.stop=[] task.min_new_tokens=0 task.temperature=0")
+    if task.stop or task.min_new_tokens or task.temperature or task.reasoning != "auto":
+        raise UserError(
+            "this task generates no answer: use task.stop=[] task.min_new_tokens=0 task.temperature=0 "
+            "task.reasoning=auto"
+        )
 
 
 def require_choice(task: Any, setting: str, allowed: Collection[str]) -> None:

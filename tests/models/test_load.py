@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.logging import add_handler, remove_handler
 
@@ -185,6 +185,15 @@ def test_an_end_of_turn_that_does_not_end_an_answer_is_told() -> None:
     (note,) = ends_unseen(tokenizer, None, frozenset([4]), "model")
     assert "with '</s>'" in note and "('<|bot|>')" in note and "task.stop=['</s>']" in note and "add 1 to" in note
     assert ends_unseen(tokenizer, None, frozenset([1, 4]), "model") == ()
+
+
+def test_an_end_of_turn_need_not_be_named_as_special() -> None:
+    """As <|eot_id|> of Llama 3, which was missing from its first generation_config.json."""
+    tokenizer = of_bytes(template=TURNS.replace("| trim }}", "| trim }}<|eot|>"))
+    tokenizer.add_tokens([AddedToken("<|eot|>", special=True, normalized=False)])
+    assert tokenizer.convert_tokens_to_ids("<|eot|>") not in tokenizer.all_special_ids
+    (note,) = ends_unseen(tokenizer, None, frozenset([1]), "model")
+    assert "with '<|eot|>'" in note and "('</s>')" in note and "task.stop=['<|eot|>']" in note
 
 
 def test_a_required_chat_template_must_be_there(folder: Path) -> None:

@@ -106,6 +106,14 @@ def test_csv_is_one_line_a_cell_and_loads_with_every_digit(small: Path) -> None:
     assert frame["budget"].tolist() == ["1.0", "0.1", "0.2", "0.1", "0.2", "0.1"]
 
 
+def test_a_note_counts_the_answers_that_did_not_end(cell, results) -> None:
+    """Those that ended within their reasoning, and those at their limit where these are most of those that say it."""
+    full = cell([1.0, 1.0], "full", ended="limit")
+    text = table(results(full, cell([0.0] * 3, ended="limit", reasoning="cut"), cell([1.0] * 3, "h2o", ended="end")))
+    assert "3 of 8 answers ended within their reasoning and are 0" in text
+    assert "5 of 8 answers did not end before task.max_new_tokens." in text
+
+
 def test_decoding_that_cells_share_is_no_ones_cost(cell, results, tmp_path: Path) -> None:
     timed = cell([0.5], "tova", task="efficiency", metric="seconds_per_token", decode_seconds=2.5)
     folder = results(cell([1.0], "h2o", decode_seconds=7.5), timed)

@@ -24,7 +24,8 @@ class Stub:
     """What the server does. `budget`: newest tokens that it keeps beside the first. `takes`: what a prompt may be.
 
     truncates: tokens of a prompt that it reads, the newest, and says so if `counts`. cached: characters after which it
-    takes a prompt for the one before. statuses: of the next requests, before it answers. key: that it wants.
+    takes a prompt for the one before. statuses: of the next requests, before it answers. key: that it wants. choice: of
+    each answer, in place of its own words; `usage` too.
     """
 
     budget: int | None = None
@@ -36,6 +37,8 @@ class Stub:
     key: str | None = None
     logprobs: bool = True
     words: str = "no"
+    choice: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
@@ -70,7 +73,7 @@ class Stub:
         if body.get("echo") and self.logprobs:
             rising = [-0.1 if b > a else -3.0 for a, b in pairwise(ids)]
             choice["logprobs"] = {"token_logprobs": [None, *rising, -1.0]}
-        return {"choices": [choice], "usage": usage}
+        return {"choices": [choice | self.choice], "usage": usage | self.usage}
 
 
 @contextmanager

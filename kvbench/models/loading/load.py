@@ -298,7 +298,7 @@ def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where:
         after = after_answer(tokenizer, system, "A question?")
     except UserError:  # the template rewrites earlier turns, so what ends them is not known
         return ()
-    special = set(tokenizer.all_special_ids)
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     end = next((token for token in tokenizer(after, add_special_tokens=False).input_ids if token in special), None)
     if end is None or end in stop or not after.lstrip().startswith(text := tokenizer.decode([end])):
         return ()

@@ -12,7 +12,7 @@ from kvbench.models.prompts.chat import after_answer, around, render, split, use
 from kvbench.models.prompts.trajectory import TurnTexts, turn_texts
 from kvbench.support.errors import UserError, refusing_panics
 from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import Sample, TaskSettings, Truncation, Turn
+from kvbench.tasks.task import Ending, Sample, TaskSettings, Truncation, Turn
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,22 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
 
 def ends(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
     """The tokens that end an answer: the task's, and the model's or (`stop_replaces`) the tokenizer's."""
-    if task.stop_replaces:
-        model_stop = frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
-    return model_stop | stop_tokens(tokenizer, task.stop)
+    return _own_ends(tokenizer, task, model_stop) | stop_tokens(tokenizer, task.stop)
+
+
+def ending(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int], ids: Sequence[int]) -> Ending:
+    """Why an answer of these tokens, with the one that ends it, has no more of them."""
+    last = set(ids[-1:])
+    if last & _own_ends(tokenizer, task, model_stop):
+        return "end"
+    return "stop" if last & stop_tokens(tokenizer, task.stop) else "limit"
+
+
+def _own_ends(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
+    """The tokens that end an answer without the task's."""
+    if not task.stop_replaces:
+        return model_stop
+    return frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
 
 
 def build(

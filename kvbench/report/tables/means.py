@@ -64,7 +64,7 @@ def means_table(
         labels=(*(block.line_keys[i] for i in used), *(["read"] if has_reader else []), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
-        notes=(*_notes(block), *_extremes(block)),
+        notes=(*_notes(block), *_endings(block), *_extremes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
         aside="evict" if any(line.aside for line in lines) else "",
         about_aside=ABOUT_EVICT,
@@ -207,6 +207,24 @@ def _notes(block: Block) -> list[str]:
         evict = ABOUT_EVICT if any(cell.evict_seconds is not None for cell in others) else ""
         decoding = f"; decode {duration([seconds / tokens])} per token" if tokens else ""
         notes.append(f"Mean times: prefill {prefill} per prompt (shared){evict}{decoding}.")
+    return notes
+
+
+def _endings(block: Block) -> list[str]:
+    """How many answers have no final part, and how many had to stop, if these are most of those of which it is known.
+
+    A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
+    """
+    cells = block.cells(reference=True) + block.cells(reference=False)
+    answers, known = sum(cell.n for cell in cells), sum(cell.ended for cell in cells)
+    cut, limited = sum(cell.cut for cell in cells), sum(cell.limited for cell in cells)
+    notes = []
+    if cut:
+        notes.append(
+            f"{cut} of {answers} answers ended within their reasoning and are 0 (task.reasoning=keep: all of it)."
+        )
+    if 2 * limited > known:
+        notes.append(f"{limited} of {known} answers did not end before task.max_new_tokens.")
     return notes
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvbench.records import Row
+from kvbench.records.row import CUT, LIMIT
 from kvbench.report.columns import table_of
 from kvbench.report.held import NEEDED as HELD_FROM
 from kvbench.report.held import held_bytes
@@ -40,7 +42,8 @@ class Summary:
     counts failed samples, ``blanks`` those that have neither an error nor a number; both are in no mean.
     ``question_number`` is blank in a summary of a whole cell.
     ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is that of ``mean``, if samples
-    are independent or the mean is over contexts.
+    are independent or the mean is over contexts. ``cut``: answers that ended within their reasoning. ``limited``:
+    those that reached their longest length, of the ``ended`` ones that say why they ended.
     """
 
     model: str
@@ -82,9 +85,13 @@ class Summary:
     blank_samples: tuple[int, ...]  # not a column
     question_number: int | None = None  # not a column
     contexts: int | None = None  # not a column
+    cut: int = 0  # not a column
+    limited: int = 0  # not a column
+    ended: int = 0  # not a column
 
 
-_NO_COLUMNS = ("rate", "higher", "variance", "failures", "blank_samples", "question_number", "contexts")
+_COUNTED = ("cut", "limited", "ended")
+_NO_COLUMNS = ("rate", "higher", "variance", "failures", "blank_samples", "question_number", "contexts", *_COUNTED)
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in _NO_COLUMNS)
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
@@ -95,7 +102,7 @@ MEANS = (
     *("decode_seconds", "new_tokens", "prompt_tokens", "read_bytes", "index_bytes"),
 )
 _CONTEXT = ("context_sha256", "prompt_sha256")
-_VALUES = ("metric", "unit", "better", "value", "error")
+_VALUES = ("metric", "unit", "better", "value", "error", "reasoning", "ended")
 NEEDED: tuple[str, ...] = tuple(
     dict.fromkeys((*_FIRST, *MEANS, *HELD_FROM, *_CONTEXT, "question_number", "sample", *_VALUES))
 )
@@ -125,6 +132,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     samples, values = table["sample"].to_numpy()[order], table["value"].to_numpy()[order]
     measured = {name: table[name].to_numpy()[order].astype(float) for name in MEANS}
     measured |= {name: numbers[order] for name, numbers in held_bytes(table).items()}
+    counted = {name: numbers[order] for name, numbers in zip(_COUNTED, _endings(table), strict=True)}
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
@@ -163,6 +171,7 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
         return Summary(
             **labels,  # type: ignore[arg-type]
             **{column: _average(numbers[members][valued]) for column, numbers in measured.items()},  # type: ignore[arg-type]
+            **{name: int(numbers[members].sum()) for name, numbers in counted.items()},
             n=len(scores),
             mean=mean,
             low=low,
@@ -208,6 +217,15 @@ def budget_key(budget: str) -> tuple[bool, float, str]:
         return not any(mark in budget for mark in ".eE"), float(budget), budget
     except ValueError:
         return True, math.inf, budget
+
+
+def _endings(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which answers ended within their reasoning, which at their longest length, and of which it is known why."""
+    (cut, _), (limited, known) = (
+        (pc.equal(table[name], text).fill_null(False).to_numpy(), table[name].is_valid().to_numpy())
+        for name, text in (("reasoning", CUT), ("ended", LIMIT))
+    )
+    return cut, limited, known
 
 
 def _contexts(table: pa.Table) -> np.ndarray:
