@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from kvbench.cli.terminal import silence, tell
 from kvbench.records import Stopped
-from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, UserError
+from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, OverLimit, UserError
 from kvbench.work.failures import Exit, FileRefused, InternalError, tracebacks_in
 
 __all__ = ["Exit", "guarded"]
@@ -16,7 +16,7 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         with tracebacks_in(None):
             return command()
-    except UserError as error:
+    except (UserError, OverLimit) as error:
         message, code = str(error), Exit.USAGE
     except MissingFile as error:
         message, code = str(error), Exit.DATA

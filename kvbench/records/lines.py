@@ -113,9 +113,14 @@ def check_file(path: Path) -> None:
 
 def small_file(path: Path) -> bytes:
     """The bytes of a file that holds one object. Raises UserError as `check_file`, and for more than `LONGEST`."""
+    return whole_file(path, LONGEST)
+
+
+def whole_file(path: Path, most: int) -> bytes:
+    """The bytes of a file. Raises UserError as `check_file`, and for more than `most` bytes."""
     check_file(path)
-    if path.stat().st_size > LONGEST:
-        raise UserError(f"{path} has more than {LONGEST} bytes: remove it, or put the file back")
+    if path.stat().st_size > most:
+        raise UserError(f"{path} has more than {most} bytes: remove it, or put the file back")
     return path.read_bytes()
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from kvbench.records.lines import whole_file
 from kvbench.support.errors import UserError
 
 _CHECKSUM = b"kvbench.crc32"
+LARGEST = 2**30
+"""Bytes of a file: ten million rows."""
 _BEFORE_CHECKSUM = _CHECKSUM + b"\x18\x08"
 """What stands before the eight digits: the name, and their type and length."""
 
@@ -24,8 +27,9 @@ def to_parquet(table: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -
 
 
 def checked_bytes(path: Path) -> tuple[bytes, bool]:
-    """A file, and whether it has a checksum. Raises UserError if that is not the one of its bytes."""
-    data = path.read_bytes()
+    """A file, and whether it has a checksum. Raises UserError if that is not the one of its bytes,
+    and for more than `LARGEST`."""
+    data = whole_file(path, LARGEST)
     place = data.rfind(_BEFORE_CHECKSUM) + len(_BEFORE_CHECKSUM)
     is_checked = place >= len(_BEFORE_CHECKSUM)
     checksum = zlib.crc32(memoryview(data)[place + 8 :], zlib.crc32(memoryview(data)[:place]))

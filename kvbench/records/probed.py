@@ -17,6 +17,7 @@ from kvbench.records.folder import replacing
 from kvbench.records.lines import Warn, check_file, listed
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.support.errors import UserError
+from kvbench.support.parquet import check_growth
 
 _TEXT, _INTEGER, _NUMBER = pa.string(), pa.int64(), pa.float64()
 COLUMNS: Mapping[str, pa.DataType] = {
@@ -89,6 +90,7 @@ def _read(path: Path, warn: Warn) -> pa.Table:
     check_file(path)
     data, is_checked = checked_bytes(path)
     try:
+        check_growth(data, SCHEMA.names)
         table = pyarrow.parquet.read_table(pa.BufferReader(data), schema=SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())

@@ -49,6 +49,7 @@ from kvbench.report.missing_rows import tell_missing
 from kvbench.report.selection import Describe, NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.parquet import check_growth
 from kvbench.support.quantity import plural
 
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
@@ -213,6 +214,7 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
                 raise UserError(f"rows have the column {absent[0]!r}")
             warn_of_unknown(path, schema.names, warn)
             needed = [*columns, *(name for name in NAMED if name not in columns)]
+            check_growth(data, needed)
             rows = file.read([name for name in TYPES if name in needed and name in schema.names])
         arrays = [
             rows[name].cast(TYPES[name]) if name in rows.column_names else pa.nulls(rows.num_rows, TYPES[name])

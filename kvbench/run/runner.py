@@ -27,7 +27,7 @@ from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult
 from kvbench.run.samples import jobs_with_samples, samples_of
 from kvbench.run.timed import run_timed
-from kvbench.support.errors import UserError
+from kvbench.support.errors import OverLimit, UserError
 from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import InvalidSample, Sample
@@ -204,8 +204,8 @@ class JobMaker:
     def _run(
         self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], made: JobResult | None = None
     ) -> JobResult:
-        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but those of a device are
-        raised.
+        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and those of a
+        device are raised.
         """
         runner = run_timed if isinstance(self._task, Efficiency) else run_prefill_job
         runner = run_texts if isinstance(self._task, Likelihood) else runner
@@ -224,6 +224,8 @@ class JobMaker:
                     smaller = self._results.write_environment(environment(self._model.device | {"block": made.block}))
                     made.rows = [replace(row, environment=smaller) for row in made.rows]
                 result.add(made)
+        except OverLimit:
+            raise
         except Exception as error:
             if isinstance(error, torch.AcceleratorError) and not out_of_memory(error):
                 raise

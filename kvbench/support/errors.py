@@ -17,6 +17,10 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
+class OverLimit(Exception):
+    """Foreign input takes more time, memory or characters than it may: a run ends. Commands end with exit code 2."""
+
+
 @contextmanager
 def refusing_panics(what: str) -> Iterator[None]:
     """Raise UserError, which begins with `what`, for a panic of a library in Rust within the block."""

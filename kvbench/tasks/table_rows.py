@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.parquet import check_growth
 from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.prompt_names import check_names
 
@@ -71,6 +72,8 @@ def _of_file(file: Path, columns: Columns, size: int, changed: int) -> tuple[str
 
     read: Any = parquet.read_table if file.suffix == ".parquet" else feather.read_table
     try:
+        if file.suffix == ".parquet":
+            check_growth(file.read_bytes())
         table = _stream(file) if file.suffix == ".arrow" else read(file)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UserError(f"task.path={file}: not a table: {' '.join(str(error).split())}") from error

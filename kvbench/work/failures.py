@@ -10,7 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from kvbench.records import ResultsFolder, Stopped
-from kvbench.support.errors import MissingFile, NothingSelected, UserError, is_panic
+from kvbench.support.errors import MissingFile, NothingSelected, OverLimit, UserError, is_panic
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TOO_LARGE = (errno.EFBIG,)
@@ -71,7 +71,7 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, MissingFile, NothingSelected, InternalError, FileRefused, Stopped, BrokenPipeError):
+    except (UserError, OverLimit, MissingFile, NothingSelected, InternalError, FileRefused, Stopped, BrokenPipeError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):

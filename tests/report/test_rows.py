@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvbench.records import SCHEMA, Recorder, ResultsFolder, Row, read_rows
@@ -15,6 +17,8 @@ from kvbench.report.columns import table_of
 from kvbench.report.rows import describer, load, load_table, write_parquet
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import NEEDED, summaries
+from kvbench.support.errors import UserError
+from kvbench.tasks.table_rows import table_rows
 
 Lines = Callable[..., Path]
 
@@ -207,6 +211,26 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     path.write_text("hello")
     with pytest.raises(ValueError, match=f"^{path}: not a Parquet file of rows: "):
         load(path, quiet)
+
+
+@pytest.mark.parametrize("count", [300, 10**6], ids=["texts", "rows"])
+def test_a_parquet_file_does_not_grow_without_limit(small: Path, tmp_path: Path, count: int) -> None:
+    """Three hundred predictions of a megabyte are ten kilobytes; a million empty rows are less."""
+    path = tmp_path / "rows.parquet"
+    write_parquet(load_table(small, warn=quiet), path, lambda cell: None)
+    read = pq.read_table(path)
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), pa.array(["x" * 2**20]))
+    many = read.take(pa.array(np.zeros(300, np.int64))).set_column(
+        read.column_names.index("prediction"), "prediction", texts
+    )
+    if count > 300:
+        many = pa.table({name: pa.nulls(count, pa.int64()) for name in read.column_names})
+    pq.write_table(many.replace_schema_metadata(None), path, compression="zstd")
+    assert path.stat().st_size < 2**20
+    with pytest.raises(UserError, match="not a Parquet file of rows: it would grow to more than 256 MiB"):
+        load_table(path, warn=quiet)
+    with pytest.raises(UserError, match="not a table: it would grow to more than 256 MiB"):
+        table_rows(str(path), None, None, "test", (("context", "prediction"), ("answers", "cell")))
 
 
 @pytest.mark.parametrize(

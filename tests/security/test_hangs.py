@@ -25,7 +25,7 @@ from kvbench.records import ResultsFolder, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Cell, plan
 from kvbench.support import paths
-from kvbench.support.errors import UserError
+from kvbench.support.errors import OverLimit, UserError
 from tests.cli.conftest import Command
 from tests.embedded import KV_HEADS, LAYERS
 from tests.run.survival.faking import FakeEngine, go, put_in, sweep
@@ -123,12 +123,43 @@ def with_template(model: Path, template: object) -> ModelSpec:
     ids=["loops", "letters", "calls", "memory"],
 )
 def test_a_template_without_an_end_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
-    monkeypatch.setattr(chat, "MOST_SECONDS", 1)
+    monkeypatch.setattr(chat, "LIMITS", replace(chat.LIMITS, seconds=1))
     spec, before = with_template(model, template), processor_seconds()
-    with pytest.raises(ValueError, match=r"its chat template needs more than 1 s or 2 GiB"):
+    with pytest.raises(OverLimit, match=r"model\.path=.*: the model's chat template takes more than (1 s|2 GiB)"):
         model_info(spec)
     assert processor_seconds() - before < 30
     assert model_info(replace(spec, chat="never")).heads == (LAYERS, KV_HEADS)
+
+
+SECRET = "{{ messages[-1].content }}{% if 'violet' in messages[-1].content %}[]{% endif %}"
+"""A template that no trial of other words finds out."""
+
+
+@pytest.mark.parametrize(
+    ("excess", "most"),
+    [(LOOPS, "1 s"), ("{{ 'x' * 3000000000 }}", "2 GiB"), ("{{ 'x' * 2000000 }}", "1,0.* characters")],
+)
+def test_a_template_is_bounded_in_every_call(
+    kvbench: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, excess: str, most: str
+) -> None:
+    monkeypatch.setattr(chat, "LIMITS", replace(chat.LIMITS, seconds=1))
+    with_template(model, SECRET.replace("[]", excess))
+    (tmp_path / "f.jsonl").write_text('{"context": "a violet sky", "question": " b", "answers": ["b"]}\n')
+    task = ["task=jsonl", f"task.path={tmp_path / 'f.jsonl'}", "task.metric=exact_match", "task.max_new_tokens=4"]
+    result = kvbench("run", "model=hf", f"model.path={model}", "policy=snapkv", "score=attn", "budget=0.5", *task)
+    assert result.code == 2
+    assert re.search(f"the model's chat template takes more than {most}, for 1 turns of ", result.err)
+
+
+def test_a_template_is_rendered_as_it_is_now(model: Path) -> None:
+    with_template(model, "{{ bos_token }}{{ messages[-1].content }}")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    for mark in ("<a>", "<b>"):
+        tokenizer.bos_token = mark
+        for text in ("", "\ud800 \x00 \U0001f642 e\u0301\r\n", "long " * 10**5):
+            assert chat.render(tokenizer, None, text) == mark + text
+    tokenizer.chat_template = "{{ messages[-1].content | upper }}"
+    assert chat.render(tokenizer, None, "hello") == "HELLO"
 
 
 TEMPLATES = {

@@ -3,27 +3,23 @@
 Templates that print the current date print `TODAY` instead, so that a prompt does not depend on the day.
 """
 
-import os
 import re
-import resource
-import signal
+import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import date
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kvbench.models.loading.spec import Chat
-from kvbench.support.errors import UserError
+from kvbench.support.bounded import BoundedChild, Limits
+from kvbench.support.errors import OverLimit, UserError
 
 TODAY = date(2024, 7, 26)
 """The default date in the templates of Llama 3."""
 
-MOST_SECONDS, MOST_BYTES = 10, 2**31
-"""Processor time and memory that a template may take for a short conversation and a long one."""
-HANGS = 120
-"""Seconds after which the process that tries a template is taken to wait for a lock, and is ended without a verdict."""
+LIMITS = Limits(seconds=10, bytes=2**31)
+"""What a template may take for one conversation. Its text may be GROWTH times as long, and MORE characters longer."""
+GROWTH, MORE = 16, 2**20
 Turns = Sequence[tuple[str, str]]
 """Earlier turns of a conversation: role and text."""
 LONG: Turns = (("user", "A few words. "), ("assistant", "Others. ")) * 50
@@ -77,36 +73,14 @@ def _shows_user_turn(tokenizer: Any) -> bool:
 
 
 def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
-    """Raise UserError for a template that takes too long or too much memory for one turn, or for 101 long ones.
-
-    A template of others may hold loops in loops. It is rendered in a child, which the system ends at its limits.
-    """
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + MOST_BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        with suppress(BaseException):
-            resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
-            for number in (signal.SIGXCPU, signal.SIGALRM):
-                signal.signal(number, signal.SIG_DFL)
-            signal.alarm(HANGS)  # at a lock that another thread held when this process was forked
-            for words, before in ((200, ()), (10_000, LONG)):
-                try:
-                    render(tokenizer, system, "A few words. " * words, before)
-                except MemoryError:
-                    os._exit(1)
-                except UserError:  # other turns may do: what is refused is named where it is rendered
-                    continue
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code not in (0, -signal.SIGALRM):
-        raise UserError(
-            f"{where}: its chat template needs more than {MOST_SECONDS} s or {MOST_BYTES // 2**30} GiB for a "
-            "conversation of 101 turns and 130,000 characters, probably because of nested loops; use model.chat=never, "
-            "or fix the template"
-        )
+    """Raise OverLimit before a run for a template that goes over a limit for one turn, or for 101 long ones."""
+    for words, before in ((200, ()), (10_000, LONG)):
+        try:
+            render(tokenizer, system, "A few words. " * words, before)
+        except OverLimit as error:
+            raise OverLimit(f"{where}: {error}") from None
+        except UserError:  # other turns may do: what is refused is named where it is rendered
+            continue
 
 
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
@@ -138,6 +112,41 @@ def render_turns(
     tokenizer: Any, turns: Sequence[Mapping[str, Any]], answers: bool = True, tools: Sequence[Any] | None = None
 ) -> str:
     """The text of turns in the form of transformers, up to an answer if `answers`. Raises UserError if a template does.
+
+    Raises OverLimit for a template that takes more than `LIMITS`: one of others may hold loops in loops, and tell the
+    turns of a trial from those of a task. A child of this process renders it.
+    """
+    given = sum(len(str(value)) for turn in turns for value in turn.values()) + len(str(tools))
+    try:
+        return _child(tokenizer).call(
+            partial(_render_turns, tokenizer), turns, answers, tools, most=GROWTH * given + MORE
+        )
+    except OverLimit as error:
+        raise OverLimit(
+            f"the model's chat template takes more than {error}, for {len(turns)} turns of {given:,} characters, "
+            "probably because of nested loops: use model.chat=never, or fix the template"
+        ) from None
+
+
+_children: weakref.WeakKeyDictionary[Any, tuple[Any, BoundedChild]] = weakref.WeakKeyDictionary()
+"""For each tokenizer what its child knows of it, and the child."""
+
+
+def _child(tokenizer: Any) -> BoundedChild:
+    """The child that renders the template of a tokenizer as it is now."""
+    given = getattr(tokenizer.apply_chat_template, "keywords", None)
+    known = (tokenizer.chat_template, given, getattr(tokenizer, "special_tokens_map", None), LIMITS)
+    if tokenizer not in _children or _children[tokenizer][0] != known:
+        child = BoundedChild(LIMITS)
+        weakref.finalize(tokenizer, child.close)
+        _children[tokenizer] = known, child
+    return _children[tokenizer][1]
+
+
+def _render_turns(
+    tokenizer: Any, turns: Sequence[Mapping[str, Any]], answers: bool, tools: Sequence[Any] | None
+) -> str:
+    """The text of turns, without limits.
 
     Where a template leaves out the text of the last turn, it gets the parts of a text that those of vision models read.
     """

@@ -15,16 +15,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvbench.support.errors import UserError
+from kvbench.support.parquet import LARGEST_RATIO, text_bytes
 from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.data.download import Unobtained
 from kvbench.tasks.data.lock import Download, Output
 
 INVALID = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 """What the libraries raise for a file that is not of its kind."""
-LARGEST_RATIO = 100
-"""Maximum bytes of an archive's members per byte of it: texts shrink to a fifth, a zip bomb to a thousandth."""
-
-
 SMALL = 2**20
 """Bytes that a converted file may always have."""
 GROWS = f"it would grow to more than {LARGEST_RATIO} times its own size"
@@ -177,25 +174,11 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
             for batch in table.iter_batches(batch_size=16):
                 for row in range(len(batch)):
                     line = batch.slice(row, 1)
-                    if sum(map(_text_bytes, line.columns)) > limit:
+                    if sum(map(text_bytes, line.columns)) > limit:
                         raise UserError(GROWS)
                     yield from line.to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(str(error).splitlines()[0]) from None
-
-
-def _text_bytes(column: Any) -> int:
-    """The bytes of all texts of a column of Arrow, each as often as it comes."""
-    import pyarrow
-    import pyarrow.compute as compute
-
-    if pyarrow.types.is_dictionary(column.type):
-        lengths = compute.call_function("binary_length", [column.dictionary])
-        return lengths.take(column.indices).cast(pyarrow.int64()).sum().as_py() or 0
-    if pyarrow.types.is_nested(column.type):
-        parts = column.flatten()
-        return sum(map(_text_bytes, parts if isinstance(parts, list) else [parts]))
-    return 0
 
 
 def _list_rows(file: Path) -> list[Any]:
