@@ -124,7 +124,8 @@ class Footprint:
 def footprints(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
     """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
 
-    A method is cells that differ in nothing but their budget, held against the full cache that was asked the same. Rows evicted from after every turn, and tasks whose rates tell nothing, are left out, and go to ``warn``. Raises as
+    A method is cells that differ in nothing but their budget, held against the full cache that was asked the same. Rows
+    evicted from after every turn, and tasks whose rates tell nothing, are left out, and go to ``warn``. Raises as
     `load_table`, NothingSelected where no task has rows of the full cache to compare with, and CannotTell where all of
     those tell nothing.
     """
@@ -136,13 +137,7 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
     lines: list[Footprint] = []
     extremes: list[str] = []
     for named, task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).items():
-        pairs = _paired(task, asked)
-        words = experiments.told_apart({row["cell"]: _method(row) for row, _ in pairs})
-        by_method = grouped(pairs, lambda pair: (*_method(pair[0]), words[pair[0]["cell"]] or ""))
-        cells = {
-            key: [_measured(cell, key[-1], least) for cell in grouped(method, lambda pair: pair[0]["cell"]).values()]
-            for key, method in sorted(by_method.items())
-        }
+        cells = _by_method(_paired(task, asked), experiments, least)
         every = [line for measured in cells.values() for line in measured]
         if reason := extreme(max((line.full for line in every), default=None), (line.mean for line in every)):
             extremes.append(f"{named[1]}: {reason}")
@@ -172,10 +167,6 @@ def _is_rate(row: Mapping[str, Any]) -> bool:
     return scale_of(row["metric"], [row["unit"]], [row["better"]], [row["value"]]).rate
 
 
-def _method(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] or "" for name in _METHOD)
-
-
 def _paired(rows: Sequence[Mapping[str, Any]], asked: Experiments) -> list[tuple[Mapping[str, Any], float]]:
     """The rows of other policies, each with the value of the full cache that was asked the same."""
     cells = grouped(rows, lambda row: row["cell"])
@@ -188,6 +179,20 @@ def _paired(rows: Sequence[Mapping[str, Any]], asked: Experiments) -> list[tuple
             both = [(row, values.get((row["seed"], row["sample"]))) for row in members]
             pairs += [(row, value) for row, value in both if value is not None]
     return pairs
+
+
+def _by_method(
+    pairs: Sequence[tuple[Mapping[str, Any], float]], experiments: Experiments, least: float
+) -> dict[tuple[str, ...], list[Footprint]]:
+    """The cells of each method, in the order of methods."""
+    cells = grouped(pairs, lambda pair: pair[0]["cell"])
+    names = {cell: tuple(members[0][0][name] or "" for name in _METHOD) for cell, members in cells.items()}
+    words = experiments.told_apart(names)
+    methods = grouped(cells, lambda cell: (*names[cell], words[cell] or ""))
+    return {
+        method: [_measured(cells[cell], method[-1], least) for cell in members]
+        for method, members in sorted(methods.items())
+    }
 
 
 def _measured(pairs: Sequence[tuple[Mapping[str, Any], float]], setting: str, least: float) -> Footprint:
