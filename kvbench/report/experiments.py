@@ -1,19 +1,23 @@
 """One line, one experiment: which cells may share a line, bar or curve, and the words that tell the others apart.
 
 Cells are one experiment along an axis if their descriptions differ in nothing but the settings of that axis. Tables,
-plots, boards and histories ask here, so that a line never joins what was measured in different ways.
+plots, pages, boards, comparisons and histories ask here, so that a line never joins what was measured in different
+ways.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from kvbench.report.selection import SHORT, Describe, flat
+from kvbench.support.grouped import grouped
 
 UNKNOWN = "no description"
 """The words of a cell without a description, on a line with others that have one."""
 CODE = "code"
 """The axis of a history: what is no setting but the code of a task or a plugin."""
+METHOD = ("policy", "score", "budget", "schedule", "reader", "store", "endpoint")
+"""The axes of a method: cells that differ along no other were asked the same, and one may be held against another."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "context_length": ("task.context_length", "task.data_sha256", "task.data_altered"),  # a length has its own files
     "score": ("score", "plugins"),
@@ -21,6 +25,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "layout": ("policy.layout",),
     "variant": ("policy.variant",),
     "task_version": ("task.version",),
+    "seed": ("seed", "task.seed"),
     "metric": ("task.scorer",),
     CODE: ("plugins", "task.version"),
 }
@@ -57,6 +62,22 @@ class Experiments:
     def differ(self, cells: Iterable[str]) -> bool:
         """Whether these cells are more than one experiment."""
         return len({self.of(cell) for cell in cells}) > 1
+
+    def partners(self, cell: str, others: Iterable[str]) -> list[str]:
+        """The cells that are one experiment with a cell; else those that agree in all settings that both descriptions
+        have, as a server says little and rows without a description nothing.
+        """
+        others = list(others)
+        if same := [other for other in others if self.of(other) == self.of(cell)]:
+            return same
+        own = self.settings(cell) or {}
+        settings = {other: self.settings(other) or {} for other in others}
+        return [o for o in others if all(own[name] == settings[o][name] for name in own.keys() & settings[o].keys())]
+
+    def told_apart(self, names: Mapping[str, Hashable]) -> dict[str, str | None]:
+        """The `words` of each cell among those of its name. names: of cells, by cell."""
+        members = grouped(names, names.__getitem__).values()
+        return {cell: text for cells in members for cell, text in self.words(cells).items()}
 
     def words(self, cells: Sequence[str]) -> dict[str, str | None]:
         """What tells each of these cells from the others, as `task.max_new_tokens=24`; None where it has none of it.

@@ -10,16 +10,19 @@ markdown, parquet the table and the rows, as `kvbench report` writes them
 import json
 import os
 import warnings
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from kvbench.records import COLUMNS
 from kvbench.report.eee import write_eee
+from kvbench.report.experiments import CODE, Experiments
 from kvbench.report.formats.data import write_csv
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
-from kvbench.report.selection import Where
+from kvbench.report.selection import Describe, Where
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError
@@ -49,27 +52,50 @@ def export(
     if format == "markdown":
         return print_table(folder, "markdown", out, warn=warn, where=where)
     cells = summaries(load_table(folder, tuple({*NEEDED} & {*COLUMNS}), warn, where))
+    names = names_of([cells], describer(folder))
     if format == "junit":
         tasks = grouped(cells, lambda cell: cell.task)
-        text = junit_xml("kvbench", {task: list(map(_case, members)) for task, members in tasks.items()})
+        cases = {task: [_case(cell, names[cell.cell]) for cell in members] for task, members in tasks.items()}
+        text = junit_xml("kvbench", cases)
     else:
-        text = json.dumps([*filter(None, (_point(cell, quantity) for cell in cells))], indent=2, allow_nan=False) + "\n"
+        points = (_point(cell, names[cell.cell], quantity) for cell in cells)
+        text = json.dumps([*filter(None, points)], indent=2, allow_nan=False) + "\n"
     with text_to(out) as stream:
         stream.write(text)
 
 
-def named(cell: Summary) -> str:
-    """The name of a cell in a chart: the same from commit to commit, while its hash may change with the code."""
+def names_of(runs: Sequence[Collection[Summary]], describe: Describe) -> dict[str, str]:
+    """The name of each cell in a chart: the same from commit to commit, while its hash may change with the code.
+
+    runs: the cells of each commit. A name ends with the settings that tell its cell from others; the code is named only
+    where one run has cells of several.
+    """
+    names = {cell.cell: _named(cell) for cells in runs for cell in cells}
+    for axes in ((CODE,), ()):
+        words = Experiments(axes, describe).told_apart(names)
+        told = names if axes else _alike(runs, names)
+        names |= {cell: f"{names[cell]} {words[cell]}" for cell in told if words[cell]}
+    return names | {cell: f"{names[cell]} {cell}" for cell in _alike(runs, names)}
+
+
+def _alike(runs: Sequence[Collection[Summary]], names: Mapping[str, str]) -> set[str]:
+    """Cells with the name of another one of their run."""
+    charts = [{cell.cell for cell in cells} for cells in runs]
+    counts = [Counter(names[cell] for cell in cells) for cells in charts]
+    return {cell for cells, count in zip(charts, counts, strict=True) for cell in cells if count[names[cell]] > 1}
+
+
+def _named(cell: Summary) -> str:
     question = (cell.model, cell.task, cell.context_length)
     method = (cell.policy, cell.score, cell.budget, cell.layout, cell.schedule)
     return " ".join(str(part) for part in (*question, *method) if part not in (None, "kv_heads", "prompt"))
 
 
-def _point(cell: Summary, quantity: str) -> dict[str, object] | None:
+def _point(cell: Summary, name: str, quantity: str) -> dict[str, object] | None:
     """A point of a chart; None if the cell does not have the quantity."""
     value, unit, span = measured(cell, quantity)
     extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
-    point: dict[str, object] = {"name": named(cell), "unit": unit, "value": value, "range": span, "extra": extra}
+    point: dict[str, object] = {"name": name, "unit": unit, "value": value, "range": span, "extra": extra}
     return None if value is None else point
 
 
@@ -90,12 +116,12 @@ def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
     return value, f"{cell.metric or 'value'}{' %' if cell.rate else ''}", span
 
 
-def _case(cell: Summary) -> Case:
+def _case(cell: Summary, name: str) -> Case:
     text = "\n".join(f"{message}: {list(failed)}" for message, failed in cell.failures.items())
     failed = Outcome("error", f"{cell.errors} of {cell.n + cell.errors} samples failed", "samples", text)
     errors = [failed] if cell.errors else []
     value, unit, span = measured(cell, "accuracy")
-    return Case(f"kvbench.{cell.task}", named(cell), errors, f"{unit} {value} [{span}] n={cell.n}")
+    return Case(f"kvbench.{cell.task}", name, errors, f"{unit} {value} [{span}] n={cell.n}")
 
 
 def print_rows(

@@ -16,8 +16,9 @@ from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair
+from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Figure, Line, Report, Table
-from kvbench.report.selection import as_typed, differences
+from kvbench.report.selection import Describe, as_typed, differences
 from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
@@ -265,11 +266,17 @@ class Mark:
     better: bool
 
 
-def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: float = ALPHA) -> dict[str, Mark]:
+def survivors(
+    rows: Sequence[Row],
+    is_baseline: Callable[[Row], bool],
+    alpha: float = ALPHA,
+    describe: Describe = lambda cell: None,
+) -> dict[str, Mark]:
     """Marks by cell, for all cells with a baseline that answered the same questions.
 
-    The baseline of a cell is the cell accepted by ``is_baseline`` with its model, task, context length and seed; among
-    several, the one with its budget. The family of the correction is all marks of one call.
+    The baseline of a cell is the cell accepted by ``is_baseline`` with its model, task, context length and seed that
+    differs in nothing but its method; among several, the one with its budget, and then the one with its schedule. The
+    family of the correction is all marks of one call.
 
     Raises ValueError if a cell has two baselines.
     """
@@ -278,8 +285,10 @@ def survivors(rows: Sequence[Row], is_baseline: Callable[[Row], bool], alpha: fl
     firsts = {cell: members[0] for cell, members in cells.items()}
     baselines = grouped((cell for cell in cells if is_baseline(firsts[cell])), lambda cell: same(firsts[cell]))
     tested: dict[str, tuple[str, Paired]] = {}
+    asked = Experiments(METHOD, describe)
     for cell, first in firsts.items():
-        base = None if is_baseline(first) else _base(first, baselines.get(same(first), []), firsts)
+        candidates = asked.partners(cell, baselines.get(same(first), []))
+        base = None if is_baseline(first) else _base(first, candidates, firsts)
         if base is not None and (paired_rows := _common(cells[base], cells[cell])):
             tested[cell] = (base, Paired.of(paired_rows))
     finest = alpha / max(1, len(tested))
@@ -299,6 +308,8 @@ def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str | None:
     same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
+    if len(same) > 1:
+        same = [cell for cell in same if firsts[cell].schedule == row.schedule] or same
     if len(same) > 1:
         name, *names = (
             " ".join(map(as_typed, (first.policy, first.score, first.budget)))

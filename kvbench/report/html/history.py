@@ -23,8 +23,7 @@ from kvbench.report.colours import SYMBOLS, looks
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
-from kvbench.report.experiments import CODE, Experiments
-from kvbench.report.export import QUANTITIES, measured, named
+from kvbench.report.export import QUANTITIES, measured, names_of
 from kvbench.report.formats.data import write_json
 from kvbench.report.html.page import check_page
 from kvbench.report.html.rendered import rendered
@@ -201,18 +200,12 @@ def names(sources: Sequence[str]) -> dict[str, str]:
 
     Raises what reading rows raises.
     """
-    cells: dict[str, Summary] = {}
+    runs = [summaries(load_table(source, NEEDED, lambda text: None)) for source in sources]
     described: dict[str, Mapping[str, Any] | None] = {}
-    for source in sources:
+    for source, cells in zip(sources, runs, strict=True):
         describe = describer(source)
-        for cell in summaries(load_table(source, NEEDED, lambda text: None)):
-            cells[cell.cell] = cell
-            described[cell.cell] = described.get(cell.cell) or describe(cell.cell)
-    experiments = Experiments((CODE,), described.get)
-    words: dict[str, str | None] = {}
-    for members in grouped(cells.values(), named).values():
-        words |= experiments.words([cell.cell for cell in members])
-    return {name: " ".join(filter(None, (named(cell), words[name]))) for name, cell in cells.items()}
+        described |= {cell.cell: described.get(cell.cell) or describe(cell.cell) for cell in cells}
+    return names_of(runs, described.get)
 
 
 def _parts(run: Side, name_of: Mapping[str, str]) -> dict[tuple[str, str], frozenset[str]]:

@@ -61,9 +61,7 @@ def draw(request: Request) -> Figure:
         return columns["policy"], " ".join(filter(None, (columns["score"], columns["budget"] if several else "")))
 
     experiments = Experiments(("context_length", "model", "task.batch"), describer(request.source))
-    words = dict[str, str | None]()
-    for members in grouped(cells, short).values():
-        words |= experiments.words([cell.cell for cell in members])
+    words = experiments.told_apart({cell.cell: short(cell) for cell in cells})
 
     def label(cell: Timed) -> tuple[str, str]:
         policy, others = short(cell)

@@ -35,9 +35,9 @@ def draw(request: Request) -> Figure:
     rows = sorted({depths[cell.cell] for cell in deep})
     columns = sorted({cell.context_length or 0 for cell in deep})
     experiments = Experiments(("context_length", DEPTH), describe)
-    maps = grouped(deep, lambda cell: (cell.model, cell.task, cell.policy, cell.score, cell.budget))
-    words = {name: text for each in maps.values() for name, text in experiments.words([c.cell for c in each]).items()}
-    methods = grouped(deep, lambda c: (c.model, c.task, c.policy, c.score, c.budget, words[c.cell]))
+    maps = {cell.cell: (cell.model, cell.task, cell.policy, cell.score, cell.budget) for cell in deep}
+    words = experiments.told_apart(maps)
+    methods = grouped(deep, lambda cell: (*maps[cell.cell], words[cell.cell]))
     keys, means, numbers = [], [], []
     for (model, task, policy, score, budget, setting), members in methods.items():
         budget = None if policy == "full" else budget

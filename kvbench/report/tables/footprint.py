@@ -16,12 +16,13 @@ from typing import Any, TextIO
 import numpy as np
 
 from kvbench.records.earlier import policy_of
+from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source
 from kvbench.report.held import copies, steps_of, tokens_read
 from kvbench.report.output import FORMATS, check_format
-from kvbench.report.rows import Warn, load_table
+from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.paired import scale_of
@@ -97,6 +98,7 @@ class Life:
 class Footprint:
     """A method on one task. mean, full: over the samples that both have. budget: the smallest that keeps enough; its
     mean, footprint with its two parts (as in `Life`), and peak. If none does, the best one's, and `enough` is False.
+    setting: what else tells it from methods of the same names.
     """
 
     model: str
@@ -107,6 +109,7 @@ class Footprint:
     variant: str | None
     layout: str | None
     schedule: str | None
+    setting: str | None
     n: int
     full: float
     enough: bool
@@ -121,7 +124,8 @@ class Footprint:
 def footprints(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
     """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
 
-    Rows evicted from after every turn, and tasks whose rates tell nothing, are left out, and go to ``warn``. Raises as
+    A method is cells that differ in nothing but their budget, held against the full cache that was asked the same. Rows
+    evicted from after every turn, and tasks whose rates tell nothing, are left out, and go to ``warn``. Raises as
     `load_table`, NothingSelected where no task has rows of the full cache to compare with, and CannotTell where all of
     those tell nothing.
     """
@@ -129,16 +133,11 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
     rows = [row for row in counting if _BY_TURN not in (row["schedule"] or "")]
     if len(rows) < len(counting):
         warn(f"{plural(len(counting) - len(rows), 'row')} left out: {_BY_TURN}, and rows do not say how long turns are")
+    experiments, asked = (Experiments(axes, describer(source)) for axes in (("budget",), METHOD))
     lines: list[Footprint] = []
     extremes: list[str] = []
     for named, task in grouped(rows, lambda row: tuple(row[name] for name in _SETTING)).items():
-        full = {_question(row): row["value"] for row in task if row["policy"] == "full"}
-        others = [row for row in task if policy_of(row["policy"]) != "full" and _question(row) in full]
-        by_method = grouped(others, lambda row: tuple(row[name] or "" for name in _METHOD))
-        cells = {
-            key: [_measured(cell, full, least) for cell in grouped(method, lambda row: row["budget"]).values()]
-            for key, method in sorted(by_method.items())
-        }
+        cells = _by_method(_paired(task, asked), experiments, least)
         every = [line for measured in cells.values() for line in measured]
         if reason := extreme(max((line.full for line in every), default=None), (line.mean for line in every)):
             extremes.append(f"{named[1]}: {reason}")
@@ -168,16 +167,43 @@ def _is_rate(row: Mapping[str, Any]) -> bool:
     return scale_of(row["metric"], [row["unit"]], [row["better"]], [row["value"]]).rate
 
 
-def _question(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["seed"], row["sample"]
+def _paired(rows: Sequence[Mapping[str, Any]], asked: Experiments) -> list[tuple[Mapping[str, Any], float]]:
+    """The rows of other policies, each with the value of the full cache that was asked the same."""
+    cells = grouped(rows, lambda row: row["cell"])
+    full = [cell for cell, members in cells.items() if members[0]["policy"] == "full"]
+    pairs = []
+    for cell, members in cells.items():
+        if policy_of(members[0]["policy"]) != "full":
+            partners = [row for partner in asked.partners(cell, full) for row in cells[partner]]
+            values = {(row["seed"], row["sample"]): row["value"] for row in partners}
+            both = [(row, values.get((row["seed"], row["sample"]))) for row in members]
+            pairs += [(row, value) for row, value in both if value is not None]
+    return pairs
 
 
-def _measured(rows: Sequence[Mapping[str, Any]], full: Mapping[tuple[Any, ...], float], least: float) -> Footprint:
-    reference, mean = fmean(full[_question(row)] for row in rows), fmean(row["value"] for row in rows)
+def _by_method(
+    pairs: Sequence[tuple[Mapping[str, Any], float]], experiments: Experiments, least: float
+) -> dict[tuple[str, ...], list[Footprint]]:
+    """The cells of each method, in the order of methods."""
+    cells = grouped(pairs, lambda pair: pair[0]["cell"])
+    names = {cell: tuple(members[0][0][name] or "" for name in _METHOD) for cell, members in cells.items()}
+    words = experiments.told_apart(names)
+    methods = grouped(cells, lambda cell: (*names[cell], words[cell] or ""))
+    return {
+        method: [_measured(cells[cell], method[-1], least) for cell in members]
+        for method, members in sorted(methods.items())
+    }
+
+
+def _measured(pairs: Sequence[tuple[Mapping[str, Any], float]], setting: str, least: float) -> Footprint:
+    """A cell: its rows, and the values of the full cache on the same questions."""
+    rows = [row for row, _ in pairs]
+    reference, mean = fmean(value for _, value in pairs), fmean(row["value"] for row in rows)
     lives = list(map(_life, rows))
     peaks = [peak for row, life in zip(rows, lives, strict=True) if (peak := _peak(row, life)) is not None]
     return Footprint(
         *(rows[0][name] for name in (*_SETTING, *_METHOD)),
+        setting=setting or None,
         n=len(rows),
         full=reference,
         enough=mean >= least * reference,
@@ -231,9 +257,10 @@ def report_of(source: Source, warn: Warn, where: Where | None = None, least: flo
 def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint], least: float) -> Table:
     length = "" if tokens is None else f", {tokens} tokens"
     title = f"model {model}, task {task}{length}: at least {least:.0%} of full"
+    is_set = any(line.setting for line in lines)
     shown = [
         Line.of(
-            (line.policy, line.score or "", line.schedule or ""),
+            (line.policy, line.score or "", line.schedule or "", *([line.setting or ""] if is_set else [])),
             (
                 str(line.n),
                 f"{100 * line.footprint:.1f} %" if line.enough else "none",
@@ -248,4 +275,4 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
         for line in lines
     ]
     heads = ("n", "footprint", "reading", "answering", "budget", "mean", "full", "peak")
-    return Table.of(("policy", "score", "schedule"), heads, shown, title=title)
+    return Table.of(("policy", "score", "schedule", *(["setting"] if is_set else [])), heads, shown, title=title)

@@ -192,7 +192,7 @@ def _marks(source: Source, where: Where | None, against: str) -> dict[str, Mark]
         policies = ", ".join(sorted({row.policy for row in rows}))
         raise UserError(f"against={against}: no selected row has it; allowed: policy {policies}")
     try:
-        return survivors(rows, lambda row: row.cell in baselines)
+        return survivors(rows, lambda row: row.cell in baselines, describe=describer(source))
     except ValueError as error:
         raise UserError(f"against={against}: {error}") from error
 
