@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ def declare(parser: Parser) -> None:
 def main(flags: argparse.Namespace) -> int:
     """Print the plan."""
     from kvbench.config.sweep import plan_sweep
-    from kvbench.run.estimate import estimate, measure, similar_rows, submission
+    from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
     from kvbench.run.launch import Slurm
     from kvbench.run.plan_text import submission_text
     from kvbench.work.sweep import logger_of
@@ -79,26 +80,27 @@ def main(flags: argparse.Namespace) -> int:
     sweep = plan_sweep(flags.words, tell, flags.retry_errors, stale=flags.stale)
     if flags.measure and any(cell.is_served for cell in sweep.plan.cells):
         raise UserError("--measure runs models of this machine, not a server: leave it out")
-    rows = similar_rows(sweep.plan, sweep.results)
-    if flags.measure and measure(sweep.plan, rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
+    similar, planning = similar_runs(sweep.plan, sweep.results), time.process_time()
+    if flags.measure and measure(sweep.plan, similar.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
         sweep = plan_sweep(flags.words, tell, flags.retry_errors, quiet=True, stale=flags.stale)
-        rows = similar_rows(sweep.plan, sweep.results)
+        similar = similar_runs(sweep.plan, sweep.results)
     if flags.dry:
         if not isinstance(sweep.launcher, Slurm):
             raise UserError(f"--dry goes with launcher=slurm, not with launcher={sweep.launcher.name}")
-        print(submission_text(submission(sweep.plan, rows, sweep.launcher, sweep.results)))
+        print(submission_text(submission(sweep.plan, similar, sweep.launcher, sweep.results, planning)))
         return 0
-    seconds = estimate(sweep.plan, rows)
+    seconds, start = estimate(sweep.plan, similar), starting(sweep.plan, similar, planning)
     if flags.json:
-        print(json.dumps(_tree(sweep, seconds), indent=1))
+        print(json.dumps(_tree(sweep, seconds, start), indent=1))
     else:
-        _print(sweep, seconds)
+        _print(sweep, seconds, start)
         if isinstance(sweep.launcher, Slurm):
-            print("\n" + submission_text(submission(sweep.plan, rows, sweep.launcher, sweep.results)))
+            submitted = submission(sweep.plan, similar, sweep.launcher, sweep.results, planning)
+            print("\n" + submission_text(submitted))
     return 0
 
 
-def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
+def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) -> None:
     from kvbench.report.formats.table import Line, Table
     from kvbench.report.formats.text import print_table
     from kvbench.run.memory import memory_text, unshared_text
@@ -124,14 +126,14 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None]) -> None:
     if alone := unshared_text([group for group in plan.groups if not group.cells[0].is_served]):
         say(console, alone)
     if any(group.jobs and not group.cells[0].is_served for group in plan.groups):
-        say(console, total_text(seconds))
+        say(console, total_text(seconds, start))
     unknown = [group for group in plan.groups if group.key in seconds and seconds[group.key] is None]
-    if sweep.launcher.name != "slurm" and (text := speed_text(unknown)):
+    if sweep.launcher.name != "slurm" and (text := speed_text(unknown, start)):
         say(console, text)
     say(console, f"{plan.rows - plan.rows_to_do} of {plan.rows} rows are in {sweep.results.path}")
 
 
-def _tree(sweep: "Sweep", seconds: Mapping[str, float | None]) -> dict[str, Any]:
+def _tree(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) -> dict[str, Any]:
     """The plan for programs; seconds are null if there are no similar rows, bytes where nothing is known of them."""
     groups = [
         {
@@ -150,7 +152,7 @@ def _tree(sweep: "Sweep", seconds: Mapping[str, float | None]) -> dict[str, Any]
         for group in sweep.plan.groups
     ]
     totals = {"rows": sweep.plan.rows, "rows_to_do": sweep.plan.rows_to_do, "results": str(sweep.results.path)}
-    return {**totals, "groups": groups}
+    return {**totals, "start_seconds": start, "groups": groups}
 
 
 def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:

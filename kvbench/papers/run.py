@@ -41,7 +41,7 @@ from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import efficiency, probe
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import differing
-from kvbench.run.estimate import estimate, measure, similar_rows, submission
+from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
 from kvbench.run.launch import Launcher, Slurm
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.plan_text import submission_text, total_text
@@ -294,16 +294,16 @@ class _ItemSweep(_PrintedNumbers):
 
     def _remaining(self) -> Iterator[str]:
         planned, results, _ = self._planned()
-        rows, settings = similar_rows(planned, results), self.cells.results
+        similar, settings, planning = similar_runs(planned, results), self.cells.results, time.process_time()
         assert settings is not None
-        if self.request.measure and measure(planned, rows, results, settings.kept, settings.lease_seconds):
+        if self.request.measure and measure(planned, similar.rows, results, settings.kept, settings.lease_seconds):
             planned, results, _ = self._planned()
-            rows = similar_rows(planned, results)
+            similar = similar_runs(planned, results)
         yield f"{planned.rows - planned.rows_to_do} of {planned.rows} rows are in {results.path}"
         if planned.rows_to_do:
-            yield total_text(estimate(planned, rows))
+            yield total_text(estimate(planned, similar), starting(planned, similar, planning))
         if isinstance(launcher := self.request.launcher, Slurm):
-            yield f"\n{submission_text(submission(planned, rows, launcher, results))}"
+            yield f"\n{submission_text(submission(planned, similar, launcher, results, planning))}"
 
     def _planned(self) -> tuple[Plan, ResultsFolder, Settled]:
         """One plan for all cells, the folder of its rows, and what is there. Raises MissingFile without a model."""

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -43,7 +43,8 @@ class Process:
     machine: a name that no other machine or container has, None if the system has none. born: when the system started
     the process, in the system's own count. devices: GPUs that it holds, or 1 for a processor. lease_seconds: how long
     it may be silent and keep its leases. units: prefill jobs recorded. ended: how it ended, None while it runs or if it
-    was killed. joules: energy of its devices until the last heartbeat, if they report it.
+    was killed. joules: energy of its devices until the last heartbeat, if they report it. loading: seconds until each
+    model was loaded, by its label: for the first from the begin of the run on.
     """
 
     name: str
@@ -63,13 +64,14 @@ class Process:
     command: tuple[str, ...] = ()
     ended: str | None = None
     joules: float | None = None
+    loading: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = (self.pid, self.devices, self.beat, self.units, self.rows, self.errors)
         if not all(0 <= count < 2**63 for count in counts):
             raise UserError(f"one of its numbers {counts} is not in 0..2^63-1")
-        if not math.isfinite(self.lease_seconds) or not math.isfinite(self.joules or 0.0):
-            raise UserError("lease_seconds and joules are finite numbers")
+        if not all(map(math.isfinite, (self.lease_seconds, self.joules or 0.0, *self.loading.values()))):
+            raise UserError("lease_seconds, joules and loading are finite numbers")
 
     @property
     def seconds(self) -> float:
@@ -252,6 +254,12 @@ class Heartbeat:
         with self._lock:
             units, rows, errors = self.process.units + 1, self.process.rows + rows, self.process.errors + errors
             self.process = replace(self.process, units=units, rows=rows, errors=errors)
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """Record how long a model took to load; written with the next heartbeat."""
+        assert self.process is not None
+        with self._lock:
+            self.process = replace(self.process, loading={**self.process.loading, model: seconds})
 
     def end(self, how: str) -> None:
         """Record how the process ended; heartbeats stop."""

@@ -118,6 +118,10 @@ class Claims:
         if self._sharing.cells is not None:
             self._results.write_sweep(self._sharing.command, self._sharing.cells)
 
+    def loaded(self, model: str, seconds: float) -> None:
+        """Say of this process how long a model took to load."""
+        self._heartbeat.loaded(model, seconds)
+
     def _replacing(self, row: Row) -> Row:
         """A row that counts instead of those that the run found of its sample."""
         replaces = self._sharing.replaced.get((row.cell, row.sample))

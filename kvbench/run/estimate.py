@@ -5,39 +5,86 @@ a later run continues from them.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row
+from kvbench.eviction.evict import scores_alike
+from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row, read_processes
 from kvbench.report.rows import recorded, with_values
 from kvbench.run.claims import Sharing
+from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch import Slurm
 from kvbench.run.memory import memory_of
 from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, Shard, shards_of
 from kvbench.run.runner import run
+from kvbench.support.errors import UserError
 from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
 
-_TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store")
+_TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store", "environment")
+STEP_CELLS = 4
+"""A step of decoding takes as long as so many of its cells, and these come on top: 1 to 6 on CPUs."""
+ASSUMED_TOKENS = 4096
+"""Of a prompt whose length its task does not say."""
 
 
-def estimate(plan: Plan, rows: Iterable[Row]) -> dict[str, float | None]:
+@dataclass(frozen=True)
+class SimilarRuns:
+    """What a folder says of the time that a plan takes.
+
+    rows: with the models and policies of the plan, with the columns that say how long they took. padded: environments
+    in which a step of decoding takes as long for one cell as for a full batch. loading: seconds until a model was
+    loaded, by its label, of every process.
+    """
+
+    rows: tuple[Row, ...] = ()
+    padded: frozenset[str] = frozenset()
+    loading: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def similar_runs(plan: Plan, results: ResultsFolder) -> SimilarRuns:
+    """What a folder says of the time that a plan takes."""
+    rows = recorded(results, (*REQUESTED, *_TIMES), lambda text: None)
+    rows = with_values(rows, "model", {cell.model.label for cell in plan.cells})
+    rows = with_values(rows, "policy", {cell.policy_label for cell in plan.cells})
+    similar = tuple(Row(**line) for line in rows.drop_columns(["file", "line"]).to_pylist())
+    padded = (name for name in {row.environment for row in similar} if name is not None and _is_padded(results, name))
+    loading = defaultdict[str, list[float]](list)
+    for process in read_processes(results):
+        for label, seconds in process.loading.items():
+            loading[label].append(seconds)
+    return SimilarRuns(similar, frozenset(padded), loading)
+
+
+def _is_padded(results: ResultsFolder, environment: str) -> bool:
+    """Whether every pass of a decode batch has the rows of a full one. False where the file is damaged."""
+    with suppress(UserError):
+        device = (results.read_environment(environment) or {}).get("device")
+        return isinstance(device, dict) and device.get("narrow") == []
+    return False
+
+
+def estimate(plan: Plan, similar: SimilarRuns) -> dict[str, float | None]:
     """Seconds left of each group that has work left, by its key; None if a cell of it has no similar row.
 
     A prompt takes what prompts of the group took on average, a row what rows of its cell did. A cell without rows takes
     what similar cells did: the same model, policy, score, schedule and store, on a task of the same benchmark and
-    length. Loading models is not counted.
+    length. What cells share counts once: the scores of an eviction, the steps of a decode batch. Loading is not
+    counted.
     """
-    by_kind = _by_kind(rows)
-    return {group.key: _seconds_left(group, by_kind) for group in plan.groups if group.jobs}
+    by_kind = _by_kind(similar.rows)
+    return {group.key: _seconds_left(group, by_kind, similar) for group in plan.groups if group.jobs}
 
 
-def similar_rows(plan: Plan, results: ResultsFolder) -> list[Row]:
-    """The rows of a folder with the models and policies of a plan, with the columns that say how long they took."""
-    rows = recorded(results, (*REQUESTED, *_TIMES), lambda text: None)
-    rows = with_values(rows, "model", {cell.model.label for cell in plan.cells})
-    rows = with_values(rows, "policy", {cell.policy_label for cell in plan.cells})
-    return [Row(**line) for line in rows.drop_columns(["file", "line"]).to_pylist()]
+def starting(plan: Plan, similar: SimilarRuns, planning: float) -> float:
+    """Seconds until all models that have work left are loaded.
+
+    planning: what the plan took, which a run takes too. A model that was not loaded yet takes as long again.
+    """
+    labels = [model.label for model, groups in plan.by_model().items() if not groups[0].cells[0].is_served]
+    return planning + sum(fmean(similar.loading.get(label) or [planning]) for label in labels)
 
 
 @dataclass(frozen=True)
@@ -67,17 +114,19 @@ class Submission:
     script: str
 
 
-def submission(plan: Plan, rows: Iterable[Row], launcher: Slurm, results: ResultsFolder) -> Submission:
-    """What `launcher` would submit of a plan.
+def submission(
+    plan: Plan, similar: SimilarRuns, launcher: Slurm, results: ResultsFolder, planning: float
+) -> Submission:
+    """What `launcher` would submit of a plan, which took `planning` seconds.
 
     Nothing is written or submitted; submitit is needed, SLURM is not. Raises UserError without submitit.
     """
-    shards, rows = shards_of(plan, launcher.shards), list(rows)
+    shards = shards_of(plan, launcher.shards)
     models = [model.label for model in dict.fromkeys(group.model for group in plan.groups)]
     tasks = []
     for shard in shards:
         part = shard.part_of(plan)
-        seconds = _total(estimate(part, rows).values())
+        seconds = _total([starting(part, similar, planning), *estimate(part, similar).values()])
         tasks.append(ArrayTask(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, seconds))
     local_groups = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
     caches = [memory.total for group in local_groups if (memory := memory_of(group))]
@@ -143,18 +192,65 @@ def _kind_of(cell: Cell) -> Hashable:
     return (*kind, str(cell.schedule), cell.store)
 
 
-def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]]) -> float | None:
+def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]], similar: SimilarRuns) -> float | None:
     cells = {cell.id: cell for job in group.jobs for cell in job.cells}
     missing = Counter(cell.id for job in group.jobs for cells in job.missing.values() for cell in cells)
     timed = {name: by_kind.get(name) or by_kind.get(_kind_of(cell), ()) for name, cell in cells.items()}
     if not all(timed.values()):
         return None
     prefills = [row.prefill_seconds for rows in timed.values() for row in rows if row.prefill_seconds is not None]
-    prompts, batch = len(group.jobs), 1
+    prefill = fmean(prefills) if prefills else 0.0
+    evict = {name: fmean(row.evict_seconds or 0.0 for row in rows) for name, rows in timed.items()}
     if isinstance(group.task, Efficiency):  # each row prefills its own prompts
-        prompts, batch = sum(missing.values()), group.task.batch
-    seconds = prompts * fmean(prefills) if prefills else 0.0
+        seconds = (prefill + evict[name] + fmean(row.decode_seconds or 0.0 for row in timed[name]) for name in timed)
+        return group.task.batch * sum(missing[name] * each for name, each in zip(timed, seconds, strict=True))
+    parts = Counter(tuple(cell.id for cell in job.cells) for job in group.jobs)
+    evicting = sum(number * _evict_seconds([cells[name] for name in part], evict) for part, number in parts.items())
+    decoding = sum(missing[name] * each for name, each in _decode_seconds(group, timed, similar.padded).items())
+    return len(group.jobs) * prefill + evicting + decoding
+
+
+def _evict_seconds(cells: Iterable[Cell], evict: Mapping[str, float]) -> float:
+    """Seconds of one prompt. Those of each cell include the scores that it shares with others; they count once."""
+    sharing = defaultdict[Hashable, list[float]](list)
+    for cell in cells:
+        if evict[cell.id]:
+            sharing[_scoring(cell)].append(evict[cell.id])
+    return sum(sum(seconds) - (len(seconds) - 1) * min(seconds) for seconds in sharing.values())
+
+
+def _scoring(cell: Cell) -> Hashable:
+    """What cells with the same raw scores have in common."""
+    tokens = cell.task.context_length or ASSUMED_TOKENS
+    policy = cell.policy.of_prompt(0, tokens, cell.budget)
+    return cell.score, scores_alike(policy, cell.score, tokens)
+
+
+def _decode_seconds(
+    group: PrefillGroup, timed: Mapping[str, Sequence[Row]], padded: Collection[str]
+) -> dict[str, float]:
+    """Seconds of an answer of each cell, whose rows are `timed`, among so many cells as decode together now."""
+    most, task = group.model.tile, group.task
+    joint = may_decode_jointly(group.cells[:1], most) and all(len(job.missing) == 1 for job in group.jobs)
+
+    def together(cells: int, prompts: int) -> int:
+        """Cells of a batch, for so many of a prompt."""
+        return min(most, cells * (min(prompts, max(1, most // cells)) if joint else 1))
+
+    def share(cells: int, row: Row) -> float:
+        """What a cell of a batch takes of a step, in units that drop out."""
+        return 1 / cells if row.environment in padded else 1 + STEP_CELLS / cells
+
+    samples = defaultdict[Hashable, Counter[int]](Counter)
+    for row in {id(row): row for rows in timed.values() for row in rows}.values():
+        samples[row.task, row.context_length][row.sample] += 1
+    now = together(max(len(job.cells) for job in group.jobs), len(group.jobs))
+    seconds = {}
     for name, rows in timed.items():
-        row_seconds = ((row.evict_seconds or 0.0) + (row.decode_seconds or 0.0) for row in rows)
-        seconds += missing[name] * fmean(row_seconds)
-    return batch * seconds
+        values = []
+        for row in rows:
+            of_prompts = samples[row.task, row.context_length]
+            then = now if isinstance(task, Likelihood) else together(max(of_prompts.values()), len(of_prompts))
+            values.append((row.decode_seconds or 0.0) * share(now, row) / share(then, row))
+        seconds[name] = fmean(values)
+    return seconds

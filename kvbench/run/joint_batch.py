@@ -24,29 +24,42 @@ from kvbench.run.evict_cell import CompressedCache, batch_of, clock
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import DecodeJob, answers_of, batch_kind, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
+from kvbench.tasks.efficiency import Efficiency
+from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
 
 MOST_SECONDS = 60.0
 """Seconds of prefill after which the prompts so far are answered: about as much work is lost if a process is killed."""
 
 
-def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:
-    """Whether several prompts of these cells fit into a batch, and can be decoded in one.
+def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
+    """Whether several prompts of these cells fit into a batch of `tile` cells, and can be decoded in one if
+    their model can.
 
-    They can where each cell has its own copy of what it keeps and evicts no further, answers are the most likely
-    tokens, and the model takes the position of every row and has no local layer. A question that is read after the
-    eviction becomes a part of what is kept, which is exact in plain PyTorch and without renumbered pairs.
+    They can where each cell has its own copy of what it keeps and evicts no further, and answers are the most likely
+    tokens. A question that is read after the eviction becomes a part of what is kept: not with renumbered pairs.
     """
-    engine, task = model.engine, cells[0].task
-    if 2 * len(cells) > engine.tile or len({batch_kind(cell) for cell in cells}) > 1:
+    task = cells[0].task
+    if isinstance(task, Efficiency | Likelihood) or task.turns != "none" or task.temperature or task.forces_answers:
+        return False
+    if 2 * len(cells) > tile or len({batch_kind(cell) for cell in cells}) > 1:
         return False
     store, prunes_keys, _, evicts, _ = batch_kind(cells[0])
     if store != "flat" or prunes_keys or evicts or cells[0].reader is not None:
         return False
-    renumbers = any(cell.policy.positions == "cache" for cell in cells)
-    if cells[0].schedule.evict_after == "context" and (renumbers or engine.kernels != "torch"):
-        return False
-    if task.turns != "none" or task.temperature or task.forces_answers:
+    return cells[0].schedule.evict_after != "context" or all(cell.policy.positions != "cache" for cell in cells)
+
+
+def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:
+    """Whether several prompts of these cells are decoded in one batch.
+
+    The model takes the position of every row and has no local layer. A question that is read after the eviction is
+    exact in plain PyTorch.
+    """
+    engine = model.engine
+    if not may_decode_jointly(cells, engine.tile) or (
+        cells[0].schedule.evict_after == "context" and engine.kernels != "torch"
+    ):
         return False
     traits, windows = bridge.traits(engine.model), sliding_windows(engine.model.config).values()
     return engine.rope is None and not (traits.stateful or traits.counts_positions) and set(windows) <= {None}

@@ -8,15 +8,18 @@ from kvbench.run.estimate import Submission
 from kvbench.support.quantity import duration, plural, size
 
 
-def total_text(seconds: Mapping[str, float | None]) -> str:
-    """The line of a plan about the time of all groups."""
+def total_text(seconds: Mapping[str, float | None], starting: float) -> str:
+    """The line of a plan about the time of all groups, and the seconds until the models are loaded."""
     estimated = [value for value in seconds.values() if value is not None]
     if len(estimated) < len(seconds):
         return (
             f"time: unknown, {len(seconds) - len(estimated)} of {len(seconds)} groups have no similar "
             "rows; kvbench plan --measure runs the first prompt of each, keeps the rows and estimates the rest"
         )
-    return f"time: about {written(sum(estimated))}, from rows of similar cells, without the time to load models"
+    return (
+        f"time: about {written(starting + sum(estimated))}: {written(starting)} until models are loaded, the rest from "
+        "rows of similar cells"
+    )
 
 
 def written(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Running a plan: load a model, make the samples, run prefill jobs, record their rows."""
 
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -52,14 +53,15 @@ def run(
     Raises ValueError or FileNotFoundError, before any row, for a model that cannot be run or a task that cannot make
     its samples; Stopped, between two jobs, if the run was asked to stop.
     """
-    sharing = sharing or Sharing()
+    began, sharing = time.perf_counter(), sharing or Sharing()
     since = places(results) if sharing.since is None else sharing.since
     infos = {model: model_info(model) for model in plan.by_model()}
     for model, groups in plan.by_model().items():
         for group in groups:
             dry_run(infos[model], group)
     with Claims(results, sharing, since) as claims:
-        running, plan = _Run(results, claims, progress, kept, loaded or Loaded()), claims.left(plan)
+        running = _Run(results, claims, progress, kept, loaded or Loaded(), began)
+        plan = claims.left(plan)
         while plan.rows_to_do:
             left = sum(len(group.jobs) for group in plan.groups)
             for model, groups in plan.by_model().items():
@@ -88,11 +90,17 @@ class _Run:
     """One run: the model loaded last, the rows so far, and the counters of every model."""
 
     def __init__(
-        self, results: ResultsFolder, claims: Claims, progress: Progress | None, kept: KeptDetail, loaded: Loaded
+        self,
+        results: ResultsFolder,
+        claims: Claims,
+        progress: Progress | None,
+        kept: KeptDetail,
+        loaded: Loaded,
+        began: float,
     ) -> None:
         self._results, self._claims, self._progress = results, claims, progress
         self._kept: KeptDetail = kept
-        self._loaded = loaded
+        self._loaded, self._began = loaded, began
         self.counters: list[Counters] = []
         self.outcome = Outcome()
 
@@ -113,7 +121,8 @@ class _Run:
                 if maker is None:
                     maker = JobMaker(model, group, self._write_names(group, model), self._kept, self._results)
                 missing = [sample for sample in samples if sample.id in job.missing]
-                self._record(maker.make(job, missing, self._claims.share(left - place)))
+                unrecorded = left - place + maker.num_waiting
+                self._record(maker.make(job, missing, self._claims.share(unrecorded)))
         except Stopped:
             if maker is not None:
                 self._record(maker.finish())
@@ -142,6 +151,7 @@ class _Run:
     def _load(self, info: ModelInfo) -> LoadedModel:
         """The model, kept until another one is needed. Raises Stopped if the run was asked to stop meanwhile."""
         if self._loaded.model is None or self._loaded.spec != info.spec:
+            began = time.perf_counter() if self.counters else self._began  # the first with the checks of all models
             self._loaded.model = None  # first, so that there is room for the next
             if self._progress is not None:
                 self._progress.loading(info.spec.label)
@@ -152,6 +162,7 @@ class _Run:
                 for note in (*model.notes, *differences(model.device, earlier)):
                     self._progress.noted(note)
             self._loaded.spec, self._loaded.model = info.spec, model
+            self._claims.loaded(info.spec.label, time.perf_counter() - began)
             self._claims.check()
         counters = self._loaded.model.engine.counters
         if not any(counters is other for other in self.counters):
@@ -170,8 +181,13 @@ class JobMaker:
         self._kept: KeptDetail = kept
         self._waiting: list[tuple[PrefillJob, Sequence[Sample | InvalidSample]]] = []
         self._joint: JointBatch | None = None
-        if not isinstance(group.task, Efficiency | Likelihood) and decodes_jointly(model, group.cells):
+        if decodes_jointly(model, group.cells):
             self._joint = JointBatch(model, environment_id, kept)
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that wait for others."""
+        return len(self._waiting)
 
     def make(
         self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], most_waiting: int

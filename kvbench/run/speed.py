@@ -1,11 +1,11 @@
 """How long a plan takes by the measured speed of this machine, where no similar rows say it.
 
 The roofline of `kvbench.run.roofline`: matrix products and attention at the speed of a matrix product, weights and
-caches at that of a copy. What a score computes, element-wise work and the time to load a model are not in it.
+caches at that of a copy. What a score computes and element-wise work are not in it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,9 +15,10 @@ from kvbench.models.loading.architecture import cache_heads, sliding_windows
 from kvbench.models.loading.load import choose_device
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run import roofline
+from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.lengths import lengths_of
 from kvbench.run.memory import attempt, text_and_dtype
-from kvbench.run.plan import PrefillGroup
+from kvbench.run.plan import Cell, PrefillGroup
 from kvbench.run.plan_text import written
 from kvbench.run.request_memory import tensor_shapes
 from kvbench.support.errors import UserError
@@ -73,8 +74,10 @@ def model_shape(spec: ModelSpec) -> roofline.Shape:
     )
 
 
-def speed_text(groups: Sequence[PrefillGroup]) -> str | None:
-    """What a plan says of the time of groups without similar rows; None where no speed tells it."""
+def speed_text(groups: Sequence[PrefillGroup], starting: float) -> str | None:
+    """What a plan says of the time of groups without similar rows, and the seconds until the models are loaded; None
+    where no speed tells it.
+    """
     groups = [group for group in groups if not group.cells[0].is_served and lengths_of(group)]
     speeds = {group.key: speed for group in groups if (speed := _speed_of_group(group))}
     if not speeds or len(speeds) < len(groups):
@@ -83,8 +86,9 @@ def speed_text(groups: Sequence[PrefillGroup]) -> str | None:
     text = " or ".join(dict.fromkeys(map(str, speeds.values())))
     longest = plural(max(lengths.later for group in groups if (lengths := lengths_of(group))), "token")
     return (
-        f"time by the speed of this machine, measured just now ({text}): {written(seconds)} if every answer is as long "
-        f"as it may be, up to {longest}; scoring and element-wise work come on top"
+        f"time by the speed of this machine, measured just now ({text}): about {written(starting + seconds)}: "
+        f"{written(starting)} until models are loaded, the rest if every answer is as long as it may be, up to "
+        f"{longest}; scoring and element-wise work come on top"
     )
 
 
@@ -110,10 +114,24 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
         cell.id: min(cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens), tokens)
         for cell in group.cells
     }
-    for cells in (cells for job in group.jobs for cells in job.missing.values()):
-        for start in range(0, len(cells), group.model.tile):
-            batch = [kept[cell.id] * pairs for cell in cells[start : start + group.model.tile]]
-            flops = roofline.step_flops(shape, [(held, shape.heads // shape.kv_heads) for held in batch], later / 2)
-            tails = len(batch) * pairs * later / 2 * shape.pair_bytes
-            seconds += later * speed.seconds(flops, roofline.step_bytes(shape, sum(batch) * shape.pair_bytes, tails))
+    for cells in decode_batches(group):
+        batch = [kept[cell.id] * pairs for cell in cells]
+        flops = roofline.step_flops(shape, [(held, shape.heads // shape.kv_heads) for held in batch], later / 2)
+        tails = len(batch) * pairs * later / 2 * shape.pair_bytes
+        seconds += later * speed.seconds(flops, roofline.step_bytes(shape, sum(batch) * shape.pair_bytes, tails))
     return seconds
+
+
+def decode_batches(group: PrefillGroup) -> Iterator[Sequence[Cell]]:
+    """The cells that decode together, those of several prompts where they can."""
+    tile, waiting = group.model.tile, list[Cell]()
+    joint = may_decode_jointly(group.cells, tile) and all(len(job.missing) == 1 for job in group.jobs)
+    for cells in (cells for job in group.jobs for cells in job.missing.values()):
+        if waiting and not (joint and len(waiting) + len(cells) <= tile):
+            yield waiting
+            waiting = []
+        *full, rest = (cells[start : start + tile] for start in range(0, len(cells), tile))
+        yield from full
+        waiting = [*waiting, *rest]
+    if waiting:
+        yield waiting

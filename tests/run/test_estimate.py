@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvbench.cli.main import main
 from kvbench.eviction.schedule import Schedule
-from kvbench.records import Row, read_rows
-from kvbench.run.estimate import estimate, first_prompts
+from kvbench.records import Row, read_processes, read_rows
+from kvbench.run.estimate import STEP_CELLS, SimilarRuns, estimate, first_prompts, starting
 from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.plan_text import total_text
 from kvbench.run.rows import error_row
@@ -30,6 +31,10 @@ def row_of(cell: Cell, sample: int, prefill: float, evict: float, decode: float)
     return replace(row, error=None, prefill_seconds=prefill, evict_seconds=evict, decode_seconds=decode, store="flat")
 
 
+def similar(rows: Sequence[Row], **more: Any) -> SimilarRuns:
+    return SimilarRuns(tuple(rows), **more)
+
+
 def left(cells: Sequence[Cell], rows: Sequence[Row]) -> Plan:
     return plan(cells, {(row.cell, row.sample) for row in rows})
 
@@ -39,37 +44,63 @@ def test_a_prompt_is_read_once_and_a_row_takes_what_rows_of_its_cell_took(full_a
     rows = [row_of(full, 0, 8.0, 0.0, 2.0), row_of(snapkv, 0, 6.0, 1.0, 0.5), row_of(snapkv, 2, 10.0, 2.0, 0.5)]
     sweep = left((full, snapkv), rows)
     assert sweep.prefills_to_do == 2 and sweep.rows_to_do == 5
-    (seconds,) = estimate(sweep, rows).values()
-    assert seconds == pytest.approx(2 * (8 + 6 + 10) / 3 + 3 * 2.0 + 2 * 2.0)
+    (seconds,) = estimate(sweep, similar(rows)).values()
+    assert seconds == pytest.approx(2 * (8 + 6 + 10) / 3 + 1.5 + 3 * 2.0 + 2 * 0.5)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_what_cells_share_counts_once(full_and_snapkv: tuple[Cell, ...], padded: bool) -> None:
+    """The scores of two budgets, and the steps of prompts that decode together, after one that decoded alone."""
+    own = [
+        replace(cell, task=Questions(contexts=6, samples=6), model=replace(cell.model, tile=12))
+        for cell in full_and_snapkv
+    ]
+    rows = [row_of(own[0], 0, 8.0, 0.0, 3.0), *(row_of(cell, 0, 8.0, 2.0, 3.0) for cell in own[1:])]
+    whole = similar(rows, padded=frozenset({"here"} if padded else ()))
+    (seconds,) = estimate(left(own, rows), whole).values()
+    assert seconds is not None
+    alone, together = (1 / 3, 1 / 12) if padded else (1 + STEP_CELLS / 3, 1 + STEP_CELLS / 12)
+    assert seconds == pytest.approx(5 * (8.0 + 2.0) + 15 * 3.0 * together / alone)
+    apart = [replace(cell, store="shared") for cell in own]
+    rows = [replace(row, store="shared") for row in rows]
+    (seconds,) = estimate(left(apart, []), similar(rows)).values()
+    assert seconds == pytest.approx(6 * (8.0 + 2.0) + 18 * 3.0)
+
+
+def test_a_start_takes_what_models_took_to_load(full_and_snapkv: tuple[Cell, ...]) -> None:
+    full, sweep = full_and_snapkv[0], plan(full_and_snapkv, set())
+    assert starting(sweep, similar([]), 2.0) == 4.0, "as long again, where nothing is known"
+    assert starting(sweep, similar([], loading={full.model.label: [5.0, 7.0], "other": [90.0]}), 2.0) == 8.0
+    assert starting(left([full], [row_of(full, sample, 1, 1, 1) for sample in range(4)]), similar([]), 2.0) == 2.0
 
 
 def test_what_is_done_costs_nothing(full_and_snapkv: tuple[Cell, ...]) -> None:
     rows = [row_of(full_and_snapkv[0], sample, 1.0, 1.0, 1.0) for sample in range(4)]
-    assert estimate(left(full_and_snapkv[:1], rows), rows) == {}
+    assert estimate(left(full_and_snapkv[:1], rows), similar(rows)) == {}
 
 
 def test_similar_rows_stand_in_for_a_cell_without_rows(full_and_snapkv: tuple[Cell, ...]) -> None:
     """Another budget is similar; another policy, schedule, store, length, benchmark or model is not."""
     full, snapkv, other_budget = full_and_snapkv
     rows = [row_of(snapkv, 0, 6.0, 1.0, 0.5)]
-    (seconds,) = estimate(left([other_budget], []), rows).values()
-    assert seconds == pytest.approx(2 * 6.0 + 4 * 1.5)
+    (seconds,) = estimate(left([other_budget], []), similar(rows)).values()
+    assert seconds == pytest.approx(2 * (6.0 + 1.0) + 4 * 0.5)
     changed = [
         full,
         replace(snapkv, schedule=Schedule("context", decode_every=4)),
         replace(snapkv, store="shared"),
     ]
     for cell in changed:
-        assert list(estimate(left([cell], []), rows).values()) == [None]
+        assert list(estimate(left([cell], []), similar(rows)).values()) == [None]
     for name in ("context_length", "task", "model"):
         other = [replace(rows[0], cell="0f", **{name: 77 if name == "context_length" else "other/task"})]
-        assert list(estimate(left([snapkv], []), other).values()) == [None]
+        assert list(estimate(left([snapkv], []), similar(other)).values()) == [None]
 
 
 def test_rows_with_an_error_tell_no_time(full_and_snapkv: tuple[Cell, ...]) -> None:
     snapkv = full_and_snapkv[1]
     failed = [replace(row_of(snapkv, 0, 6.0, 1.0, 0.5), error="too long", value=None)]
-    assert list(estimate(left([snapkv], []), failed).values()) == [None]
+    assert list(estimate(left([snapkv], []), similar(failed)).values()) == [None]
 
 
 def test_the_first_prompt_of_each_kind_of_group_is_measured(full_and_snapkv: tuple[Cell, ...]) -> None:
@@ -87,9 +118,9 @@ def test_the_first_prompt_of_each_kind_of_group_is_measured(full_and_snapkv: tup
 
 
 def test_an_estimate_says_what_is_missing_and_how_to_get_it() -> None:
-    assert total_text({"a": 60.0, "b": 120.0}).startswith("time: about 3 min, ")
+    assert total_text({"a": 60.0, "b": 120.0}, 6.0).startswith("time: about 3.1 min: 6.00 s until models are loaded, ")
     assert "1 of 2 groups have no similar rows; kvbench plan --measure runs the first prompt" in total_text(
-        {"a": 60.0, "b": None}
+        {"a": 60.0, "b": None}, 6.0
     )
 
 
@@ -102,13 +133,14 @@ def test_measuring_runs_first_prompts_and_a_run_goes_on_from_them(
     assert "--measure runs the first prompt of each" in capsys.readouterr().out and not list(tmp_path.iterdir())
     assert main(["plan", "--measure", *words, "budget=0.2"]) == 0
     assert "from rows of similar cells" in capsys.readouterr().out
+    assert [list(process.loading) for process in read_processes(tmp_path)] == [["reference"]]
     assert [(row.sample, row.policy, row.error) for row in read_rows(tmp_path)] == [
         (0, "full", None),
         (0, "snapkv", None),
     ]
     assert main(["plan", *words, "budget=0.1,0.2,64"]) == 0  # no new kind of cell
     assert "time: unknown" not in capsys.readouterr().out
-    assert main(["plan", *words, "policy=tova_obcache"]) == 0
+    assert main(["plan", *words[1:], "policy=tova_obcache"]) == 0
     assert "1 of 1 groups have no similar rows" in capsys.readouterr().out
     assert main(["run", *words, "budget=0.2", "--quiet"]) == 0
     assert len(read_rows(tmp_path)) == 6

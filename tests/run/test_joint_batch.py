@@ -216,7 +216,7 @@ def test_a_run_decodes_prompts_together_and_makes_what_fails_alone(
         counters.append(loaded.model.engine.counters)
     one, all_, failing = counters
     assert (one.prefills, all_.prefills, failing.prefills) == (6, 6, 12)
-    assert 3 * all_.decode_steps < one.decode_steps
+    assert all_.decode_steps < TASK.max_new_tokens, "one batch"
     rows = [{(row.cell, row.sample): row.outcome() for row in read_rows(tmp_path / name)} for name in ("one", "all")]
     assert rows[0] == rows[1]
 
