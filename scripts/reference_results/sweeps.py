@@ -102,9 +102,8 @@ def row_set(name: str) -> RowSet:
         )
         for part, own in read["parts"].items()
     }
-    tables = {
-        file: {key: list(map(str, values)) for key, values in where.items()} for file, where in read.get("tables", {}).items()
-    }
+    shown: dict[str, dict[str, list[Any]]] = read.get("tables", {})
+    tables = {file: {key: list(map(str, values)) for key, values in where.items()} for file, where in shown.items()}
     return RowSet(name, found, tuple(read.get("gated", ())), tables, read.get("pulled"))
 
 

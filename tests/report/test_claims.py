@@ -198,7 +198,7 @@ def test_one_sided_p_and_intervals_agree(seed: int):
 
 
 def test_equality_is_seldom_shown_where_there_is_none():
-    """At a true difference of the margin, some 5 % of tables show equality, and 8 % of 40 texts with four equal answers."""
+    """At a true difference of the margin, 5 % of tables show equality; 8 % of 40 texts of four equal answers."""
     generator, shown = np.random.default_rng(7), {1: 0, 4: 0}
     for size in shown:
         for _ in range(400):
