@@ -18,6 +18,10 @@ A table stands between marks, and the mark says what is compared:
     what the full cache answers, by task and length, with the number of prompts
     <!-- end -->
 
+    <!-- codes FOLDER -->
+    how many versions of the code made the rows of each file
+    <!-- end -->
+
     <!-- table FILE key=value key=value -->
     what `kvbench report table` prints
     <!-- end -->
@@ -46,6 +50,7 @@ from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import Describe, conditions, select
 from kvbench.report.stats.paired_tests import holm
 from kvbench.report.tables.table import View, print_table
+from kvbench.support.grouped import grouped
 from reference_results.digits import HEAD as DIGITS_HEAD
 from reference_results.digits import digits_line, right_numbers
 from reference_results.sweeps import REFERENCE, RESULTS, TOP
@@ -60,6 +65,7 @@ PAGES = (
 BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+CODES = re.compile(r"(<!-- codes (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = "| | n | A | B | B - A [95 %] | p Holm | verdict |\n| :-- | --: | --: | --: | --: | --: | :-- |\n"
 RELEVANT, RELEVANT_PERPLEXITY, FLOOR = 0.05, 0.02, 0.15
@@ -98,6 +104,7 @@ def rewritten(page: str) -> str:
         lambda block: f"{block[1]}{HEAD}{''.join(texts[key] for key in comparisons_of(block[2]))}{block[4]}", page
     )
     page = DIGITS.sub(lambda block: f"{block[1]}{_digits(*block.group(2, 3, 4))}{block[6]}", page)
+    page = CODES.sub(lambda block: f"{block[1]}{_codes(block[2])}{block[4]}", page)
     page = CARD.sub(lambda block: f"{block[1]}{_card(block[2])}{block[4]}", page)
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
@@ -184,6 +191,20 @@ def _digits(tasks: str, full: str, block: str) -> str:
     labelled = [line.split(" | ") for line in block.splitlines() if line.strip()]
     lines = (digits_line(label, _side(f"{text},task={tasks}").rows, numbers) for label, text in labelled)
     return f"{DIGITS_HEAD}{''.join(lines)}"
+
+
+def _codes(folder: str) -> str:
+    """A line for each file: its rows, the versions of the code that made them, and cells whose rows are of several."""
+    head = "| file | rows | versions of the code | cells | cells of several |\n| :-- | --: | --: | --: | --: |\n"
+    return head + "".join(map(_codes_line, sorted((RESULTS / folder).glob("*.parquet"))))
+
+
+def _codes_line(file: Path) -> str:
+    rows = load_table(file, ["cell", "code"], warn=lambda words: None)
+    codes_of = grouped(zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True), lambda pair: pair[0])
+    versions = {code for pairs in codes_of.values() for _, code in pairs} - {None}
+    several = sum(len({*pairs}) > 1 for pairs in codes_of.values())
+    return f"| `{file.name}` | {rows.num_rows} | {len(versions)} | {len(codes_of)} | {several} |\n"
 
 
 def _card(name: str) -> str:
