@@ -79,14 +79,19 @@ class Experiments:
         members = grouped(names, names.__getitem__).values()
         return {cell: text for cells in members for cell, text in self.words(cells).items()}
 
+    def differing(self, cells: Iterable[str]) -> list[str]:
+        """The names of the settings that are not the same in all of these cells that have a description."""
+        known = [settings for cell in cells if (settings := self.settings(cell)) is not None]
+        names = sorted({name for settings in known for name in settings})
+        return [name for name in names if len({repr(each.get(name)) for each in known}) > 1]
+
     def words(self, cells: Sequence[str]) -> dict[str, str | None]:
         """What tells each of these cells from the others, as `task.max_new_tokens=24`; None where it has none of it.
 
         Values are cut to twelve characters where that keeps them apart.
         """
         known = {cell: settings for cell in cells if (settings := self.settings(cell)) is not None}
-        names = sorted({name for settings in known.values() for name in settings})
-        differing = [name for name in names if len({repr(each.get(name)) for each in known.values()}) > 1]
+        differing = self.differing(cells)
         texts = {name: _texts([each[name] for each in known.values() if name in each]) for name in differing}
 
         def written(cell: str) -> str | None:

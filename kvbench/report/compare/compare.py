@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.compare.paired_rows import Match, Pairing, Side, Unpaired, counted, pair
+from kvbench.report.compare.paired_rows import SETTING, Match, Pairing, Side, Unpaired, counted, pair
 from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.selection import Describe, as_typed, differences
@@ -122,7 +122,9 @@ def compare(
     lines = [_line(match, a, b, resamples) for match in pairing.matches]
     overall: _Line | None = None
     matches = [match for match in pairing.matches if match.rows]
-    if len(matches) > 1:
+    if any(SETTING in match.key for match in matches):
+        notes.append("No overall line: other settings differ in some lines than in others.")
+    elif len(matches) > 1:
         rows = tuple(pair for match in matches for pair in match.rows)
         try:
             line, paired = _line(Match({}, rows, (), rows), a, b, resamples)

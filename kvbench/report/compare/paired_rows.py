@@ -1,18 +1,22 @@
 """The two sides of a comparison, and their rows paired by question: a sample of a task at a context length and a seed.
 
 Of the columns that describe a cell, those with a value on both sides must agree between paired rows; those without a
-common value are what is compared. If two rows of a side then share a place, the settings in which their descriptions
-differ are added by the same rule. What remains ambiguous is refused, with the conditions that would resolve it.
+common value are what is compared. If two experiments of a side (`kvbench.report.experiments`) then share a line, the
+settings in which their descriptions differ are added by the same rule. What remains ambiguous is refused, with the
+conditions that would resolve it. What else differs between the two sides of a line stands in its key, if it is not the
+same for all lines.
 
 A server, or a file of answers, says its method and budget, and nothing of `UNSAID`: against rows of such, these columns
 tell no rows apart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from kvbench.records import Row
+from kvbench.report.experiments import CODE, Experiments
 from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import Warn, describer, load
 from kvbench.report.selection import (
@@ -31,6 +35,8 @@ from kvbench.support.quantity import shortened
 
 QUESTION = ("task", "context_length", "seed")
 CELL = ("model", "task_version", "policy", "score", "budget", "variant", "layout", "schedule")
+SETTING = "setting"
+"""The key of a line that says which settings differ between its sides."""
 UNSAID = ("score", "variant", "layout", "schedule")
 """Columns that rows of servers and adopted answers leave open."""
 _LISTED = 6
@@ -93,7 +99,8 @@ def _value(name: str, row: Row, side: Side) -> Any:
 def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     """Pair the rows of two sides, each of which has some.
 
-    ``strict``: every column but the version of the task must agree; no column is compared.
+    ``strict``: every column but the version of the task must agree, and so must the settings of tasks that all cells
+    describe; no column is compared.
 
     Raises ValueError if the sides have no question in common, if both hold the same row, and if a row has more than
     one possible partner.
@@ -127,13 +134,36 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     for side in (a, b):
         _check_compared(side, list(compared))
     shared += [name for name in _refinement(a, b, shared) if not unsaid or name.startswith("task.")]
+    if strict:
+        shared += sorted(_differing_tasks(a, b, shared))
     left, right = _placed(a, shared), _placed(b, shared)
     order = {name: i for i, name in enumerate(("model", "task", "context_length", *CELL[1:], "seed"))}
     columns = sorted(range(len(shared)), key=lambda i: order.get(shared[i], len(order)))
     # by key, so that the same rows in any order and from either side give the same lines
     keys = sorted({*left, *right}, key=lambda key: [_sortable(key[i]) for i in columns])
     matches = [_match({shared[i]: key[i] for i in columns}, left.get(key, {}), right.get(key, {})) for key in keys]
-    return Pairing(tuple(matches), compared)
+    return Pairing(tuple(_told_apart(matches, a, b, compared)), compared)
+
+
+def _told_apart(matches: Sequence[Match], a: Side, b: Side, compared: Iterable[str]) -> list[Match]:
+    """The lines; where what differs between their sides, beside what is compared, is not the same in all, each says it.
+
+    A setting that one side does not describe tells nothing.
+    """
+    of_a, of_b = (Experiments((*compared, CODE), side.describe).settings for side in (a, b))
+
+    @cache
+    def differing(cells: tuple[str, str]) -> str:
+        both = [of_a(cells[0]) or {}, of_b(cells[1]) or {}]
+        names = sorted(name for name in both[0].keys() & both[1].keys() if both[0][name] != both[1][name])
+        return ", ".join(f"{name}={as_typed(both[0][name])} | {as_typed(both[1][name])}" for name in names)
+
+    texts = [" ".join(sorted({differing((row.cell, other.cell)) for row, other in match.both})) for match in matches]
+    if len({text for text, match in zip(texts, matches, strict=True) if match.both}) < 2:
+        return [*matches]
+    return [
+        replace(match, key={**match.key, SETTING: text or None}) for match, text in zip(matches, texts, strict=True)
+    ]
 
 
 def _check_compared(side: Side, names: Sequence[str]) -> None:
@@ -153,18 +183,34 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
     """Settings that tell rows of one side apart and that have a value in common with the other side."""
     names: set[str] = set()
     for side in (a, b):
-        keys = _keys(side, shared)
+        keys, experiments = _keys(side, shared), Experiments((CODE,), side.describe)
         cells: dict[tuple, set[str]] = {}
         for row in side.rows:
             cells.setdefault((keys[row.cell], row.sample), set()).add(row.cell)
         for group in {frozenset(group) for group in cells.values() if len(group) > 1}:
             names |= differences([side.describe(cell) for cell in sorted(group)])
+        for line in grouped(keys, keys.__getitem__).values():
+            names |= {*experiments.differing(line)}
     firsts = [list({row.cell: row for row in side.rows}.values()) for side in (a, b)]
     return [
         name
         for name in sorted(names)
         if "." in name and {_value(name, row, a) for row in firsts[0]} & {_value(name, row, b) for row in firsts[1]}
     ]
+
+
+def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
+    """The settings of tasks that differ between cells of one line, of those that every cell of it describes."""
+    lines: dict[tuple, list[Mapping[str, Any] | None]] = {}
+    for side in (a, b):
+        settings = Experiments((CODE,), side.describe).settings
+        for cell, key in _keys(side, shared).items():
+            lines.setdefault(key, []).append(settings(cell))
+    names: set[str] = set()
+    for cells in lines.values():
+        described = set.intersection(*({*(settings or {})} for settings in cells))
+        names |= {name for name in described if len({repr(settings[name]) for settings in cells if settings}) > 1}
+    return {name for name in names if name.startswith("task.")}
 
 
 def _keys(side: Side, names: Sequence[str]) -> dict[str, tuple]:
@@ -174,12 +220,16 @@ def _keys(side: Side, names: Sequence[str]) -> dict[str, tuple]:
 
 
 def _placed(side: Side, shared: Sequence[str]) -> dict[tuple, dict[int, Row]]:
-    keys = _keys(side, shared)
+    keys, experiments = _keys(side, shared), Experiments((CODE,), side.describe)
     placed: dict[tuple, dict[int, Row]] = {}
+    firsts: dict[tuple, Row] = {}
     for row in side.rows:
-        first = placed.setdefault(keys[row.cell], {}).setdefault(row.sample, row)
+        key = keys[row.cell]
+        first = placed.setdefault(key, {}).setdefault(row.sample, row)
         if first is not row:
             raise UserError(f"ambiguous: {side.name} has two rows for sample {row.sample}: {_advice(side, first, row)}")
+        if experiments.differ((firsts.setdefault(key, row).cell, row.cell)):
+            raise UserError(f"ambiguous: {side.name} has two cells on one line: {_advice(side, firsts[key], row)}")
     return placed
 
 

@@ -191,7 +191,7 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
         if number == anchor_number:
             anchored = run, replace(current, name=f"run {number}")
         elif anchored is not None and not problems:
-            anchored = anchored[0], _extended(anchored[1], current)
+            anchored = anchored[0], _extended(anchored[1], current, name_of)
     return runs
 
 
@@ -235,10 +235,16 @@ def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
     raise UserError(f"--anchor {anchor}: allowed: a run as it is named here, or its number, 1 to {len(sources)}")
 
 
-def _extended(anchor: Side, run: Side) -> Side:
+def _extended(anchor: Side, run: Side, name_of: Mapping[str, str]) -> Side:
     """The anchor, and the rows of an accepted run that it lacks: what came later is held against its own first run."""
-    anchor_places = {_place(row) for row in anchor.rows}
-    if not (new := [row for row in run.rows if _place(row) not in anchor_places]):
+
+    def place(row: Row) -> tuple[Any, ...]:
+        """The experiment, what the gate pairs rows by, and the sample."""
+        columns = (getattr(row, name) for name in (*QUESTION, *CELL) if name != "task_version")
+        return (name_of[row.cell], *columns, row.sample)
+
+    anchor_places = set(map(place, anchor.rows))
+    if not (new := [row for row in run.rows if place(row) not in anchor_places]):
         return anchor
     cells = {row.cell for row in new}
     name = anchor.name if "first run" in anchor.name else f"{anchor.name} or the first run that has it"
@@ -248,11 +254,6 @@ def _extended(anchor: Side, run: Side) -> Side:
         rows=[*anchor.rows, *new],
         describe=lambda cell: (run if cell in cells else anchor).describe(cell),
     )
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    """What the gate pairs rows by."""
-    return (*(getattr(row, name) for name in (*QUESTION, *CELL) if name != "task_version"), row.sample)
 
 
 def _anchor_findings(findings: Sequence[Finding], baseline_findings: Sequence[Finding], anchor: str) -> list[Finding]:
