@@ -34,8 +34,9 @@ class Averages(NamedTuple):
 def averaged(lines: Sequence[Summary], name: str, describe: Describe = lambda cell: None) -> Averages:
     """One line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
 
-    Cells of one average differ in nothing but their tasks, and in settings of tasks that differ between cells of one
-    task alike in all tasks. The interval is that of a weighted sum of independent means. Sizes and times are means over the tasks that count.
+    Cells of one average differ in nothing but their tasks; settings of tasks make several of it where every task has
+    the same several. The interval is that of a weighted sum of independent means. Sizes and times are means over the
+    tasks that count.
     Cells of other benchmarks are left out.
 
     Raises ValueError for another name, for a task that is missing or twice, and for one with samples that failed
