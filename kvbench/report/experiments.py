@@ -20,6 +20,7 @@ METHOD = ("policy", "score", "budget", "schedule", "reader", "store", "endpoint"
 """The axes of a method: cells that differ along no other were asked the same, and one may be held against another."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "context_length": ("task.context_length", "task.data_sha256", "task.data_altered"),  # a length has its own files
+    "budget": ("budget", "score.budget"),  # a score that blends by the budget knows it
     "score": ("score", "plugins"),
     "policy": ("policy", "plugins"),
     "layout": ("policy.layout",),
@@ -38,25 +39,30 @@ _LEAST = 12
 class Experiments:
     """The experiments of cells, told apart by everything but the settings of some axes.
 
-    axes: columns of rows, settings with dots, or `CODE`.
+    axes: columns of rows, settings with dots, or `CODE`. parts: of descriptions, such as `task`; empty: all.
     """
 
-    def __init__(self, axes: Iterable[str], describe: Describe) -> None:
+    def __init__(self, axes: Iterable[str], describe: Describe, parts: Sequence[str] = ()) -> None:
         axes = tuple(axes)
         self._axes = tuple(name for axis in axes for name in _SETTINGS.get(axis, (SHORT.get(axis, axis),)))
+        self._parts = parts
         self.columns = {name for axis in axes for name in (axis, *_COLUMNS.get(axis, ()))}
         """Columns of rows that may differ along the axes."""
         self.settings = cache(lambda cell: self._settings(describe(cell)))
         self.of = cache(lambda cell: repr(sorted((self.settings(cell) or {}).items())))
 
     def _settings(self, description: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """All settings beside the axes; None without a description."""
+        """All settings beside the axes, a seed of cell and task once; None without a description."""
         if description is None:
             return None
+        settings = flat(description)
+        if settings.get("task.seed") == settings.get("seed"):
+            settings.pop("task.seed", None)
         return {
             name: value
-            for name, value in flat(description).items()
+            for name, value in settings.items()
             if not any(name == axis or name.startswith(f"{axis}.") for axis in self._axes)
+            and (not self._parts or name.partition(".")[0] in self._parts)
         }
 
     def differ(self, cells: Iterable[str]) -> bool:

@@ -109,6 +109,12 @@ def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return task if isinstance(task, Mapping) else {}
 
 
+def common(descriptions: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """The settings that all descriptions have with one value, by dotted names; None if one is missing."""
+    leaves = [flat(description) for description in descriptions]
+    return {k: v for k, v in leaves[0].items() if all(k in other and other[k] == v for other in leaves)} or None
+
+
 def differences(descriptions: Sequence[Mapping[str, Any] | None]) -> set[str]:
     """Dotted names of the settings that are not the same in all descriptions."""
     leaves = [flat(description) for description in descriptions]

@@ -19,6 +19,8 @@ from kvbench.config.overrides import parse, written
 from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
 from kvbench.records import Row, places
 from kvbench.records.row import SHARE
+from kvbench.report.experiments import Experiments
+from kvbench.report.selection import differences
 from kvbench.report.stats.anytime_tests import confidence, more_prompts
 from kvbench.report.stats.elimination import Evidence, decisions, next_levels
 from kvbench.report.stats.paired import Paired
@@ -29,7 +31,7 @@ from kvbench.run.request_memory import RequestMemory, request_memory
 from kvbench.run.runner import Loaded
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import parse_size, plural, size
+from kvbench.support.quantity import parse_size, plural, shortened, size
 from kvbench.work.sweep import Screen, make, rows_of
 
 POLICIES = ("streaming_llm", "snapkv", "pyramidkv", "ada_snapkv", "cake", "lava", "kvzip")
@@ -44,6 +46,7 @@ SETTINGS = {"memory": None, "loss": "2", "requests": "1", "alpha": "0.05"}
 """The settings of a recommendation beside those of a run, with their values where the command does not name them."""
 
 
+_LISTED = 6
 TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds")
 
 
@@ -190,13 +193,12 @@ def _check(sweep: Sweep) -> None:
                 f"task={task.name} gives {task.metric}, but a loss is one of answers with a score: use data=FILE or "
                 "another task (kvbench list tasks)"
             )
-    for name, values in (
-        ("model", {cell.model.label for cell in cells}),
-        ("task", {repr(cell.description["task"]) for cell in cells}),
-        ("seed", {cell.seed for cell in cells}),
-    ):
-        if len(values) > 1:
-            raise UserError(f"{name} has {len(values)} values here: a recommendation is for one {name}; name one")
+    for name in ("model", "task", "seed"):
+        if differing := differences([{name: cell.description[name]} for cell in cells]):
+            raise UserError(
+                f"{name} has several values here, which differ in {shortened(sorted(differing), _LISTED)}: a "
+                f"recommendation is for one {name}; name one value of each"
+            )
     if lengths_of(PrefillGroup((cells[0],), ())) is None:
         raise UserError(
             f"task={cells[0].task.name}: no prompt is short enough for {cells[0].model.label}: use shorter ones, or "
@@ -320,6 +322,9 @@ def _recommendation(
     memory = request_memory(reference, lengths)
     fits = need.memory is None or memory.peak(need.requests) <= need.memory
     measured = partial(_measured, need=need)
+    cells = {candidate.cell.id: candidate.cell for candidate in candidates}
+    experiments = Experiments((), lambda cell: cells[cell].description)
+    words = experiments.told_apart({name: (c.policy_label, c.score_label, str(c.budget)) for name, c in cells.items()})
     task = reference.task
     return Recommendation(
         model=reference.model.label,
@@ -335,13 +340,16 @@ def _recommendation(
         available=_total(sweep),
         full=measured(reference, memory, "within" if fits else "too large", full[reference.id], np.empty(0), None),
         methods=tuple(
-            measured(
-                candidate.cell,
-                candidate.memory,
-                candidate.verdict,
-                candidate.rows,
-                candidate.losses,
-                _more(candidate, need, levels),
+            replace(
+                measured(
+                    candidate.cell,
+                    candidate.memory,
+                    candidate.verdict,
+                    candidate.rows,
+                    candidate.losses,
+                    _more(candidate, need, levels),
+                ),
+                setting=words[candidate.cell.id],
             )
             for candidate in candidates
         ),

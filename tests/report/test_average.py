@@ -42,7 +42,7 @@ def papers(members: Sequence[str], means: Sequence[float]) -> dict[str, list[flo
 def test_the_averages_that_papers_state(name, members, means, stated, counted, cell: Make):
     """LAVa's table 2 and CAOTE's table 2, full cache."""
     other = cell([1.0], "full", task="ruler/vt")
-    (line,) = averaged(summaries(longbench(cell, papers(members, means)) + other), name)
+    (line,) = averaged(summaries(longbench(cell, papers(members, means)) + other), name).lines
     assert line.mean is not None and round(100 * line.mean, 2) == stated
     assert (line.n, line.rate, line.metric) == (2 * counted, True, f"longbench_{name}")
     assert line.task == f"longbench, average {name} of {counted} tasks"
@@ -52,18 +52,18 @@ def test_passage_count_is_in_one_of_them_only(cell: Make):
     """With it LAVa's numbers would have the mean 43.06."""
     lines = summaries(longbench(cell, papers(ALL, LAVA)))
     assert round(100 * fmean(line.mean or 0 for line in lines), 2) == 43.06
-    official = averaged(lines, "official")[0].mean
+    official = averaged(lines, "official").lines[0].mean
     assert official is not None and round(100 * official, 2) not in (43.06, 45.07)
 
 
 def test_the_interval_is_that_of_a_sum_of_means(cell: Make):
     values = {member: [0.1, 0.2, 0.3 + number / 100] for number, member in enumerate(ENGLISH)}
-    (line,) = averaged(summaries(longbench(cell, values)), "caote")
+    (line,) = averaged(summaries(longbench(cell, values)), "caote").lines
     half = 1.959964 * math.sqrt(sum(variance(scores) / 3 for scores in values.values())) / 16
     assert line.mean == pytest.approx(fmean(fmean(scores) for scores in values.values()))
     assert (line.low, line.high) == pytest.approx((line.mean - half, line.mean + half), rel=1e-5)
     alone = {member: scores[:1] for member, scores in values.items()}
-    assert averaged(summaries(longbench(cell, alone)), "caote")[0].low is None
+    assert averaged(summaries(longbench(cell, alone)), "caote").lines[0].low is None
 
 
 def test_what_is_not_complete_is_refused(cell: Make):

@@ -45,7 +45,7 @@ class Board:
     @property
     def how(self) -> tuple[str, ...]:
         """How to read it, and which of its models rank nothing."""
-        tests = sorted({ranking.model for ranking in self.rankings if ranking.model in TEST_MODELS})
+        tests = sorted({*TEST_MODELS} & {ranking.model.split(" ")[0] for ranking in self.rankings})
         return (
             *(text.format(alpha=self.alpha) for text in HOW),
             *(f"Model {model} is {TEST_MODELS[model]}" for model in tests),
@@ -63,8 +63,8 @@ def board(
 
     ``sizes``: shares of the full cache's bytes, 0..1. ``alpha``: the chance of any false difference in a table.
     """
-    rows, submissions, gates = read_submissions(sources, warn, where)
-    return Board(tuple(rankings(rows, warn, sizes, alpha)), tuple(submissions), tuple(gates), alpha)
+    rows, describe, submissions, gates = read_submissions(sources, warn, where)
+    return Board(tuple(rankings(rows, describe, warn, sizes, alpha)), tuple(submissions), tuple(gates), alpha)
 
 
 def report_of(board: Board) -> Report:
@@ -107,7 +107,8 @@ def method(place: Place, varying: Sequence[str] = LABELS) -> str:
     schedule = (place.schedule or "").partition(" ")[2]  # its first word says before or after the question
     layout = "" if place.layout == "kv_heads" else place.layout
     others = {"variant": place.variant, "layout": layout, "schedule": schedule}
-    return " ".join(filter(None, (place.policy, place.score, *(others[name] for name in others if name in varying))))
+    told = (others[name] for name in others if name in varying)
+    return " ".join(filter(None, (place.policy, place.score, *told, place.setting)))
 
 
 def _varying(ranking: Ranking) -> list[str]:

@@ -1,6 +1,7 @@
 """Methods ranked by their paired difference to the full cache where they hold equally many measured bytes.
 
-A league is the prompts of one model that are answered before, or after, its question is read. A size is a share of the
+A league is the prompts of one model that are answered before, or after, its question is read; a method, its cells that
+differ in nothing but task and budget. A size is a share of the
 bytes of the full cache, as measured. What a method answers at a size is, task by task, that of its cell with so many
 bytes (to 2 %), else a mix of its next smaller and next larger cell, prompt by prompt: w of the larger and 1 - w of the
 smaller, with w so that the bytes of the mix are the size. Whoever draws one of the two cells for each prompt with these
@@ -20,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.report.board.submissions import LABELS
+from kvbench.report.experiments import METHOD as METHOD_AXES
+from kvbench.report.experiments import Experiments
+from kvbench.report.selection import Describe
 from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of
@@ -33,7 +37,7 @@ SAME = 0.02
 """Relative difference of bytes up to which a cell has the size that is asked for."""
 ALPHA = 0.05
 FULL = "full"
-METHOD = ("submission", *LABELS)
+METHOD = ("submission", *LABELS, "setting")
 _MEASURED = ("value", "held_bytes")
 TASK = ("task", "task_version", "context_length", "seed")
 
@@ -42,9 +46,10 @@ TASK = ("task", "task_version", "context_length", "seed")
 class Place:
     """A method at a size.
 
-    ``first last``: its best and worst rank that the tests leave open. ``mean difference low high``: rates in 0..1, the
-    last three of method - full cache. ``p``: of that difference, corrected for all pairs. ``group``: its letters.
-    ``bytes``: of its cache, a mean over prompts. ``budgets``: of the cells that it is made of.
+    ``setting``: what else tells it from methods of the same labels. ``first last``: its best and worst rank that the
+    tests leave open. ``mean difference low high``: rates in 0..1, the last three of method - full cache. ``p``: of that
+    difference, corrected for all pairs. ``group``: its letters. ``bytes``: of its cache, a mean over prompts.
+    ``budgets``: of the cells that it is made of.
     """
 
     submission: str
@@ -53,6 +58,7 @@ class Place:
     variant: str | None
     layout: str | None
     schedule: str | None
+    setting: str | None
     first: int
     last: int
     mean: float
@@ -88,15 +94,19 @@ class Ranking:
 
 
 def rankings(
-    rows: "pandas.DataFrame", warn: Callable[[str], None], sizes: Sequence[float] = SIZES, alpha: float = ALPHA
+    rows: "pandas.DataFrame",
+    describe: Describe,
+    warn: Callable[[str], None],
+    sizes: Sequence[float] = SIZES,
+    alpha: float = ALPHA,
 ) -> list[Ranking]:
     """Every league at every size at which at least two methods can be compared, by model.
 
-    ``rows``: those of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or whose metric
-    is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked, UserError if
-    two cells of a submission have the same labels and budget on one prompt.
+    ``rows describe``: those of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
+    whose metric is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked,
+    UserError if two cells of a submission have the same labels and budget on one prompt.
     """
-    measured: Any = _measured(rows, warn)  # Any: the stubs of pandas know few of its overloads
+    measured: Any = _measured(rows, describe, warn)  # Any: the stubs of pandas know few of its overloads
     is_full = measured.policy == FULL
     full = measured[is_full].drop_duplicates("prompt").set_index("prompt")
     methods = measured[~is_full & measured.prompt.isin(full.index)]
@@ -116,7 +126,7 @@ def rankings(
     return ranked
 
 
-def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
+def _measured(rows: Any, describe: Describe, warn: Callable[[str], None]) -> "pandas.DataFrame":
     """The rows that can be ranked, with ``prompt``, ``context``, ``moment`` and ``place``, the name of the task."""
     import pandas  # late: it takes half a second
 
@@ -130,16 +140,15 @@ def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
     is_ranked = is_rate & rows.held_bytes.notna() & rows.full_held_bytes.gt(0)
     if unranked := int((~is_ranked).sum()):
         warn(f"{unranked} of {len(rows)} rows are not ranked: no measured bytes, or no share to be raised")
-    rows = rows[is_ranked].copy()
+    rows = _told_apart(rows[is_ranked].copy(), describe)
     question = [rows[name].astype(str) for name in (*TASK, "sample")]
     prompt = rows.prompt_sha256.fillna(question[0].str.cat(question[1:], sep=" "))
+    prompt = prompt.str.cat(rows.place, sep=" ")
     context = rows.context_sha256.where(rows.context_sha256 != NO_CONTEXT).fillna(prompt)
     rows["prompt"], rows["context"] = (
         rows.model.str.cat(names, sep=" ").factorize(sort=True)[0] for names in (prompt, context)
     )
     rows["moment"] = np.where(rows.schedule.fillna("").str.match(r"context\b"), "before", "after")
-    length = rows.context_length.map(lambda tokens: "" if tokens != tokens or tokens is None else f" {tokens:.0f}")
-    rows["place"] = rows.task + length
     rows = rows.astype(dict.fromkeys((*METHOD, "model", "moment", "place", "budget", "cell"), "category"))
     rows["share"] = rows.held_bytes / rows.full_held_bytes
     key = [*METHOD, "budget", "prompt"]
@@ -151,6 +160,36 @@ def _measured(rows: Any, warn: Callable[[str], None]) -> "pandas.DataFrame":
             "fewer files, or select by a setting, such as policy.window=16"
         )
     return rows
+
+
+def _told_apart(rows: Any, describe: Describe) -> Any:
+    """The rows with `place` and `setting`: a model, task or method of several experiments is several.
+
+    Of a cell without a description the columns say the seed and the version of the task.
+    """
+    import pandas  # late: it takes half a second
+
+    cells = rows.drop_duplicates("cell").set_index("cell")
+    length = cells.context_length.map(lambda tokens: "" if tokens != tokens or tokens is None else f" {tokens:.0f}")
+    cells["place"] = cells.task + length
+
+    def described(cell: str) -> Mapping[str, Any]:
+        of_columns = {"seed": cells.seed[cell], "task": {"version": cells.task_version[cell]}}
+        return describe(cell) or of_columns
+
+    def words(parts: Sequence[str], *columns: str) -> Mapping[str, str | None]:
+        names = zip(*(map(str, cells[column]) for column in columns), strict=True)
+        return Experiments(("budget",), described, parts).told_apart(dict(zip(cells.index, names, strict=True)))
+
+    def named(column: str, words: Mapping[str, str | None]) -> list[str]:
+        return [" ".join(filter(None, (cells[column][cell], words[cell]))) for cell in rows.cell]
+
+    setting = words((*METHOD_AXES, "plugins"), *METHOD[:-1])
+    return rows.assign(
+        model=named("model", words(("model",), "model")),
+        place=named("place", words(("task", "seed"), "model", "place")),
+        setting=pandas.Series([setting[cell] for cell in rows.cell], rows.index, object),
+    )
 
 
 @dataclass(frozen=True)

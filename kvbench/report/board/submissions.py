@@ -20,8 +20,8 @@ from kvbench.records.parquet import checked_bytes
 from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Gate, check
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.held import NEEDED, held_bytes
-from kvbench.report.rows import load_table
-from kvbench.report.selection import Where
+from kvbench.report.rows import describer, load_table
+from kvbench.report.selection import Describe, Where
 from kvbench.support.errors import MissingFile, NothingSelected, UserError
 from kvbench.support.quantity import shortened
 
@@ -53,8 +53,8 @@ class Submission:
 
 def read_submissions(
     sources: Sequence[str], warn: Warn, where: Where | None = None
-) -> tuple["pandas.DataFrame", list[Submission], list[Gate]]:
-    """The rows of all submissions, the submissions, and how the gate judged them.
+) -> tuple["pandas.DataFrame", Describe, list[Submission], list[Gate]]:
+    """The rows of all submissions, what describes their cells, the submissions, and how the gate judged them.
 
     Rows have the columns ``submission``, ``held_bytes`` and ``full_held_bytes`` too.
 
@@ -93,7 +93,10 @@ def read_submissions(
             submissions.append(Submission(name, root, len(own), gated, verdict))
     if not frames:
         raise reasons[0]
-    return pandas.concat(frames, ignore_index=True), submissions, gates
+    every = pandas.concat(frames, ignore_index=True)
+    source_of = every.drop_duplicates("cell").set_index("cell").source.to_dict()
+    describe = {source: describer(source) for source in {*source_of.values()}}
+    return every, lambda cell: describe[source_of[cell]](cell), submissions, gates
 
 
 def _gate(first: Path, second: Path, cells: Sequence[str], warn: Warn) -> Gate:

@@ -5,15 +5,15 @@ const COLUMNS = [
   ["folder", "folder"], ["task", "task"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["mean", "mean"], ["low", "low"], ["high", "high"],
   ["n", "n"], ["errors", "failed"], ["kept_fraction", "kept %"], ["held_bytes", "KiB held"], ["prefill_seconds", "prefill s"],
   ["evict_seconds", "evict s"], ["context_length", "context"], ["model", "model"], ["variant", "variant"],
-  ["layout", "layout"], ["schedule", "schedule"], ["metric", "metric"], ["cell", "cell"],
+  ["layout", "layout"], ["schedule", "schedule"], ["setting", "setting"], ["metric", "metric"], ["cell", "cell"],
 ];
 const NUMBERS = new Set(["mean", "low", "high", "n", "errors", "kept_fraction", "held_bytes", "prefill_seconds", "evict_seconds", "context_length", "budget"]);
 const SCALE = { kept_fraction: [100, 1], held_bytes: [1 / 1024, 0], prefill_seconds: [1, 3], evict_seconds: [1, 4] };
 const FACETS = [["folder", "folder"], ["task", "task"], ["context_length", "context"], ["model", "model"], ["policy", "policy"], ["score", "score"], ["budget", "budget"], ["n", "n"]];
-const WORDS = ["folder", "task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule", "metric", "cell"];
+const WORDS = ["folder", "task", "policy", "score", "budget", "model", "context_length", "variant", "layout", "schedule", "setting", "metric", "cell"];
 const PANELS = 12, LINES = 8, BEST = 5, ROWS = 200;
 const isFull = (c) => c.policy === "full";
-const label = (c) => c.score && c.score !== c.policy ? `${c.policy} ${c.score}` : c.policy;
+const label = (c) => [c.policy, c.score === c.policy ? null : c.score, c.setting].filter(Boolean).join(" ");
 const groupOf = (c) => JSON.stringify([c.folder ?? "", c.model, c.task, c.context_length]);
 const inMetric = (c, value) => c.rate ? value.toFixed(1) : String(Number(value.toPrecision(4)));
 const shown = (key, c) => {
@@ -76,7 +76,7 @@ function sorted(list, [key, way] = order) {
 // policy is shown; the dash of its score; and for what is alike then, the next dash or marker that is free.
 const USUAL = [null, undefined, "exact", "kv_heads", "prompt"];
 const unusual = (c) => [c.variant, c.layout, c.schedule, c.seed].filter((value) => !USUAL.includes(value));
-const methodOf = (c) => JSON.stringify([c.policy, c.score, c.variant, c.layout, c.schedule, c.seed]);
+const methodOf = (c) => JSON.stringify([c.policy, c.score, c.variant, c.layout, c.schedule, c.seed, c.setting]);
 const drawn = new Map();
 function looksOf(alone) {
   if (drawn.has(alone)) return drawn.get(alone);
@@ -169,7 +169,7 @@ function linesOf(list, axis) {
   const grouped = new Map();
   // a curve connects cells of one n and one set of settings: other samples or settings are another experiment
   for (const c of list.filter((c) => !isFull(c) && c.mean !== null && c[axis] > 0)) {
-    const key = JSON.stringify([c.policy, c.score, c.n, c.variant, c.layout, c.schedule, c.seed]);
+    const key = JSON.stringify([methodOf(c), c.n]);
     if (!grouped.has(key)) grouped.set(key, []);
     grouped.get(key).push(c);
   }
@@ -201,9 +201,11 @@ function charts(list) {
     panel.firstChild.textContent = [task, length && `${length} tokens`, values("model", cells).length > 1 && model, values("folder", cells).length > 1 && folder].filter(Boolean).join(", ");
     const [usual, lines, behind] = linesOf(members, axis);
     grey += behind; counts.add(usual); isOther ||= lines.some((line) => line.name.endsWith(")"));
-    const full = cells.find((c) => isFull(c) && groupOf(c) === key && c.mean !== null && !(c.n !== usual) && (!facets.policy.size || facets.policy.has("full")));
+    const fulls = new Map();  // one of each setting and seed
+    for (const c of cells.filter((c) => isFull(c) && groupOf(c) === key && c.mean !== null && c.n === usual && (!facets.policy.size || facets.policy.has("full")))) if (!fulls.has(`${c.setting} ${c.seed}`)) fulls.set(`${c.setting} ${c.seed}`, c);
+    const seeds = values("seed", [...fulls.values()]).length > 1;
     const metric = cells.filter((c) => c.metric === members[0].metric && list.includes(c) && c.mean !== null);
-    if (full) lines.push({ name: "full cache", isReference: true, colour: GREY, dash: "dash", symbol: "circle", points: scale.range.map((end) => ({ x: 10 ** end, y: full.mean, id: full.cell, text: `${inMetric(full, full.mean)}, n = ${full.n}` })) });
+    for (const full of fulls.values()) lines.push({ name: ["full cache", full.setting, seeds && `seed ${full.seed}`].filter(Boolean).join(" "), isReference: true, colour: GREY, dash: "dash", symbol: "circle", points: scale.range.map((end) => ({ x: 10 ** end, y: full.mean, id: full.cell, text: `${inMetric(full, full.mean)}, n = ${full.n}` })) });
     draw(panel, lines, scale, yAxis(metric), choose);
   });
   const parts = [];

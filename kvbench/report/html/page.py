@@ -4,7 +4,7 @@ The data are one line per cell and, of each, some samples to read. Texts of mode
 they travel as data, never as markup (`kvbench.report.html.rendered`), and the page sets them as text only.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -15,12 +15,13 @@ import numpy as np
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, read_sidecar
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import looks
+from kvbench.report.experiments import Experiments
 from kvbench.report.frames import Source, place_of
 from kvbench.report.html.rendered import rendered
 from kvbench.report.html.samples import ShownPrompt, sample_data
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
-from kvbench.report.selection import Where
+from kvbench.report.selection import Describe, Where
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
@@ -69,6 +70,7 @@ MOST_TASKS = 4
 """Tasks that a title names."""
 ALLOWED = ("source", "packages", "python", "platform", "processor", "processors", "device")
 """Keys of an environment file that a page for others may show."""
+_METHOD = ("model", "task", "context_length", "policy", "score", "variant", "layout", "schedule", "seed")
 TABLE = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
     *("n", "mean", "low", "high", "kept_fraction", "kept_tokens", "held_bytes", "full_held_bytes"),
@@ -126,7 +128,7 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
     tasks = sorted({row.task for row in rows})
     if len(tasks) > MOST_TASKS:
         tasks = [*tasks[:MOST_TASKS], f"{len(tasks) - MOST_TASKS} more"]
-    cells = [cell_data(line) for line in summaries(rows)]
+    cells = cells_data(summaries(rows), describer(source))
     prompt_data = {name: prompt.data for name, prompt in shown_prompts.items()}
     return Page(
         ", ".join(tasks), cells, samples_of_cell, prompt_data, environments, len(rows), sum(map(len, chosen.values()))
@@ -150,7 +152,14 @@ def looks_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[st
     }
 
 
-def cell_data(line: Summary) -> dict[str, Any]:
+def cells_data(lines: Sequence[Summary], describe: Describe) -> list[dict[str, Any]]:
+    """The lines of the page's table; a curve joins those that differ in nothing but their budget, by `setting`."""
+    experiments = Experiments(("budget",), describe)
+    words = experiments.told_apart({line.cell: tuple(getattr(line, name) for name in _METHOD) for line in lines})
+    return [_cell_data(line) | {"setting": words[line.cell]} for line in lines]
+
+
+def _cell_data(line: Summary) -> dict[str, Any]:
     """A line of the page's table, as values for JSON; means of rates in %."""
     scale = 100 if line.rate else 1
     shown = {name: getattr(line, name) for name in TABLE}

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+from kvbench.report.experiments import Experiments
+from kvbench.report.selection import Describe, common
 from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import MEANS, Summary, sort_key
 from kvbench.support.errors import UserError
@@ -22,20 +24,40 @@ SETTING = ("model", "policy", "score", "budget", "variant", "layout", "schedule"
 """Columns that the cells of an average have in common."""
 
 
-def averaged(lines: Sequence[Summary], name: str) -> list[Summary]:
+class Averages(NamedTuple):
+    """The averages, and what describes them: the settings that all cells of one have."""
+
+    lines: list[Summary]
+    describe: Describe
+
+
+def averaged(lines: Sequence[Summary], name: str, describe: Describe = lambda cell: None) -> Averages:
     """One line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
 
-    The interval is that of a weighted sum of independent means. Sizes and times are means over the tasks that count.
+    Cells of one average differ in nothing but their tasks; settings of tasks make several of it where every task has
+    the same several. The interval is that of a weighted sum of independent means. Sizes and times are means over the
+    tasks that count.
     Cells of other benchmarks are left out.
 
     Raises ValueError for another name, for a task that is missing or twice, and for one with samples that failed
     or have no number: an average of some tasks or some samples is another number.
     """
     check(name)
-    settings = grouped((line for line in lines if line.task.startswith(FAMILY)), attrgetter(*SETTING))
-    if not settings:
+    members = {line.cell: line for line in lines if line.task.startswith(FAMILY)}
+    if not members:
         raise UserError(f"--average {name} is over tasks of LongBench, and no selected row is of one")
-    return sorted((_averaged(members, name) for members in settings.values()), key=sort_key)
+    methods, tasks = Experiments(("task",), describe), Experiments((), describe, ("task",))
+    setting = {cell: (*attrgetter(*SETTING)(line), methods.of(cell)) for cell, line in members.items()}
+    words = tasks.told_apart({cell: (setting[cell], line.task) for cell, line in members.items()})
+    averages = {}
+    for same in grouped(members, setting.__getitem__).values():
+        by_task = grouped(same, lambda cell: members[cell].task).values()
+        is_alike = len({frozenset(words[cell] for cell in cells) for cells in by_task}) == 1
+        for cells in grouped(same, words.__getitem__).values() if is_alike else [same]:
+            line = _averaged([members[cell] for cell in cells], name)
+            averages[line.cell] = line, common([describe(cell) for cell in cells])
+    ordered = sorted((line for line, _ in averages.values()), key=sort_key)
+    return Averages(ordered, lambda cell: averages[cell][1])
 
 
 def _averaged(lines: Sequence[Summary], name: str) -> Summary:

@@ -18,6 +18,7 @@ import numpy as np
 
 from kvbench.records import ResultsFolder, Timing
 from kvbench.report.beside import has_lines, lines_beside, no_lines
+from kvbench.report.experiments import Experiments
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source, place_of
@@ -60,8 +61,8 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Timed:
-    """A timed cell. ``columns``: those of ``COLUMNS``; ``quantities``: by name over its repetitions, ``step_seconds``
-    over the steps of all repetitions; ``error``: why it has none.
+    """A timed cell. ``columns``: those of ``COLUMNS``, and ``setting``, what else tells it apart; ``quantities``: by
+    name over its repetitions, ``step_seconds`` over the steps of all repetitions; ``error``: why it has none.
     """
 
     cell: str
@@ -112,11 +113,13 @@ def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[
         raise NothingSelected("no selected row was timed: only kvbench run task=efficiency measures time")
     timings = grouped(lines_beside(source, Timing, warn).values(), lambda timing: timing.cell)
     describe = describer(source)
-    cells = []
-    for cell, members in grouped(rows, lambda row: row["cell"]).items():
+    cells, by_cell = [], grouped(rows, lambda row: row["cell"])
+    alike = {cell: tuple(members[-1][name] for name in COLUMNS) for cell, members in by_cell.items()}
+    words = Experiments(("task.batch",), describe).told_apart(alike)
+    for cell, members in by_cell.items():
         task, repeats = task_settings(describe(cell)), timings.get(cell, [])
         error = next((row["error"] for row in reversed(members) if row["error"]), None) if not repeats else None
-        columns = {name: members[-1][name] for name in COLUMNS}
+        columns = dict(zip(COLUMNS, alike[cell], strict=True)) | {"setting": words[cell]}
         cells.append(Timed(cell, columns, task.get("batch", 1), task.get("new_tokens", 0), _spreads(repeats), error))
 
     def order(timed: Timed) -> tuple[Any, ...]:
@@ -182,7 +185,7 @@ def _table(block: Sequence[Timed]) -> Table:
     """
     first = block[0]
     size_text = f"{first.columns['context_length']} tokens, batch {first.batch}, {first.new_tokens} new tokens"
-    names = [name for name in LABELS if name in LABELS[:3] or len({cell.columns[name] for cell in block}) > 1]
+    names = [*LABELS[:3], *(n for n in (*LABELS[3:], "setting") if len({cell.columns[n] for cell in block}) > 1)]
     figures = [_figures(cell) for cell in block]
     heads = [head for head in figures[0] if any(figure[head] for figure in figures)]
     texts = [[figure[head] for head in heads] for figure in figures]

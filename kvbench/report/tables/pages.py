@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from kvbench.records import Row
 from kvbench.report.compare.compare import ALPHA, BETTER, RELEVANT, WORSE, Difference, figures, judged
 from kvbench.report.compare.paired_rows import Match, Side, pair
+from kvbench.report.experiments import Experiments
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.frames import Source, place_of
@@ -28,6 +29,7 @@ from kvbench.support.quantity import size
 
 SETTINGS: Mapping[str, Any] = {"page": 1, "page_score": "max", "share": "head", "share_score": "mean"}
 """What a set of a policy depends on beside its method, with the values of a method as published."""
+_NAMES = ("model", "task", "context_length", "policy", "score", "budget")
 NOTE = (
     "per head: every head keeps its own tokens, as the method is published; this set: whole pages, or one set for the "
     "heads of a layer or for all layers. Difference: this set - per head, in points or the unit of the metric, on the "
@@ -41,7 +43,10 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A set compared with that of single heads. kept, bytes: means over the paired prompts; None where unknown."""
+    """A set compared with that of single heads. kept, bytes: means over the paired prompts; None where unknown.
+
+    setting: what else tells it from sets of the same names.
+    """
 
     model: str
     task: str
@@ -53,6 +58,7 @@ class Loss:
     page_score: str
     share: str
     share_score: str
+    setting: str | None
     kept_per_head: float | None
     kept: float | None
     bytes_per_head: float | None
@@ -85,9 +91,13 @@ def losses(source: Source, warn: Warn, where: Where | None = None, resamples: in
             "as policy.page=1,16 policy.share=head,layer,model"
         )
     both = Side("", (), place, describe)
+    named = {
+        cell: (*(getattr(cells[cell][0], name) for name in _NAMES), _set_of(policies[cell])) for _, cell, _ in pairs
+    }
+    words = Experiments((), describe).told_apart(named)
     lines = judged([match for _, _, match in pairs], both, both, ALPHA, RELEVANT, resamples)
     compared = [
-        _loss(cells[base][0], policies[cell] or {}, match, line)
+        _loss(cells[base][0], policies[cell] or {}, words[cell], match, line)
         for (base, cell, match), line in zip(pairs, lines, strict=True)
     ]
     return sorted(compared, key=_place)
@@ -97,6 +107,11 @@ def _policy_of(description: Mapping[str, Any] | None) -> Mapping[str, Any] | Non
     """The settings of a policy that evicts; None without a description."""
     policy = (description or {}).get("policy")
     return policy if isinstance(policy, Mapping) and "budget" in policy.get("takes", ()) else None
+
+
+def _set_of(policy: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """What a set depends on beside its method."""
+    return tuple((policy or {}).get(name, default) for name, default in SETTINGS.items())
 
 
 def _is_per_head(policy: Mapping[str, Any]) -> bool:
@@ -110,7 +125,7 @@ def _method(description: Mapping[str, Any] | None) -> str:
     return json.dumps({**(description or {}), "policy": method}, sort_keys=True, default=str)
 
 
-def _loss(first: Row, policy: Mapping[str, Any], match: Match, difference: Difference) -> Loss:
+def _loss(first: Row, policy: Mapping[str, Any], setting: str | None, match: Match, difference: Difference) -> Loss:
     def mean(side: int, column: str) -> float | None:
         values = [value for rows in match.rows if (value := getattr(rows[side], column)) is not None]
         return fmean(values) if values else None
@@ -123,6 +138,7 @@ def _loss(first: Row, policy: Mapping[str, Any], match: Match, difference: Diffe
         score=first.score,
         budget=first.budget,
         **{name: policy.get(name, default) for name, default in SETTINGS.items()},
+        setting=setting,
         kept_per_head=mean(0, "kept_tokens"),
         kept=mean(1, "kept_tokens"),
         bytes_per_head=mean(0, "allocated_bytes"),
@@ -134,7 +150,7 @@ def _loss(first: Row, policy: Mapping[str, Any], match: Match, difference: Diffe
 def _place(loss: Loss) -> tuple[Any, ...]:
     sets = (loss.page, ("head", "layer", "model").index(loss.share), loss.page_score, loss.share_score)
     method = (loss.policy, loss.score or "", budget_key(loss.budget))
-    return loss.model, loss.task, loss.context_length or 0, *method, *sets
+    return loss.model, loss.task, loss.context_length or 0, *method, *sets, loss.setting or ""
 
 
 def print_losses(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
@@ -159,17 +175,18 @@ def _record(loss: Loss) -> dict[str, Any]:
 
 def _table(model: str, task: str, tokens: int | None, losses: list[Loss]) -> Table:
     length = "" if tokens is None else f", {tokens} tokens"
+    labels = ("policy", "score", "budget", "page", "share", *(["setting"] if any(e.setting for e in losses) else []))
     heads = ("n", "per head", "this set", "difference [95 %]", "p", "p Holm", "MDE", "kept", "bytes", "verdict")
     return Table.of(
-        ("policy", "score", "budget", "page", "share"),
+        labels,
         heads,
-        [_line(loss) for loss in losses],
+        [_line(loss, len(labels)) for loss in losses],
         title=f"model {model}, task {task}{length}: what whole pages and shared sets lose",
         align="r" * (len(heads) - 1) + "l",
     )
 
 
-def _line(loss: Loss) -> Line:
+def _line(loss: Loss, labels: int) -> Line:
     n, per_head, this_set, difference, p, p_holm, _, _, detectable, _, verdict = figures(loss.difference)
     page = f"{loss.page} {loss.page_score}" if loss.page_score != SETTINGS["page_score"] else f"{loss.page}"
     share = f"{loss.share} {loss.share_score}" if loss.share_score != SETTINGS["share_score"] else loss.share
@@ -178,5 +195,5 @@ def _line(loss: Loss) -> Line:
     held = ", ".join("?" if number is None else size([number]) for number in sizes) if any(sizes) else ""
     texts = (n, per_head, this_set, difference, p, p_holm, detectable, kept, held)
     tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
-    labels = (loss.policy, loss.score or "", loss.budget, page, share)
-    return Line(labels, (*map(Figure, texts), Figure(verdict, tone=tone)))
+    texts_of_labels = (loss.policy, loss.score or "", loss.budget, page, share, loss.setting or "")
+    return Line(texts_of_labels[:labels], (*map(Figure, texts), Figure(verdict, tone=tone)))

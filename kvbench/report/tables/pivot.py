@@ -116,7 +116,7 @@ def arrange(
     scored = {cell.policy for cell in cells if cell.score is not None}
     blocks = []
     for key in sorted(places, key=_order(block_keys, scored)):
-        line_keys, entries = _tell_apart(tuple(rows), places[key], experiments)
+        line_keys, entries = _tell_apart(tuple(rows), places[key], experiments, Experiments((), describe))
         lines: dict[tuple[bool, Key], Line] = {}
         for labels, column, cell in entries:
             line = lines.setdefault((_is_reference(cell), labels), Line(labels, _is_reference(cell)))
@@ -170,9 +170,9 @@ def _belongs(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> boo
 
 
 def _tell_apart(
-    rows: tuple[str, ...], entries: list[_Entry], experiments: Experiments
+    rows: tuple[str, ...], entries: list[_Entry], experiments: Experiments, cells: Experiments
 ) -> tuple[tuple[str, ...], list[_Entry]]:
-    """Longer labels, until each line is one experiment and no two cells share a place."""
+    """Longer labels, until each line is one experiment and no two cells share a place. cells: along no axis."""
 
     def split(key: str, label: Callable[[_Entry], Any]) -> None:
         nonlocal rows, entries
@@ -195,6 +195,9 @@ def _tell_apart(
     words: dict[str, str | None] = {}
     for line in mixed():
         words |= experiments.words([entry.cell.cell for entry in line])
+    places = {entry.cell.cell: (entry.line, words.get(entry.cell.cell), entry.column) for entry in entries}
+    for cell, more in cells.told_apart(places).items():
+        words[cell] = " ".join(filter(None, (words.get(cell), more))) or None
     if any(words.values()):
         split("setting", lambda entry: words.get(entry.cell.cell))
     if hashed := {entry.line for line in mixed() for entry in line}:

@@ -22,13 +22,14 @@ class Measured:
     prompts; low, high: its limits. prefill_bytes, decode_bytes, peak_bytes: as
     `kvbench.run.request_memory.RequestMemory` says, the peak with all requests that are wanted at a time. requests: how
     many fit into the memory. seconds: of prefill, eviction and answer. more: prompts until it is decided, at the
-    present rate; None where that is not to be expected.
+    present rate; None where that is not to be expected. setting: what else tells it from methods of the same names.
     """
 
     policy: str
     score: str | None
     budget: str
     schedule: str
+    setting: str | None = None
     cell: str
     verdict: Verdict
     n: int = 0
@@ -49,7 +50,7 @@ class Measured:
     @property
     def name(self) -> str:
         """How a sentence calls it."""
-        return " ".join(filter(None, (self.policy, self.score, "at", self.budget)))
+        return " ".join(filter(None, (self.policy, self.score, "at", self.budget, self.setting)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +166,14 @@ def _table(result: Recommendation, lines: Sequence[Measured]) -> Table:
     heads = ["n", "mean", "loss [95 %]", "to read", "to answer", "peak", "at once", "evict", "in all", "verdict"]
     if result.memory is None:
         heads.remove("at once")
-    shown = [_line(result, result.full, reference=True), *(_line(result, line) for line in lines)]
+    labels = ("policy", "score", "budget", *(["setting"] if any(line.setting for line in lines) else []))
+    shown = [_line(result, result.full, len(labels), reference=True)]
+    shown += [_line(result, line, len(labels)) for line in lines]
     align = "r" * (len(heads) - 1) + "l"
-    return Table.of(("policy", "score", "budget"), heads, shown, align=align, rules=(0, 1))
+    return Table.of(labels, heads, shown, align=align, rules=(0, 1))
 
 
-def _line(result: Recommendation, line: Measured, reference: bool = False) -> Line:
+def _line(result: Recommendation, line: Measured, labels: int, reference: bool = False) -> Line:
     low, high = ("", "") if line.low is None or line.high is None else (f"{100 * x:.1f}" for x in (line.low, line.high))
     figures = [
         Figure(str(line.n)),
@@ -181,8 +184,8 @@ def _line(result: Recommendation, line: Measured, reference: bool = False) -> Li
         *(Figure("" if value is None else duration([value])) for value in (line.evict_seconds, line.seconds)),
         Figure(_verdict(line, reference, result.fits), tone=_tone(line, reference)),
     ]
-    labels = (line.policy, line.score or "", "" if reference else line.budget)
-    return Line(labels, tuple(figures), reference=reference)
+    names = (line.policy, line.score or "", "" if reference else line.budget, line.setting or "")
+    return Line(names[:labels], tuple(figures), reference=reference)
 
 
 def _verdict(line: Measured, reference: bool, fits: bool) -> str:

@@ -128,7 +128,7 @@ def print_table(
         emit(report_of(source, view, warn, where), format, out)
         return
     measured = _measured(source, view, warn, where)
-    cells = measured if view.average is None else averaged(measured, view.average)
+    cells = measured if view.average is None else averaged(measured, view.average, describer(source)).lines
     cells = [cell if cell.metric == TIMED else replace(cell, decode_seconds=None) for cell in cells]
     if file is not None:
         file_to(file, lambda path: frame_of(cells).to_parquet(path, index=False))
@@ -142,10 +142,10 @@ def report_of(
     """The blocks of a results folder, a Parquet file or a frame of rows. Raises as `print_table`."""
     view, describe = view or View(), describer(source)
     measured = _measured(source, view, warn, where)
-    cells = measured if view.average is None else averaged(measured, view.average)
+    cells, described = (measured, describe) if view.average is None else averaged(measured, view.average, describe)
     marks = {} if view.against is None else _marks(source, where, view.against)
-    blocks = arrange(cells, view.line_keys, view.column_keys, describe)
-    tables = tuple(means_table(block, describe, marks, view.against or "") for block in blocks)
+    blocks = arrange(cells, view.line_keys, view.column_keys, described)
+    tables = tuple(means_table(block, described, marks, view.against or "") for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
     return Report(

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from kvbench.records.lines import listed
 from kvbench.report.columns import empty_table
-from kvbench.report.html.page import cell_data
-from kvbench.report.rows import load_table
+from kvbench.report.html.page import cells_data
+from kvbench.report.rows import describer, load_table
 from kvbench.report.tables.summary import NEEDED, summaries
 from kvbench.support.errors import MissingFile, UserError
 
@@ -82,6 +82,6 @@ class LiveFolder:
         notes: list[str] = []
         try:
             rows = load_table(self.source, COLUMNS, notes.append)
-            return Snapshot(version, rows, tuple(map(cell_data, summaries(rows))), tuple(notes))
+            return Snapshot(version, rows, tuple(cells_data(summaries(rows), describer(self.source))), tuple(notes))
         except (UserError, MissingFile, OSError) as error:
             return replace(self._snapshot, version=version, notes=(str(error),))
