@@ -26,7 +26,7 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -172,6 +172,17 @@ class ResultsFolder(os.PathLike[str]):
     def withdraw(self, request: str) -> None:
         """Remove the request of this hash. Its command writes it again."""
         (self.path / "sweeps" / f"{request}.json").unlink(missing_ok=True)
+
+    def withdraw_cells(self, arguments: Sequence[str], cells: Collection[str]) -> None:
+        """Request these cells no longer for the commands with these arguments, but all others as before.
+
+        Raises UserError for a damaged request.
+        """
+        for name, request in self.read_requests().items():
+            if request.arguments == tuple(arguments) and request.cells.keys() & set(cells):
+                self.withdraw(name)
+                if left := {cell: samples for cell, samples in request.cells.items() if cell not in cells}:
+                    self.write_sweep(arguments, left)
 
     def read_requested(self) -> dict[str, int]:
         """The samples requested of each cell, the most of all commands. Raises UserError for a damaged file."""

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, read_manifest, write_manifest
 from kvbench.report.loggers import Logger
-from kvbench.report.rows import fetched
+from kvbench.report.rows import fetched, recorded
 from kvbench.report.tables.summary import NEEDED
 from kvbench.run.claims import Sharing
 from kvbench.run.launch import Task, Work
@@ -69,13 +69,40 @@ def make(
     if not sweep.plan.rows_to_do:
         return Exit.OK, True
     submits = sweep.launcher.submits
-    if submits:
-        sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
     work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
-    code = sweep.launcher.launch(work)
-    if code is None:  # the launcher leaves it to this process
-        return Exit.INCOMPLETE if _run(sweep, screen, loaded) else Exit.OK, True
+    with _requesting_answers(sweep):
+        if submits:
+            sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
+        code = sweep.launcher.launch(work)
+        if code is None:  # the launcher leaves it to this process
+            return Exit.INCOMPLETE if _run(sweep, screen, loaded) else Exit.OK, True
     return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
+
+
+@contextmanager
+def _requesting_answers(sweep: Sweep) -> Iterator[None]:
+    """When the block refuses, request no cell of a model that has not answered: reports would miss its rows for ever.
+
+    Of a part of a sweep, the models of that part alone.
+    """
+    try:
+        yield
+    except (UserError, MissingFile):
+        with suppress(OSError, UserError):  # the refusal is told
+            models = sweep.plan.by_model()
+            cells = {cell.id: cell.model for cell in sweep.plan.cells if cell.model in models}
+            rows = recorded(sweep.results, (), lambda text: None, set(cells))
+            answered = {cells[cell] for cell in rows["cell"].unique().to_pylist()}
+            unanswered = {cell for cell, model in cells.items() if model not in answered}
+            sweep.results.withdraw_cells(sweep.arguments, unanswered)
+        raise
+
+
+def _requested(sweep: Sweep) -> dict[str, int]:
+    """What a process requests: of a part of a sweep, the cells of its models alone, which may be one of several."""
+    models = sweep.plan.by_model() if sweep.part is not None else {cell.model for cell in sweep.plan.cells}
+    requested = {cell.id for cell in sweep.plan.cells if cell.model in models}
+    return {cell: samples for cell, samples in sweep.samples.items() if cell in requested}
 
 
 def recorded_rows(sweep: Sweep) -> pa.Table:
@@ -106,7 +133,7 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
             since=sweep.since,
             replaced=sweep.replaced,
             command=sweep.arguments,
-            cells=sweep.samples,
+            cells=_requested(sweep),
             stop=stop,
             tell=screen.tell,
         )

@@ -45,8 +45,9 @@ def test_a_probe_measures_prints_draws_and_resumes(
     assert set(frame["probe"]) == {name} and set(frame["layer"]) == {0, 1} and frame["value"].notna().any()
     assert frame["cell"].nunique() == len(list((tmp_path / "out" / "cells").iterdir()))
     monkeypatch.setattr(probe_run, "load", lambda _: pytest.fail("a finished probe loads no model"))
-    again = kvbench("probe", *arguments, "--format", "csv")
-    lines = list(csv.DictReader(io.StringIO(again.out)))
+    again = kvbench("probe", *arguments, "--format", "csv", "--out", "said.csv")
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "said.csv").read_text())))
+    assert "wrote said.csv" in again.err
     assert again.code == 0 and "are in out" in again.err
     assert {"n", "mean", "low", "high", "quantity"} <= set(lines[0]) and all(line["n"] == "2" for line in lines)
     by_sample = json.loads(kvbench("probe", *arguments, "--format", "json", "--by", "sample").out)

@@ -1,6 +1,8 @@
 """`kvbench recommend` on the embedded model: its rounds, what it prints, and rows as `kvbench run` makes them."""
 
+import io
 import json
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("recommend")
     out = folder / "found.json"
     line = f"recommend {BASE} {METHODS} memory=1GiB requests=3 results.dir={folder / 'rows'} --out {out}"
-    assert main(line.split()) == 0
+    said = io.StringIO()
+    with redirect_stderr(said):
+        assert main(line.split()) == 0
+    assert f"wrote {out}" in said.getvalue()
     return folder / "rows", json.loads(out.read_text())
 
 

@@ -1,10 +1,12 @@
 """`kvbench report`: what its words mean, and what it leaves where there is nothing to say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kvbench.records import Recorder, Row
+from kvbench.cli.main import COMMANDS, declared, main
+from kvbench.records import Recorder, Row, read_rows
 from tests.cli.conftest import Command
 
 
@@ -42,6 +44,42 @@ def test_a_file_takes_its_format_from_its_name(kvbench: Command, folder: Path, t
     assert (
         kvbench("report", "rows", "--results", "rows.parquet").out == kvbench("report", "rows", "--results", "runs").out
     )
+
+
+POLICIES = "policy=h2o_obcache policy=tova_obcache"
+OUT = {
+    "report": ("table", "rows", "cost", "html", "plot bars"),
+    "compare": (POLICIES,),
+    "export": ("--format junit", "--format parquet"),
+    "merge": ("runs other",),
+}
+"""Lines without their --out. Those of the commands of `OUT_ELSEWHERE` are tried by the tests of these."""
+OUT_ELSEWHERE = {"board", "paper", "probe", "prompts", "recommend"}
+
+
+def test_every_out_is_tried() -> None:
+    named = {command for command in COMMANDS if "--out" in declared(command).flags()}
+    assert named == OUT.keys() | OUT_ELSEWHERE
+
+
+@pytest.mark.parametrize("line", [f"{command} {more}" for command, lines in OUT.items() for more in lines])
+def test_what_is_written_is_named(kvbench: Command, folder: Path, tmp_path: Path, line: str) -> None:
+    suffix = {"plot bars": ".svg", "html": ".html", "runs other": "", "--format parquet": ".parquet", "rows": ".csv"}
+    out = f"made{next((ends for words, ends in suffix.items() if words in line), '.md')}"
+    (tmp_path / "other").mkdir()
+    with Recorder(tmp_path / "other") as recorder:
+        recorder.append([replace(row, sample=row.sample + 2) for row in read_rows(folder)])
+    source = [] if line.startswith("merge") else ["--results", str(folder)]
+    finished = kvbench(*line.split(), *source, "--out", out)
+    assert finished.code == 0 and Path(out).exists()
+    assert out in (finished.err if source else finished.out)
+
+
+def test_a_setting_that_is_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "policy=snapkv", "budget=0.1", "policy=h2o"]) == 2
+    said = capsys.readouterr().err
+    assert "policy is given twice, as snapkv and as h2o: write one of them, or a list, policy=snapkv,h2o" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("what", ["table", "rows"])

@@ -1,6 +1,8 @@
 """A difference to a published number: there for the paper's model and protocol, blank for anything else."""
 
 import csv
+import io
+from contextlib import redirect_stderr
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +78,10 @@ def planted(folder, model, data, *words):
 
 
 def rendered(words, out):
-    assert main(["paper", "obcache/table1", *words, "--format", "csv", "--out", str(out)]) == 0
+    said = io.StringIO()
+    with redirect_stderr(said):
+        assert main(["paper", "obcache/table1", *words, "--format", "csv", "--out", str(out)]) == 0
+    assert f"wrote {out}" in said.getvalue()
     with out.open(newline="") as file:
         (line,) = [line for line in csv.DictReader(file) if line["ours"] and line["budget"] == "80"]
     return line

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,18 @@ def test_rows_without_bytes_and_without_a_full_cache_are_not_ranked(
     assert any(f"{N} of " in text and "no measured bytes" in text for text in warned)
     with pytest.raises(NothingSelected, match="full cache on its prompts"):
         board([submission(tmp_path / "b", *methods[1:])], silent)
+
+
+def test_a_page_names_its_files_and_a_test_model(
+    tmp_path: Path, methods: list[list[Row]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    embedded = submission(tmp_path / "a", *methods)
+    assert main(["board", embedded, "--out", str(tmp_path / "site")]) == 0
+    page = tmp_path / "site" / "index.html"
+    assert f"wrote {page}" in capsys.readouterr().out.replace("\n", "").replace("  ", " ")
+    assert "Model reference is the embedded test model: its ranks say that the code works" in page.read_text()
+    other = submission(tmp_path / "b", *([replace(row, model="large") for row in rows] for rows in methods))
+    assert "test model" not in " ".join(board([other], silent, sizes=(0.1,)).how)
 
 
 def test_a_folder_needs_a_true_manifest(tmp_path: Path, methods: list[list[Row]]) -> None:
