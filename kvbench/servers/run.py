@@ -250,7 +250,7 @@ def _read(tokenizer: Tokenizer, cell: ServedCell, prompt: Prompt, answer: Answer
         text, final = answer.text, final_of_text(tokenizer, setting, turn, answer.text)
     else:
         rest = answer.text if answer.text.strip() else None
-        text = joined(tokenizer, answer.reasoning, rest)
+        text = joined(tokenizer, answer.reasoning, rest) if answer.reasoning else answer.text
         final = Final(text) if setting == "keep" else final_of_parts(tokenizer, answer.reasoning, rest)
     is_counted = answer.reasoning_tokens is not None and final.tokens is not None
     return text, replace(final, tokens=answer.reasoning_tokens) if is_counted else final
