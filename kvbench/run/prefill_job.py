@@ -18,7 +18,7 @@ from kvbench.models.decode.next_token import Choice, Choose, Drawn, Forced, gree
 from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
-from kvbench.models.prompts.reasoning import Final, final_of_ids
+from kvbench.models.prompts.reasoning import Final, final_of_ids, turn_before
 from kvbench.records import KeptDetail, Row
 from kvbench.run import memory
 from kvbench.run.evict_cell import (
@@ -344,8 +344,9 @@ def record_answer(
     }
     final, ended = Final(text), None
     if answer.nll is None:
-        final = final_of_ids(model.tokenizer, cell.task.reasoning, prompt.turn, ids, text)
         ended = ending(model.tokenizer, cell.task, model.stop, generation.ids)
+        turn = turn_before(prompt, sample, ended)
+        final = final_of_ids(model.tokenizer, cell.task.reasoning, turn, ids, text)
     columns |= answer_columns(ended, final)
     try:
         if answer.nll is not None:

@@ -162,15 +162,18 @@ def _text_answer(content: dict[str, Any], stop: Collection[str]) -> Answer:
 
 
 def _chat_answer(content: dict[str, Any], stop: Collection[str]) -> Answer:
-    """An answer of a chat. A server that parses reasoning has a field of its own for it, under one of two names."""
+    """An answer of a chat. A server that parses reasoning returns it in a field of its own, which has one of two names,
+    or says only how long it was.
+    """
     message = _choice(content).get("message")
     message = message if isinstance(message, dict) else {}
     named = [message.get(name) for name in ("reasoning_content", "reasoning")]
     reasoning = next((text for text in named if isinstance(text, str) and text), None)
-    text = message.get("content")
-    if text is None and reasoning is not None:
+    text, counted = message.get("content"), _count(content, "completion_tokens_details", "reasoning_tokens")
+    if text is None and (reasoning is not None or _choice(content).get("finish_reason") == "length"):
         text = ""
-    counted = _count(content, "completion_tokens_details", "reasoning_tokens")
+    if reasoning is None and not text and counted:
+        reasoning = ""
     return replace(_answer(content, text, stop), reasoning=reasoning, reasoning_tokens=counted)
 
 

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
-from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_text, joined
+from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, PromptRecord, ResultsFolder, environment, places
-from kvbench.records.row import LIMIT
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, check_model_unchanged
 from kvbench.run.progress import Outcome, Progress
@@ -225,32 +224,31 @@ def _add_answer(
 ) -> None:
     """Add the row of an answer; of two requests, the second one's answer is scored."""
     sent, answer = source.answer(prompt, sample, cell)
-    text, final = _read(tokenizer, cell, prompt, answer)
+    text, final = _read(tokenizer, cell, sample, prompt, answer)
     columns, tokens, kept_fraction = answer_columns(answer.ended, final), answer.tokens, answer.kept_fraction
+    scored = sample
     if final.text is not None and (second := cell.task.follow_up(sample, final.text)):
-        prompt = prompt_for(tokenizer, cell, second)
+        prompt, scored = prompt_for(tokenizer, cell, second), second
         _, answer = source.answer(prompt, second, cell)
-        last, final = _read(tokenizer, cell, prompt, answer)
+        last, final = _read(tokenizer, cell, second, prompt, answer)
         columns = with_second_answer(columns, answer_columns(answer.ended, final))
-        text, sample_of_value = f"{text}\n\n{last}", second
+        text = f"{text}\n\n{last}"
         tokens = None if tokens is None or answer.tokens is None else tokens + answer.tokens
-    else:
-        sample_of_value = sample
-    columns |= {"prediction": text, "value": cell.task.value(final.text, sample_of_value)}
+    columns |= {"prediction": text, "value": cell.task.value(final.text, scored)}
     columns |= {"new_tokens": tokens, "kept_fraction": kept_fraction}
     part.rows.append(served_row(cell, sample, sent, part.environment, **columns))
     part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
 
 
-def _read(tokenizer: Tokenizer, cell: ServedCell, prompt: Prompt, answer: Answer) -> tuple[str, Final]:
+def _read(tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, answer: Answer) -> tuple[str, Final]:
     """The whole text of an answer, its reasoning included, and its final part."""
     setting = cell.task.reasoning
     if answer.reasoning is None:
-        turn = prompt.turn if answer.is_raw or answer.ended == LIMIT else ()
+        turn = turn_before(prompt, sample, answer.ended, answer.is_raw)
         text, final = answer.text, final_of_text(tokenizer, setting, turn, answer.text)
     else:
         rest = answer.text if answer.text.strip() else None
-        text = joined(tokenizer, answer.reasoning, rest)
+        text = joined(tokenizer, answer.reasoning, rest) if answer.reasoning else answer.text
         final = Final(text) if setting == "keep" else final_of_parts(tokenizer, answer.reasoning, rest)
     is_counted = answer.reasoning_tokens is not None and final.tokens is not None
     return text, replace(final, tokens=answer.reasoning_tokens) if is_counted else final

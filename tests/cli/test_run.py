@@ -26,6 +26,8 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
         blank = {name for name in COLUMNS if getattr(row, name) is None}
         assert blank <= {
             "error",
+            "reasoning",
+            "reasoning_tokens",
             "question_number",
             "border_tokens",
             "recurrent_layers",

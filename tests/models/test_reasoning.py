@@ -1,6 +1,7 @@
 """What of an answer is reasoning, by the marks of models that think, and what a metric sees of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,18 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from kvbench.models.prompts.chat import around
-from kvbench.models.prompts.prompt import plain
-from kvbench.models.prompts.reasoning import KNOWN, Channels, Final, Tags, final_of_ids, final_of_text, marks_of
-from kvbench.tasks.task import Reasoning
+from kvbench.models.prompts.prompt import Prompt, plain
+from kvbench.models.prompts.reasoning import (
+    KNOWN,
+    Channels,
+    Final,
+    Tags,
+    final_of_ids,
+    final_of_text,
+    marks_of,
+    turn_before,
+)
+from kvbench.tasks.task import Reasoning, Sample
 from tests.models.tokenizers import of_bytes
 
 TURN = (
@@ -59,11 +69,21 @@ def test_a_template_may_begin_or_end_the_reasoning() -> None:
     assert final(closed, "42") == Final("42", 0)
 
 
+def test_an_answer_that_a_prefix_begins_may_end_without_marks() -> None:
+    """A prefix stands within the reasoning that the template opens: only at its limit has such an answer no end."""
+    prompt, sample = Prompt((1,), (), "", turn=(2, 3)), Sample(0, "", "", "", " It is", (), 1)
+    assert turn_before(prompt, sample, "limit") == (2, 3) and turn_before(prompt, sample, "end") == ()
+    assert turn_before(prompt, replace(sample, answer_prefix=""), "end") == (2, 3)
+    assert turn_before(prompt, replace(sample, answer_prefix=""), None, is_raw=False) == ()
+
+
 def test_marks_may_be_texts_that_only_the_template_names() -> None:
     """Those of Nemotron and Granite are no tokens; nor are they for a model that spells those of its tokenizer."""
     tokenizer = of_bytes(template=TURN.replace("END", "{# between <think> and </think> #}"))
     assert final(tokenizer, "<think>abc</think>\n42") == Final("42", 3)
     assert final(tokenizer, "<think>abc") == Final(None, 3)
+    opening = of_bytes(template=TURN.replace("END", "<think>"))
+    assert (final(opening, "abc</think>42"), final(opening, "abc")) == (Final("42", 3), Final(None, 3))
     known = thinking(("<think>", "</think>"))
     spelled = [known.convert_tokens_to_ids(letter) for letter in "<think>abc</think>42"]
     assert final_of_ids(known, "auto", (), spelled, known.decode(spelled)) == Final("42", 3)

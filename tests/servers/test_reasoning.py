@@ -40,8 +40,10 @@ def test_what_a_server_calls_reasoning_is_not_scored(tmp_path: Path, name: str) 
 
 def test_a_server_may_count_the_tokens_of_the_reasoning(tmp_path: Path) -> None:
     details = {"reasoning_tokens": 1234}
-    row = row_of(tmp_path, message("42", "six times seven"), completion_tokens_details=details)
+    row = row_of(tmp_path / "told", message("42", "six times seven"), completion_tokens_details=details)
     assert row.reasoning_tokens == 1234
+    hidden = row_of(tmp_path / "hidden", message(None) | {"finish_reason": "length"}, completion_tokens_details=details)
+    assert (hidden.prediction, hidden.reasoning, hidden.reasoning_tokens, hidden.value) == ("", "cut", 1234, 0.0)
 
 
 @pytest.mark.parametrize("api", ["ids", "chat"])

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from kvbench.tasks.task import Reasoning
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.tasks.task import Ending, Reasoning, Sample
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -124,21 +125,31 @@ ANY = Tags(
 def marks_of(tokenizer: Any, setting: Reasoning) -> Marks | None:
     """The marks by which answers are divided, with `task.reasoning`; None: they are not.
 
-    A tokenizer knows marks that are tokens of it, or whose last one its chat template names.
+    A tokenizer knows marks that are tokens of it, and a pair of which its chat template names one.
     """
     if setting == "keep":
         return None
     template = str(tokenizer.chat_template or "")
     for marks in KNOWN:
-        if len(_ids(tokenizer, marks)) == len(marks.marks) or (isinstance(marks, Tags) and marks.closes[0] in template):
+        is_named = isinstance(marks, Tags) and any(mark in template for mark in marks.marks)
+        if is_named or len(_ids(tokenizer, marks)) == len(marks.marks):
             return marks
     return ANY if setting == "strip" else None
+
+
+def turn_before(prompt: Prompt, sample: Sample, ended: Ending | None, is_raw: bool = True) -> tuple[int, ...]:
+    """The tokens of the chat template that an answer continues, which may begin the reasoning.
+
+    None for an answer that ended by itself after a prefix of the task, which has begun the answer, or where others may
+    have taken the reasoning out (not `is_raw`).
+    """
+    return prompt.turn if ended == "limit" or (is_raw and not sample.answer_prefix) else ()
 
 
 def final_of_ids(tokenizer: Any, setting: Reasoning, turn: Sequence[int], ids: Sequence[int], text: str) -> Final:
     """The final part of an answer of our own: its tokens without those that end it, and their text.
 
-    turn: the tokens of the chat template before the answer, which may begin the reasoning.
+    turn: the tokens that may begin the reasoning.
     """
     marks = marks_of(tokenizer, setting)
     if marks is None:

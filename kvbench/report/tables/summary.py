@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kvbench.records import Row
 from kvbench.records.row import CUT, LIMIT
@@ -220,12 +219,9 @@ def budget_key(budget: str) -> tuple[bool, float, str]:
 
 
 def _endings(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which answers ended within their reasoning, which at their longest length, and of which it is known why."""
-    (cut, _), (limited, known) = (
-        (pc.equal(table[name], text).fill_null(False).to_numpy(), table[name].is_valid().to_numpy())
-        for name, text in (("reasoning", CUT), ("ended", LIMIT))
-    )
-    return cut, limited, known
+    """Which answers ended within their reasoning, which at their longest length, and which say why they ended."""
+    reasoning, ended = (table[name].fill_null("").to_numpy() for name in ("reasoning", "ended"))
+    return reasoning == CUT, ended == LIMIT, ended != ""
 
 
 def _contexts(table: pa.Table) -> np.ndarray:
