@@ -125,6 +125,14 @@ class Eviction:
         """KV pairs per cache head that are kept of `num_tokens` tokens, protected ones included."""
         return self.policy.pairs(self.budget, num_tokens)
 
+    def capacity(self, num_tokens: int, reserved: int = 0) -> int:
+        """KV pairs that a cache head may hold after later evictions: those of `num_tokens` tokens, less the reserved.
+
+        A budget that holds every token of a text shorter than what is protected grows to the protected tokens.
+        """
+        pairs = self.pairs(num_tokens)
+        return max(pairs - reserved, self.policy.protected) if pairs >= num_tokens else pairs - reserved
+
     def keeps_all(self, cache: KVCache) -> bool:
         """Whether nothing is scored: the budget holds every token, and the policy keeps them then."""
         policy, tokens = self.policy, cache.num_tokens

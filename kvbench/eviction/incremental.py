@@ -160,7 +160,8 @@ class IncrementalEviction:
             return self
         policy = self.eviction.policy.decoding
         check_answer_budget(policy, pairs)
-        capacity = _by_head(policy, cache, cache.lengths, lambda length: length + pairs)
+        least = self.eviction.policy.protected
+        capacity = _by_head(policy, cache, cache.lengths, lambda length: max(length + pairs, least))
         return replace(self, capacity=capacity, decoding=True, prompt=cache.num_tokens)
 
     def remember(self, full: KVCache, decision: Decision, smaller: KVCache) -> KVCache:
@@ -363,7 +364,7 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
     one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). Where
     heads or layers are kept whole, those that hold every token have no limit.
     """
-    return _capacities(eviction.policy, cache, decision.lengths, eviction.pairs(cache.num_tokens))
+    return _capacities(eviction.policy, cache, decision.lengths, eviction.capacity(cache.num_tokens))
 
 
 def _capacities(policy: Policy, cache: KVCache, lengths: Lengths, budget: int) -> Capacity:

@@ -111,7 +111,7 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
     Its budget is the most that it may hold after any block; after a turn, with `tokens` read so far, that of these.
     """
     eviction = eviction_of(cell, prompt, tokens)
-    return IncrementalEviction(eviction, eviction.pairs(len(prompt.context) if tokens is None else tokens))
+    return IncrementalEviction(eviction, eviction.capacity(len(prompt.context) if tokens is None else tokens))
 
 
 def batch_of(

@@ -169,9 +169,8 @@ def _caches(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]
     for cell in cells:
         in_blocks, every = cell.schedule.prefill_block is not None, cell.schedule.decode_every
         eviction = eviction_of(cell, prompts[0])
-        budget = eviction.pairs(num_tokens)
-        if every is not None and _task(cell).evict == "before":
-            budget -= 1
+        waits = every is not None and _task(cell).evict == "before"
+        budget = eviction.capacity(num_tokens, reserved=int(waits))
         incremental = IncrementalEviction(eviction, budget, decoding=not in_blocks)
         caches.append(model.engine.evicting_cache(incremental, 1 if in_blocks else every))
     return caches

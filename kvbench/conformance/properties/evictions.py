@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from kvbench.conformance.properties.caches import (
     with_equal_pairs,
     without_newest,
 )
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import Fraction, Tokens
 from kvbench.eviction.evict import Decision, Eviction, reads_rows
 from kvbench.eviction.incremental import IncrementalEviction, Step, capacity_after, check_steps
 from kvbench.eviction.policy import Policy
@@ -35,6 +36,8 @@ TOKENS, BUDGET, SKIPPED = 97, 53, 7
 NOT_FINITE = (("keys", torch.nan), ("keys", -torch.inf), ("values", torch.inf))
 PROMPT, NEW, BLOCK = 50, 2, 22
 """Repeated evictions: tokens of the prompt, of the answer, and of a block of the prompt."""
+SHORT, LONGEST = 8, 64
+"""Tokens of a prompt shorter than windows and protected tokens, and the most of its answer."""
 
 
 def require(holds: object, message: str) -> None:
@@ -260,6 +263,29 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
     require(torch.equal(step.layer.positions, again.layer.positions), "a second answer keeps other KV pairs")
 
 
+def short_prompts_grow_to_what_is_protected(policy: Policy, score: Score) -> None:
+    """At budget 1.0, a prompt shorter than what is protected stays whole, and its answer is evicted from no earlier."""
+    whole = replace(policy, budget_span="prompt").of_prompt(5, SHORT, Fraction(Decimal(1)))
+    eviction, cache = Eviction(whole, score, Fraction(Decimal(1))), recorded(SHORT)
+    tokens = SHORT + min(whole.decoding.protected, LONGEST) + 2
+    if not _refuses(policy, score, blocks=False):
+        decision = eviction.decide(cache)
+        require(decision.keeps_all(SHORT), f"a prompt of {SHORT} tokens is evicted from at budget 1.0")
+        incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
+        for layer in incremental.remember(cache, decision, eviction.evict(cache, decision)).evictable:
+            for step in _run(incremental, layer, _split(tokens, SHORT)[1:], SHORT):
+                read = 1 + int(step.layer.positions.max())
+                most = read if whole.keeps_whole else min(read, max(SHORT, whole.protected))
+                require(
+                    {*step.layer.lengths} == {most}, f"lengths {step.layer.lengths} after {read} tokens, not {most}"
+                )
+                _require_protected(incremental.policy, step.layer, read)
+    if not _refuses(policy, score, blocks=True):
+        incremental = IncrementalEviction(eviction, eviction.capacity(SHORT))
+        for layer in _run_blocks(incremental, _split(SHORT, SHORT // 2))[-1]:
+            require({*layer.lengths} == {SHORT}, f"lengths {layer.lengths} of {SHORT} tokens at budget 1.0")
+
+
 def an_answer_has_its_own_budget(policy: Policy, score: Score) -> None:
     """With `schedule.answer_budget` each head keeps all that it has of the prompt, and so many pairs of the answer."""
     if _refuses(policy, score, blocks=False):
@@ -386,6 +412,7 @@ EDGE_CASES: tuple[Property, ...] = (
 """Of an eviction with odd input."""
 INCREMENTAL: tuple[Property, ...] = (
     decoding_holds_the_capacity,
+    short_prompts_grow_to_what_is_protected,
     an_answer_has_its_own_budget,
     blocks_hold_the_budget_and_do_not_look_ahead,
 )
