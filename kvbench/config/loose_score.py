@@ -12,6 +12,7 @@ from typing import Any
 
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.plugins import LOOSE, Item, Source, items
+from kvbench.support.whole_file import read_whole
 
 BASES = {"score": "kvbench.eviction.scores.score.Score", "reader": "kvbench.eviction.readers.reader.Reader"}
 """What the class of a file derives from, by group and name: importing it would import torch with the settings."""
@@ -38,7 +39,7 @@ def class_in(path: str, group: str = "score") -> Any:
     if not file.is_file():
         setting = "score.path" if group == "score" else group
         raise MissingFile(f"no such file: {path}; {setting}=FILE.py names the Python file of a {group}")
-    module = _load(file, file.read_bytes())
+    module = _load(file, read_whole(file))
     classes = [
         value
         for name, value in vars(module).items()

@@ -232,7 +232,7 @@ def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
 def _write_once(final: Path, data: bytes) -> Path:
     """Make a complete file with this content appear, unless it exists; a damaged one is replaced."""
     with suppress(OSError):
-        if final.read_bytes() == data:
+        if final.stat().st_size == len(data) and final.read_bytes() == data:
             return final
     with replacing(final) as temporary, temporary.open("wb") as file:
         file.write(data)
@@ -282,7 +282,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             ) from error
     # cells that are named after classes: the same cell would get rows under two names
     file = next((file for file in listed(Path(path) / "cells", ".json") if file.is_file()), None)
-    if file is not None and b'"class": "kvbench.' in file.read_bytes():
+    if file is not None and b'"class": "kvbench.' in small_file(file):
         raise UserError(
             f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells have other names: "
             "reports can read it, but runs cannot add to it; name another folder with results.dir=FOLDER"

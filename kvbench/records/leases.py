@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvbench.records.folder import ResultsFolder, create, create_exclusive
-from kvbench.records.lines import listed
+from kvbench.records.lines import LONGEST, listed
 from kvbench.records.processes import Heartbeat, Watch, awake, is_gone
 
 LEASES = "leases"
+LONGEST_LEASE = 2**16
+"""Bytes that are read of a lease, which has two short lines."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,10 @@ def _is_orphan(path: Path) -> bool:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text("ascii", "replace").splitlines() if path.is_file() else []
+        if not path.is_file():
+            return []
+        with path.open("rb") as file:
+            return file.read(LONGEST_LEASE).decode("ascii", "replace").splitlines()
     except OSError:
         return []
 
@@ -179,7 +184,7 @@ class Arrivals:
                 continue
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))
-                lines, newline, _ = file.read().rpartition(b"\n")
+                lines, newline, _ = file.read(LONGEST).rpartition(b"\n")  # the rest at the next look
             self._read[path.name] = self._read.get(path.name, 0) + len(lines + newline)
             for line in lines.splitlines():
                 with suppress(ValueError, KeyError, TypeError, RecursionError):  # `read_rows` reports it

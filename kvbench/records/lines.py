@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kvbench.support.errors import UserError
+from kvbench.support.whole_file import LARGEST, read_whole
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -19,7 +20,7 @@ Warn = Callable[[str], None]
 TORN = "torn last line"
 BLOCK = 4 * 2**20
 """Bytes of a file that are read at a time."""
-LONGEST = 2**28
+LONGEST = LARGEST
 """Bytes of a line, and of a file that is one object."""
 
 
@@ -80,7 +81,7 @@ def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
             if (end := chunk.rfind(b"\n")) < 0:
                 rest.append(chunk)
                 if sum(map(len, rest)) > LONGEST:
-                    raise UserError(f"{path}:{first}: a line of more than {LONGEST} bytes: remove it, or the file")
+                    raise _too_long(path)
                 continue
             text, rest = b"".join([*rest, memoryview(chunk)[:end]]), [chunk[end + 1 :]]
             starts = [0]
@@ -93,13 +94,21 @@ def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
         warn(torn(path, first, "no newline"))
 
 
+def _too_long(path: Path) -> UserError:
+    return UserError(f"{path}: a line of more than {LONGEST} bytes: remove it, or the file")
+
+
 def crc32_of(path: Path) -> str:
-    """The CRC-32 of the bytes of a file, in hex."""
+    """The CRC-32 of the bytes of a file of lines, in hex. Raises UserError as `read_blocks`."""
     check_file(path)
-    checksum = 0
+    checksum = length = 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(2**18):  # stays in the processor's cache
             checksum = zlib.crc32(chunk, checksum)
+            end = chunk.rfind(b"\n")
+            length = len(chunk) + (length if end < 0 else -end - 1)
+            if length > LONGEST:
+                raise _too_long(path)
     return f"{checksum:08x}"
 
 
@@ -113,15 +122,8 @@ def check_file(path: Path) -> None:
 
 def small_file(path: Path) -> bytes:
     """The bytes of a file that holds one object. Raises UserError as `check_file`, and for more than `LONGEST`."""
-    return whole_file(path, LONGEST)
-
-
-def whole_file(path: Path, most: int) -> bytes:
-    """The bytes of a file. Raises UserError as `check_file`, and for more than `most` bytes."""
     check_file(path)
-    if path.stat().st_size > most:
-        raise UserError(f"{path} has more than {most} bytes: remove it, or put the file back")
-    return path.read_bytes()
+    return read_whole(path, LONGEST)
 
 
 def check_name(path: Path) -> None:

@@ -18,6 +18,7 @@ from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
 from kvbench.records.rows_files import PlacedRow, all_rows, counting_row
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.whole_file import lines_of
 
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
 _BESIDE = ("errors", "processes", "probes")
@@ -95,7 +96,7 @@ def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
         for file in _files(folder, "rows"):
             other = files.setdefault(file.name, file)
             short, long = sorted((other, file), key=lambda path: path.stat().st_size)
-            if short != long and not long.read_bytes().startswith(short.read_bytes()):
+            if short != long and not _begins_with(long, short):
                 raise UserError(f"{other} and {file} have one name and other rows: one of them was changed; remove it")
             files[file.name] = other if other.stat().st_size >= file.stat().st_size else file
     return files
@@ -116,8 +117,13 @@ def _whole_sidecar(folders: Sequence[ResultsFolder], name: str, file_name: str) 
 
 def _lines(path: Path) -> set[bytes]:
     """The whole lines of a file."""
-    with path.open("rb") as file:
-        return {line for line in file if line.endswith(b"\n")}
+    return {line for line in lines_of(path) if line.endswith(b"\n")}
+
+
+def _begins_with(long: Path, short: Path) -> bool:
+    """Whether a file begins with all bytes of another."""
+    with long.open("rb") as whole, short.open("rb") as start:
+        return all(whole.read(len(chunk)) == chunk for chunk in iter(lambda: start.read(2**20), b""))
 
 
 def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:
@@ -153,8 +159,7 @@ def _check_identical(rows: Sequence[PlacedRow]) -> None:
 def _copy_rows(file: Path, lines: set[int], merged: ResultsFolder) -> None:
     """Copy these lines of a rows file, and what its writer noted about it as it ended."""
     source = ResultsFolder(file.parent.parent)
-    with file.open("rb") as stream:
-        data = b"".join(line for number, line in enumerate(stream, start=1) if number in lines)
+    data = b"".join(line for number, line in enumerate(lines_of(file), start=1) if number in lines)
     merged.rows.mkdir(exist_ok=True)
     (merged.rows / file.name).write_bytes(data)
     finished = source.read_finished(file.stem)
@@ -171,7 +176,7 @@ def _copy(file: Path, merged: ResultsFolder) -> None:
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, copy)
-    elif file.parent.name == "probes" and copy.read_bytes() != file.read_bytes():
+    elif file.parent.name == "probes" and not filecmp.cmp(copy, file, shallow=False):
         raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
 
 

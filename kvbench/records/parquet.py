@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from kvbench.records.lines import whole_file
 from kvbench.support.errors import UserError
+from kvbench.support.whole_file import read_whole
 
 _CHECKSUM = b"kvbench.crc32"
 LARGEST = 2**30
@@ -29,7 +29,7 @@ def to_parquet(table: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -
 def checked_bytes(path: Path) -> tuple[bytes, bool]:
     """A file, and whether it has a checksum. Raises UserError if that is not the one of its bytes,
     and for more than `LARGEST`."""
-    data = whole_file(path, LARGEST)
+    data = read_whole(path, LARGEST)
     place = data.rfind(_BEFORE_CHECKSUM) + len(_BEFORE_CHECKSUM)
     is_checked = place >= len(_BEFORE_CHECKSUM)
     checksum = zlib.crc32(memoryview(data)[place + 8 :], zlib.crc32(memoryview(data)[:place]))

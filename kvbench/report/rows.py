@@ -51,6 +51,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.parquet import check_growth
 from kvbench.support.quantity import plural
+from kvbench.support.whole_file import lines_of
 
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
 """Metadata of a Parquet file: the version of the columns; the descriptions of cells, as JSON (older files) or zlib."""
@@ -270,9 +271,8 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
             rows |= zip(places_in_file, rows_of(table), strict=True)
             continue
         numbers = set(line_numbers)
-        with open(file, "rb") as stream:
-            texts = zip(range(1, max(numbers) + 1), stream, strict=False)
-            rows |= {(file, line): row_of(text.removesuffix(b"\n")) for line, text in texts if line in numbers}
+        texts = zip(range(1, max(numbers) + 1), lines_of(Path(file)), strict=False)
+        rows |= {(file, line): row_of(text.removesuffix(b"\n")) for line, text in texts if line in numbers}
     return [rows[place] for place in places]
 
 

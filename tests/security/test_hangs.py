@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -17,6 +18,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from kvbench.conformance.golden.files import _read
+from kvbench.eviction.scores import gates
+from kvbench.eviction.scores.gates import FastKVzip
+from kvbench.eviction.scores.head_table import read_head_file
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.prompts import chat
@@ -241,3 +246,27 @@ def test_a_file_with_a_hole_takes_no_memory(kvbench: Command, tmp_path: Path, ro
             ResultsFolder(tmp_path / "out").read_cell("a")
     else:
         assert room == "processes" or (refused.code == 2 and "more than" in refused.err)
+
+
+@pytest.mark.parametrize(
+    "name", ["gates.pt", "gates.safetensors", "heads.json", "golden.json", "tokenizer_config.json"]
+)
+def test_neither_does_any_other_file_of_others(model: Path, name: str) -> None:
+    readers: dict[str, Callable[[Path], object]] = {
+        "gates": lambda path: FastKVzip(str(path)),
+        "heads": lambda path: read_head_file(str(path)),
+        "golden": _read,
+        "tokenizer_config": lambda path: ModelSpec("hf", str(model)).folder(),
+    }
+    with (model / name).open("wb") as file:
+        file.truncate(2**36)
+    with pytest.raises(UserError, match=f"{name}.* has more than [0-9]+ bytes"):
+        readers[name.partition(".")[0]](model / name)
+
+
+def test_gates_are_not_unpacked_without_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "LARGEST", 2**20)
+    with zipfile.ZipFile(tmp_path / "gates.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/0", bytes(2**21))
+    with pytest.raises(UserError, match="unpacked it has 2097152 bytes, more than 1048576"):
+        FastKVzip(str(tmp_path / "gates.pt"))

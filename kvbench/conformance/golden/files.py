@@ -10,6 +10,7 @@ from kvbench.conformance.golden.case import load
 from kvbench.conformance.golden.compare import check as check_eviction
 from kvbench.conformance.golden.verdict import Verdict
 from kvbench.support.errors import UserError
+from kvbench.support.whole_file import read_whole
 
 PREDICTIONS = "infinitebench_predictions"
 """The folder of answers, beside the folder of the golden file."""
@@ -42,7 +43,7 @@ def verdicts(path: Path, sources: prompts.Sources) -> Iterator[Verdict]:
 def _read(path: Path) -> Any:
     """The content of a .json, or of the lines of a .jsonl. Raises ValueError for a file that is neither."""
     try:
-        content = path.read_text("utf-8")
+        content = read_whole(path).decode("utf-8")
         if path.suffix == ".json":
             return json.loads(content)
         return [json.loads(line) for line in content.splitlines() if line.strip()]

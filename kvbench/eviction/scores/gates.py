@@ -7,6 +7,7 @@ KVzap (Jegou and Jeblick 2026, https://arxiv.org/abs/2601.07891), as `KVzapPress
 import hashlib
 import re
 import warnings
+import zipfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,9 +25,12 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.whole_file import check_size
 
 EPSILON = 1e-6
 """Added to the mean square in the norms of Fast KVzip."""
+LARGEST = 2**32
+"""Bytes of a file of gates, and of what a .pt is unpacked to."""
 NAMED = re.compile(r"layers\.(\d+)\.(.+)")
 
 Weights = dict[str, Tensor]
@@ -48,7 +52,9 @@ class _Gated(Score):
     def __post_init__(self) -> None:
         if not Path(self.gates).is_file():
             raise MissingFile(f"score.gates={self.gates}: no such file; expected the weights of gates, one per layer")
-        object.__setattr__(self, "gates_sha256", hashlib.sha256(Path(self.gates).read_bytes()).hexdigest()[:16])
+        check_size(Path(self.gates), LARGEST)
+        with open(self.gates, "rb") as file:
+            object.__setattr__(self, "gates_sha256", hashlib.file_digest(file, "sha256").hexdigest()[:16])
         allowed = " or ".join(", ".join(sorted(names)) for names in self.names)
         for index, layer in enumerate(self._layers):
             if frozenset(layer) not in self.names:
@@ -157,6 +163,11 @@ def read_gates(path: str) -> list[Weights]:
     by_layer: dict[int, Weights] = defaultdict(dict)
     try:
         if Path(path).suffix == ".pt":
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as archive:
+                    unpacked = sum(member.file_size for member in archive.infolist())
+                if unpacked > LARGEST:
+                    raise UserError(f"unpacked it has {unpacked} bytes, more than {LARGEST}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about the pickle of whoever wrote the file
                 content = torch.load(path, map_location="cpu", weights_only=True)

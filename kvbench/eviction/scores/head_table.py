@@ -25,6 +25,7 @@ from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Score
 from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.whole_file import read_whole
 
 FORMAT = "kvbench head table 1"
 """The value of `format` in the JSON form."""
@@ -118,7 +119,7 @@ def read_head_file(path: str) -> HeadFile:
     if not Path(path).is_file():
         raise MissingFile(f"score.path={path}: no such file; {EXPECTED}")
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_whole(Path(path)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"score.path={path} is not text: {error}") from error
     if text.lstrip().startswith("{"):

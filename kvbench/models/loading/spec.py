@@ -17,6 +17,7 @@ from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
+from kvbench.support.whole_file import check_size
 from kvbench.tasks import files
 from kvbench.tasks.data.lock import read_lock
 
@@ -39,7 +40,9 @@ TOKENIZER = (
 )
 ADAPTER = "adapter_config.json"
 """The file that marks a folder as a PEFT adapter, for which transformers would load another model."""
-HASHED = ("config.json", "generation_config.json", *TOKENIZER, "*.safetensors", "*.safetensors.index.json")
+WEIGHT_FILES = "*.safetensors"
+"""The files that may have any size."""
+HASHED = ("config.json", "generation_config.json", *TOKENIZER, WEIGHT_FILES, "*.safetensors.index.json")
 """The files that answers depend on; weights are read as safetensors only."""
 LARGE = 2**24
 """Size in bytes from which the hash of a file is cached: a gigabyte takes a second or more to read."""
@@ -297,6 +300,8 @@ def _checked(folder: Path, path: str) -> Path:
             f"{where} holds {ADAPTER}: kvbench does not load adapters; merge it into its model (merge_and_unload of "
             "peft) and save the result"
         )
+    for file in (file for name in HASHED if name != WEIGHT_FILES for file in folder.glob(name)):
+        check_size(file)
     for source, named in _named_weights(folder, where).items():
         if outside := [file for file in named if Path(file).name != file or "\\" in file or not WEIGHTS.search(file)]:
             raise MissingFile(

@@ -37,6 +37,7 @@ from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import size
+from kvbench.support.whole_file import read_whole
 
 MOST = 12
 """Findings of a gate that the page lists."""
@@ -467,7 +468,7 @@ def _environments(path: Path) -> Iterator[dict[str, Any]]:
             yield ResultsFolder(path).read_environment(file.stem) or {}
     elif (beside := path.with_suffix(".json")).is_file():
         try:
-            content = loads(beside.read_text("utf-8"))
+            content = loads(read_whole(beside).decode("utf-8"))
         except ValueError:
             raise UserError(f"{beside}: not the JSON of an environment; remove it, or write it again") from None
         yield content if isinstance(content, dict) else {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic
 
 from kvbench.records import KeptSets, PromptRecord
-from kvbench.records.lines import listed
+from kvbench.records.lines import LONGEST, listed
 from kvbench.records.row import has_checksum
 from kvbench.records.sidecars import Line
 
@@ -53,8 +53,8 @@ class LineIndex(Generic[Line]):
             start = 0
         with file.open("rb") as stream:
             stream.seek(start)
-            for line in stream:
-                if not line.endswith(b"\n"):  # torn, or not yet whole
+            while line := stream.readline(LONGEST):
+                if not line.endswith(b"\n"):  # torn, not yet whole, or of more bytes than any that was recorded
                     break
                 if key := self._key(line):
                     self._places.setdefault(key, {}).setdefault(file.stem, start)
@@ -72,7 +72,7 @@ class LineIndex(Generic[Line]):
         try:
             with (self._folder / f"{name}.jsonl").open("rb") as file:
                 file.seek(start)
-                line = file.readline().removesuffix(b"\n")
+                line = file.readline(LONGEST).removesuffix(b"\n")
             if self._key(line) != key:  # the file was replaced: the next scan reads all of it
                 self._scanned[name] = sys.maxsize
                 return None
