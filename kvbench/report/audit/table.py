@@ -191,7 +191,7 @@ def _averages(pairs: Sequence[Compared]) -> list[tuple[str, str, str, list[Compa
     """The mean of each method against its host over everything, and over each budget if there are several."""
     found = []
     usable = [each for each in pairs if _is_judged(each)]
-    for (of, against), members in grouped(usable, lambda each: (each.of, each.against)).items():
+    for (of, against, _), members in grouped(usable, lambda each: (each.of, each.against, each.scale)).items():
         budgets = grouped(members, lambda each: each.place.get("budget", ""))
         groups = {"all": members, **(budgets if len(budgets) > 1 else {})}
         for name, group in groups.items():

@@ -8,6 +8,7 @@ proportions for the paired-sample design", Biometrics 43 (1987) 207-211: n d^2 =
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from scipy.optimize import brentq
 from scipy.special import ndtri
@@ -66,31 +67,27 @@ def _squared_sum(square: float, gain: float) -> float:
 def smallest_gain(pair: Pair, level: Level) -> float | None:
     """The smallest gain over a that n prompts show with a power of 80 %; None if even the largest is not shown.
 
-    At `best`, right and wrong answers: exact, the share of prompts of which `FEWEST` change with that power.
+    Right and wrong answers: at least the share of prompts of which `FEWEST` change with that power, exactly; at `best`
+    that share.
     """
     n, room = pair.units * pair.tasks, 1 - pair.a if pair.bounded else math.inf
-    if pair.parts == 1 and level == "best":
+    least = 0.0
+    if pair.parts == 1 and pair.tasks == 1:
         if n < FEWEST:
             return None
-        gain = _root(lambda share: binom.sf(FEWEST - 1, n, share) - POWER, 0.0, 1.0)
-        return gain if gain <= room else None
+        least = _root(lambda share: float(binom.sf(FEWEST - 1, n, share)) - POWER, 0.0, 1.0)
+        if least > room or level == "best":
+            return least if least <= room else None
 
     def excess(gain: float) -> float:
-        grown = Pair(
-            pair.a,
-            min(pair.a + gain, 1.0) if pair.bounded else pair.a + gain,
-            pair.n,
-            parts=pair.parts,
-            factor=pair.factor,
-            rho=pair.rho,
-            tasks=2,  # no whole numbers of prompts
-            spread=pair.spread,
-            bounded=pair.bounded,
-        )
+        b = min(pair.a + gain, 1.0) if pair.bounded else pair.a + gain
+        grown = replace(pair, b=b, tasks=2)  # two tasks: their means tell no whole numbers
         return n * gain**2 - _squared_sum(grown.mean_square(level), gain**2)
 
     most = room if pair.bounded else 100 * sum(pair.spread or (1.0,))
-    return _root(excess, 1e-9, most) if most > 0 and excess(most) >= 0 else None
+    if most <= 0 or excess(most) < 0:
+        return None
+    return max(least, _root(excess, 1e-9, most))
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
