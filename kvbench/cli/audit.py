@@ -1,4 +1,4 @@
-"""`kvbench audit means.csv`: how sure differences of printed means are, from the means and n alone. No model, no torch."""
+"""`kvbench audit means.csv`: how sure differences of printed means are, from the means and n alone."""
 
 import argparse
 import sys
@@ -15,19 +15,20 @@ def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
 Say how sure the differences of a printed table are, from its means and numbers of prompts alone. Every method is \
-compared with its host: p between its possible bounds, the prompts that would settle it, and a verdict (decided, depends, \
-open).
+compared with its host: p between its possible bounds, the prompts that would settle it, and a verdict (decided, \
+depends, open).
 """
     parser.epilog = """
   kvbench audit means.csv
   kvbench audit means.csv --format markdown --out audit.md
   kvbench paper obcache/table1 --audit
 
-means.csv has the columns method, host, task, mean and n; a host is a line whose host is itself or blank. n may be 13x500 \
-(a mean of 13 tasks of 500 prompts) or blank (not known: no verdict). Optional columns: unit (percent, rate, or a name of \
-scores without bounds, such as perplexity), scores (binary, parts=4, f1, rouge, code, graded; else known from the names \
-of LongBench, and right or wrong), prompts (the name of the set that was read), contexts (distinct texts behind n), \
-model, context_length, budget, sd (of the scores of a prompt), decimals (of the table). docs/audit.md explains the method.
+means.csv has the columns method, host, task, mean and n; a host is a line whose host is itself or blank. n may be \
+13x500 (a mean of 13 tasks of 500 prompts) or blank (not known: no verdict). Optional columns: unit (percent, rate, or \
+a name of scores without bounds, such as perplexity), scores (binary, parts=4, f1, rouge, code, graded; else known from \
+the names of LongBench, and right or wrong), prompts (the name of the set that was read), contexts (distinct texts \
+behind n), model, context_length, budget, sd (of the scores of a prompt), decimals (of the table). docs/audit.md \
+explains the method.
 """
     parser.bare_exit = Exit.USAGE
     parser.words = Words("FILE.csv")

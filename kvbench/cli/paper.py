@@ -60,7 +60,9 @@ model; 4: some rows are missing, or samples have failed.
     only.add_argument(
         "--commands", action="store_true", help="print the commands that run the item's cells; run nothing"
     )
-    only.add_argument("--audit", action="store_true", help="how sure the paper's differences are, from its means and n alone")
+    only.add_argument(
+        "--audit", action="store_true", help="how sure the paper's differences are, from its means and n alone"
+    )
     only.add_argument("--published", action="store_true", help="render only the paper's numbers")
     parser.add_argument(
         "--measure",

@@ -64,5 +64,5 @@ def _label(labels: Mapping[str, str], line: PrintedLine) -> str:
 def _place(item: Item, labels: Mapping[str, str], line: PrintedLine) -> dict[str, str]:
     place = {key: printed_name(labels, key, line[key]) for key in PLACE if line[key]}
     for arm, words in item.arms.items():
-        place |= {arm: value for value, text in words.items() if text in line["protocol"]}
+        place[arm] = next((value for value, text in words.items() if text in line["protocol"]), "")
     return place

@@ -31,9 +31,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from kvbench.papers.printed import FULL, KEYS, Condition, LinePair, PrintedLine, line_pairs, printed_lines
 from kvbench.report.audit.averages import Average, tasks_test
+from kvbench.report.audit.pair_tests import normal_p
 from kvbench.report.audit.pairs import LEVELS, Level, Pair
 from kvbench.report.audit.scores import scores_of
-from kvbench.report.audit.tests import normal_p
 from kvbench.report.audit.verdicts import Judged, Verdict, judged, verdict, verdict_of_all
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -44,7 +44,7 @@ Values = dict[str, str | list[str]]
 
 @dataclass(frozen=True)
 class Given:
-    """Two numbers in 0..100 on the same n prompts (of so many tasks), for claims on tables that are not in the files."""
+    """Two numbers in 0..100 on the same n prompts of each task, for claims on tables that are not in the files."""
 
     a: float
     b: float

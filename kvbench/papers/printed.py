@@ -4,7 +4,7 @@
 """
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -48,7 +48,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """One printed number by the columns of its file. half: half a unit of the table's last digit, in the number's unit."""
+    """One printed number by the columns of its file. half: half a unit of the table's last digit, in its own unit."""
 
     columns: Mapping[str, str]
     half: float
@@ -121,7 +121,11 @@ def printed_lines(paper: str, folder: Path) -> list[PrintedLine]:
         place = row["table"], row["unit"]
         digits[place] = max(digits.get(place, 0), len(row["value"].partition(".")[2]))
     return [
-        PrintedLine({**row, "kind": kind_of(row["task"])}, 0.5 * 10.0 ** -digits[row["table"], row["unit"]], prompts_of(row, folder))
+        PrintedLine(
+            {**row, "kind": kind_of(row["task"])},
+            0.5 * 10.0 ** -digits[row["table"], row["unit"]],
+            prompts_of(row, folder),
+        )
         for row in rows
         if not row["flag"].startswith(UNSURE) and (not _is_average(row) or _macro(row, folder))
     ]
@@ -160,7 +164,8 @@ def prompts_of(row: Mapping[str, str], folder: Path) -> Prompts | None:
 def line_pairs(lines: Iterable[PrintedLine], a: Condition, b: Condition) -> list[LinePair]:
     """Every line of `b` with the line of `a` that equals it in all other keys.
 
-    Protocols count where a or b name them, and where several lines could be the partner. Raises UserError if two lines could be the partner.
+    Protocols count where a or b name them, and where several lines could be the partner. Raises UserError if several
+    still could.
     """
     lines = list(lines)
     free = {*a, *b} | ({"score"} if "policy" in {*a, *b} else set())
@@ -201,9 +206,10 @@ def swaps(lines: Sequence[PrintedLine]) -> list[LinePair]:
 
 def against_own(lines: Sequence[PrintedLine], paper: str) -> list[LinePair]:
     """The paper's own policy, which has its name, with each other policy of the same place."""
-    place: Callable[[PrintedLine], tuple[str, ...]] = lambda line: tuple(
-        line[key] for key in KEYS if key not in ("policy", "score")
-    )
+
+    def place(line: PrintedLine) -> tuple[str, ...]:
+        return tuple(line[key] for key in KEYS if key not in ("policy", "score"))
+
     own = {place(line): line for line in lines if line["policy"] == paper}
     others = (line for line in lines if line["policy"] not in (paper, FULL))
     return [LinePair(line, own[place(line)]) for line in others if place(line) in own]

@@ -4,9 +4,9 @@ Errors of means over the same prompts add, whatever they have in common: the wor
 prompts are independent and combine by the root of their squares. Means of right and wrong answers, each over as many
 prompts of its own, are one heap, and the test is exact.
 
-The test over tasks needs neither n nor variances: Fisher's sign-flip test (`kvbench.report.stats.paired_tests`) with one
-observation for each set of prompts, in which all budgets, hosts and models are summed, because what shares prompts is
-not independent. It asks whether the effect is zero everywhere, and assumes that noise is symmetric.
+The test over tasks needs neither n nor variances: Fisher's sign-flip test (`kvbench.report.stats.paired_tests`) with
+one observation for each set of prompts, in which all budgets, hosts and models are summed, because what shares prompts
+is not independent. It asks whether the effect is zero everywhere, and assumes that noise is symmetric.
 """
 
 import math
@@ -17,8 +17,8 @@ from statistics import fmean
 import numpy as np
 from scipy.stats import binomtest
 
+from kvbench.report.audit.pair_tests import ALPHA, Z_POWER, Z_TEST, binomial_p, normal_p, p_value
 from kvbench.report.audit.pairs import Level, Pair
-from kvbench.report.audit.tests import ALPHA, Z_POWER, Z_TEST, binomial_p, normal_p, p_value
 from kvbench.report.stats.intervals import student
 from kvbench.report.stats.paired_tests import sign_flip
 from kvbench.support.grouped import grouped

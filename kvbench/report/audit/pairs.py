@@ -8,8 +8,8 @@ w = q (1 - q), f the variance of such scores over that of right and wrong answer
 any     D = min(p + q, 2 - p - q): it holds whatever the answers were
 rho0    rho = 0, f = 1: it holds unless two methods disagree more often than chance
 mid     rho = 0.8 for two scores under one policy, 0.5 for two policies; as in rows of kvbench
-best    D = |d| for right and wrong answers: all prompts that changed changed the same way; graded scores have no such
-        bound, so rho = 0.99
+best    D = |d| for right and wrong answers: all prompts that changed changed the same way (|d| / m for scores of m
+        equal parts); graded scores have no such bound, so rho = 0.99
 
 The constants come from rows of kvbench: rho of 413 pairs of scores has median 0.82, of policies 0.6 to 0.7; f from 30
 prompts with F1, 20 with ROUGE and 9 with code.
@@ -40,9 +40,9 @@ class Pair:
 
     half: half a unit of the last printed digit. parts: equal parts of a prompt's score, 1 if it is right or wrong, None
     if it can be of any size. factor: f above. rho: the correlation at mid. texts: distinct texts behind the n prompts;
-    prompts about one text count once. tasks: the means are averages over so many tasks of n prompts each. prompts: names
-    what was read; pairs with the same name share it. spread: standard deviations of the scores of a prompt, of a and of
-    b; needed where scores are not bounded. bounded: whether scores lie in 0..1.
+    prompts about one text count once. tasks: the means are averages over so many tasks of n prompts each. prompts:
+    names what was read; pairs with the same name share it. spread: standard deviations of the scores of a
+    prompt, of a and of b; needed where scores are not bounded. bounded: whether scores lie in 0..1.
     """
 
     a: float
@@ -73,6 +73,11 @@ class Pair:
         return min(self.n, self.texts or self.n)
 
     @property
+    def is_right_or_wrong(self) -> bool:
+        """Whether both means count single prompts, each right or wrong and each with a text of its own."""
+        return self.parts == 1 and self.tasks == 1 and self.units == self.n and self.spread is None
+
+    @property
     def judged(self) -> bool:
         """Whether anything bounds D."""
         return (self.bounded or self.spread is not None) and not self.lacks_rows
@@ -87,7 +92,7 @@ class Pair:
     @cached_property
     def right(self) -> tuple[int, int] | None:
         """The prompts answered right by a and b, if the means tell them; else None, and tests are normal."""
-        if self.parts != 1 or self.tasks > 1 or self.units < self.n or self.spread is not None:
+        if not self.is_right_or_wrong:
             return None
         a, b = (counts(mean, self.n, self.half) for mean in (self.a, self.b))
         return (a[0], b[0]) if len(a) == len(b) == 1 else None
@@ -101,7 +106,8 @@ class Pair:
             of_a, of_b = self.spread
             return max(of_a**2 + of_b**2 - 2 * rho * of_a * of_b, 0.0) + square
         most = min(a + b, 2 - a - b)
-        least = square if self.parts is None else max(square, abs(b - a) / self.parts)
+        parts = None if self.parts is None else self.parts * self.n / self.units  # of the score of a text
+        least = square if parts is None else max(square, abs(b - a) / parts)
         if level == "any":
             return most
         if level == "best" and self.parts is not None:

@@ -1,13 +1,13 @@
-"""The audit of a table as a report: every difference, averages with the test over tasks, and the best of each column."""
+"""The audit of a table as a report: all differences, averages with the test over tasks, the best of each column."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.report.audit.pair_tests import FEWEST, least_correlation, needed, smallest_gain
 from kvbench.report.audit.pairs import LEVELS, Pair, possible_sizes
-from kvbench.report.audit.tests import FEWEST, least_correlation, needed, smallest_gain
 from kvbench.report.audit.verdicts import Judged, Verdict, judged
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.stats.paired_tests import holm
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
@@ -25,8 +25,8 @@ VERDICT_NOTE = (
 )
 SCOPE_NOTE = "A verdict is about other prompts of the kind, not other models. Tuning on these prompts is not counted."
 ADVICE = (
-    "What settles every `depends`: print how many prompts were won and lost, or for graded scores the standard deviation "
-    "of the difference of a prompt."
+    "What settles every `depends`: print how many prompts were won and lost, or for graded scores the standard "
+    "deviation of the difference of a prompt."
 )
 
 
@@ -52,7 +52,9 @@ class Compared:
         return (self.of, self.against, " ".join(filter(None, self.place.values())))
 
 
-def report_of(title: str, pairs: Sequence[Compared], bests: Sequence[Compared] = (), notes: Sequence[str] = ()) -> Report:
+def report_of(
+    title: str, pairs: Sequence[Compared], bests: Sequence[Compared] = (), notes: Sequence[str] = ()
+) -> Report:
     """The audit: a table of differences, one of averages, one of columns; for programs one record a comparison."""
     cells = [judged([each.pair], over_tasks=False) if _is_judged(each) else None for each in pairs]
     corrected = _holm(cells)
@@ -73,8 +75,8 @@ def report_of(title: str, pairs: Sequence[Compared], bests: Sequence[Compared] =
             *notes,
             *([f"n: {'; '.join(sources)}"] if sources else []),
             *_unknown(pairs),
-            f"{plural(judged_cells, 'comparison')} judged, {len(pairs) - judged_cells} not; holm: p at any, corrected for "
-            f"all of them",
+            f"{plural(judged_cells, 'comparison')} judged, {len(pairs) - judged_cells} not; holm: p at any, corrected "
+            f"for all of them",
             LEVEL_NOTE,
             VERDICT_NOTE,
             SCOPE_NOTE,
@@ -201,7 +203,19 @@ def _averages(pairs: Sequence[Compared]) -> list[tuple[str, str, str, list[Compa
 
 
 def _averages_table(averages: Sequence[tuple[str, str, str, list[Compared], Judged]]) -> Table:
-    heads = ("cells", "sets", "B - A", "p best...any", "p rho0", "up-down", "p tasks", "mean over tasks", "need", "holm", "verdict")
+    heads = (
+        "cells",
+        "sets",
+        "B - A",
+        "p best...any",
+        "p rho0",
+        "up-down",
+        "p tasks",
+        "mean over tasks",
+        "need",
+        "holm",
+        "verdict",
+    )
     corrected = holm([result.decisive for *_, result in averages])
     lines = []
     for (of, against, budget, group, result), adjusted in zip(averages, corrected, strict=True):
@@ -225,8 +239,8 @@ def _averages_table(averages: Sequence[tuple[str, str, str, list[Compared], Judg
         ]
         lines.append(Line.of((of, against, budget), texts))
     notes = (
-        "errors over the same prompts add, those over different sets are independent; tasks: sign flips, one observation "
-        "for each set of prompts",
+        "errors over the same prompts add, those over different sets are independent; tasks: sign flips, one "
+        "observation for each set of prompts",
     )
     return Table.of(("B", "against A", "budget"), heads, lines, title="averages", notes=notes, align="r" * 10 + "l")
 
@@ -264,10 +278,14 @@ def _bests_table(bests: Sequence[Compared]) -> Table:
     """How often the best of a column is sure to be above the runner-up."""
     results = [judged([each.pair], over_tasks=False) for each in bests if _is_judged(each)]
     counts = [str(len(bests)), str(len(results)), *(str(shown_at(results, level)) for level in LEVELS)]
-    few = sum(result.average.pairs[0].right is not None and abs(result.average.pairs[0].net) < FEWEST for result in results)
-    notes = (f"{few} are ahead by fewer than {FEWEST} prompts, which no paired test can show",) if few else ()
+    few = sum(
+        result.average.pairs[0].right is not None and abs(result.average.pairs[0].net) < FEWEST for result in results
+    )
+    notes = (f"{few} of them lead by fewer than {FEWEST} prompts, which no paired test can show",) if few else ()
     heads = ("columns", "judged", *(f"p <= 0.05 at {level}" for level in LEVELS))
-    return Table.of(("",), heads, [Line.of(("best against runner-up",), counts)], title="best of each column", notes=notes)
+    return Table.of(
+        ("",), heads, [Line.of(("best against runner-up",), counts)], title="best of each column", notes=notes
+    )
 
 
 def shown_at(results: Sequence[Judged], level: Any) -> int:

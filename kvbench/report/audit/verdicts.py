@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvbench.report.audit.averages import Average, TasksTest, tasks_test_of
+from kvbench.report.audit.pair_tests import ALPHA
 from kvbench.report.audit.pairs import LEVELS, Level, Pair
-from kvbench.report.audit.tests import ALPHA
 
 
 class Verdict(StrEnum):
@@ -39,7 +39,7 @@ class Judged:
 
 
 def judged(pairs: Sequence[Pair], over_tasks: bool | None = None) -> Judged:
-    """Judge the average of differences. over_tasks: whether the test over tasks counts, by default over two sets or more.
+    """Judge the average of differences. over_tasks: whether the test over tasks counts; by default over several sets.
 
     Not auditable: nothing bounds one of the differences, or rows of it are missing.
     """
@@ -47,8 +47,8 @@ def judged(pairs: Sequence[Pair], over_tasks: bool | None = None) -> Judged:
     with_tasks = average.sets > 1 if over_tasks is None else over_tasks
     tasks = tasks_test_of(pairs) if with_tasks else None
     if not average.judged:
-        return Judged(average, dict.fromkeys(LEVELS, 1.0), tasks, Verdict.NOT_AUDITABLE)
-    p = {level: average.p_value(level) for level in LEVELS}
+        return Judged(average, {level: 1.0 for level in LEVELS}, tasks, Verdict.NOT_AUDITABLE)
+    p: dict[Level, float] = {level: average.p_value(level) for level in LEVELS}
     return Judged(average, p, tasks, verdict(p["any"], p["best"], None if tasks is None else tasks.p))
 
 

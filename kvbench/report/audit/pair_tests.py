@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import ndtri
 from scipy.stats import binom, binomtest, norm
 
@@ -27,8 +27,8 @@ FEWEST = 6
 def p_value(pair: Pair, level: Level) -> float:
     """The two-sided p of a paired test, if D has the value of the level.
 
-    At `any` the rounding of printed numbers counts against the difference: what always holds holds for every number that
-    is printed so.
+    At `any` the rounding of printed numbers counts against the difference: what always holds holds for every number
+    that is printed so.
     """
     if pair.right is not None:
         return binomial_p(pair.net, pair.discordant(level))
@@ -56,7 +56,7 @@ def needed(pair: Pair, level: Level) -> int | None:
     if gain == 0.0:
         return None
     n = _squared_sum(square, gain) / gain / pair.tasks
-    return max(math.ceil(n - 1e-9), FEWEST if pair.parts == 1 and pair.tasks == 1 else 2)
+    return max(math.ceil(n - 1e-9), FEWEST if pair.is_right_or_wrong else 2)
 
 
 def _squared_sum(square: float, gain: float) -> float:
@@ -72,7 +72,7 @@ def smallest_gain(pair: Pair, level: Level) -> float | None:
     """
     n, room = pair.units * pair.tasks, 1 - pair.a if pair.bounded else math.inf
     least = 0.0
-    if pair.parts == 1 and pair.tasks == 1:
+    if pair.is_right_or_wrong:
         if n < FEWEST:
             return None
         least = _root(lambda share: float(binom.sf(FEWEST - 1, n, share)) - POWER, 0.0, 1.0)
@@ -91,7 +91,10 @@ def smallest_gain(pair: Pair, level: Level) -> float | None:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    return float(brentq(function, low, high)) if function(low) < 0 < function(high) else high
+    """Where a growing function is zero; `high` if it is nowhere."""
+    if not function(low) < 0 < function(high):
+        return high
+    return float(root_scalar(function, bracket=(low, high), method="brentq").root)
 
 
 def least_correlation(pair: Pair) -> float | None:
