@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from scipy.stats import binomtest
 
 from kvbench.report.audit.pair_tests import ALPHA, Z_POWER, Z_TEST, binomial_p, normal_p, p_value
 from kvbench.report.audit.pairs import Level, Pair
@@ -123,7 +122,7 @@ def tasks_test(differences: Iterable[tuple[Hashable, float]], unit: float = 1e-6
     sums = np.array([math.fsum(value for _, value in members) for members in of_sets])
     steps = np.rint(sums / unit)
     up, down = int((steps > 0).sum()), int((steps < 0).sum())
-    sign_p = float(binomtest(up, up + down).pvalue) if up + down else 1.0
+    sign_p = binomial_p(up - down, up + down)
     means = [fmean(value for _, value in members) for members in of_sets]
     low, high = student(means) if len(means) > 1 else (None, None)
     return TasksTest(sign_flip(steps).p, sign_p, up, down, low, high)

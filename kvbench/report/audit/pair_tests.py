@@ -9,10 +9,10 @@ proportions for the paired-sample design", Biometrics 43 (1987) 207-211: n d^2 =
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from scipy.optimize import root_scalar
-from scipy.special import ndtri
-from scipy.stats import binom, binomtest, norm
+from scipy.special import bdtr, betaincinv, ndtr, ndtri
 
 from kvbench.report.audit.pairs import Level, Pair
 from kvbench.report.stats.power import POWER
@@ -39,14 +39,14 @@ def p_value(pair: Pair, level: Level) -> float:
 
 def binomial_p(net: int, discordant: int) -> float:
     """McNemar's exact p of `discordant` prompts, won less lost ones being `net`."""
-    return 1.0 if net == 0 else float(binomtest((discordant + abs(net)) // 2, discordant).pvalue)
+    return min(1.0, 2 * float(bdtr(float((discordant - abs(net)) // 2), discordant, 0.5)))
 
 
 def normal_p(distance: float, error: float, prompts: float = math.inf) -> float:
     """The two-sided normal p; none below 2 / 2^prompts, the least of all sign-flip tests of so many prompts."""
     if distance == 0.0:
         return 1.0
-    p = 2 * float(norm.sf(distance / error)) if error > 0 else 0.0
+    p = 2 * float(ndtr(-distance / error)) if error > 0 else 0.0
     return min(1.0, max(p, 2.0 ** (1 - min(prompts, 1000))))
 
 
@@ -64,6 +64,7 @@ def _squared_sum(square: float, gain: float) -> float:
     return (Z_TEST * math.sqrt(square) + Z_POWER * math.sqrt(max(square - gain, 0.0))) ** 2
 
 
+@lru_cache(maxsize=4096)
 def smallest_gain(pair: Pair, level: Level) -> float | None:
     """The smallest gain over a that n prompts show with a power of 80 %; None if even the largest is not shown.
 
@@ -75,7 +76,7 @@ def smallest_gain(pair: Pair, level: Level) -> float | None:
     if pair.is_right_or_wrong:
         if n < FEWEST:
             return None
-        least = _root(lambda share: float(binom.sf(FEWEST - 1, n, share)) - POWER, 0.0, 1.0)
+        least = float(betaincinv(FEWEST, n - FEWEST + 1, POWER))  # P(at least FEWEST of n) = POWER
         if least > room or level == "best":
             return least if least <= room else None
 
