@@ -19,6 +19,7 @@ COMMANDS = {
     "cancel": "end the jobs and processes that work on a folder, each after its current sample",
     "report": "turn rows into reports: table | rows | plot | efficiency | cost | footprint | pages | html | history",
     "view": "serve the page of results folders while they are written, with all samples: view DIR ...",
+    "audit": "say how sure differences of printed means are, from the means and n alone: audit means.csv",
     "compare": "compare two folders, or two selections of one, sample by sample: compare A B",
     "claims": "hold claims that were written before their rows against rows: claims check FILE",
     "heads": "write one score per KV head, by KVzip on contexts of your choice: heads --output FILE",

@@ -32,6 +32,7 @@ the published number and their difference in the paper's layout. kvbench paper l
   kvbench paper obcache/table1
   kvbench paper obcache/table1 --plan
   kvbench paper obcache/table1 --commands
+  kvbench paper obcache/table1 --audit
   kvbench paper obcache/table1 launcher=slurm launcher.time=480
   kvbench paper obcache/table1 model=reference task.samples=2 task.context_length=512
   kvbench paper all --smoke --out pages
@@ -58,6 +59,9 @@ model; 4: some rows are missing, or samples have failed.
     only.add_argument("--plan", action="store_true", help="show what would run and what is done already; run nothing")
     only.add_argument(
         "--commands", action="store_true", help="print the commands that run the item's cells; run nothing"
+    )
+    only.add_argument(
+        "--audit", action="store_true", help="how sure the paper's differences are, from its means and n alone"
     )
     only.add_argument("--published", action="store_true", help="render only the paper's numbers")
     parser.add_argument(
@@ -91,6 +95,8 @@ def main(flags: argparse.Namespace) -> int:
     if flags.format is None:
         suffixes = {suffix: form for form, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
+    if flags.audit:
+        return _audit(name, words, flags)
     from kvbench.cli.probe import measure
     from kvbench.papers.run import Request, RowsElsewhere, Runner, render_all, render_item
 
@@ -119,6 +125,19 @@ def main(flags: argparse.Namespace) -> int:
     tell_written(flags.out)
     tell_written(flags.plot)
     return Exit.OK if complete else Exit.INCOMPLETE
+
+
+def _audit(name: str, words: list[str], flags: argparse.Namespace) -> int:
+    """Audit the printed numbers of an item."""
+    from kvbench.papers.audit import audit_of
+    from kvbench.report.formats.emit import emit
+    from kvbench.support import paths
+
+    if name in ("", "all") or words or flags.plot:
+        raise UserError("--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit")
+    emit(audit_of(name, paths.papers()), flags.format, flags.out or sys.stdout)
+    tell_written(flags.out)
+    return Exit.OK
 
 
 @dataclass(frozen=True)

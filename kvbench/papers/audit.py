@@ -1,0 +1,68 @@
+"""The audit of an item: how sure the differences of its published table are, from the printed means and n alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvbench.papers.item import KEYS, Item, item_of, method, names_of, printed_name
+from kvbench.papers.printed import SCALES, LinePair, PrintedLine, against_own, bests, printed_lines, swaps
+from kvbench.report.audit.pairs import Pair
+from kvbench.report.audit.table import NEVER, Compared, report_of
+from kvbench.report.formats.table import Report
+from kvbench.support.errors import UserError
+
+PLACE = ("model", "task", "context_length", "budget")
+
+
+def audit_of(name: str, folder: Path) -> Report:
+    """The audit of an item's published numbers, read from `folder`: scores with their host's own score, or the paper's
+    own policy with each other one; and the best of each column with the runner-up.
+
+    Raises UserError for an unknown item, and for one that prints no means of several methods.
+    """
+    item = item_of(name)
+    only = {key: list(values) for key, values in item.only.items() if key in KEYS}
+    of_tables = [line for line in printed_lines(item.paper, folder) if line["table"] in item.published]
+    lines = [line for line in of_tables if line.is_of(only)]
+    pairs = swaps(lines) or against_own(lines, item.paper)
+    if not pairs:
+        raise UserError(f"{name} prints no means of methods beside their hosts: an audit compares printed means")
+    columns = [pair for pair in bests(lines) if pair.b["unit"] in SCALES]
+    return report_of(
+        f"Audit of {item.title}",
+        [_compared(item, pair) for pair in pairs],
+        [_compared(item, pair) for pair in columns],
+    )
+
+
+def _compared(item: Item, pair: LinePair) -> Compared:
+    labels, prompts = names_of(item), pair.b.prompts
+    return Compared(
+        of=_label(labels, pair.b),
+        against=_label(labels, pair.a),
+        place=_place(item, labels, pair.b),
+        pair=pair.pair() or _unknown(pair),
+        known=prompts is not None and prompts.n is not None,
+        source="" if prompts is None else prompts.source,
+        scale=SCALES.get(pair.b["unit"], 1.0),
+        reason="" if pair.b["unit"] in SCALES else f"{pair.b['unit'].replace('_', ' ')} has no bounds",
+    )
+
+
+def _unknown(pair: LinePair) -> Pair:
+    """A pair of which no n is known: what it needs can be said, and nothing else."""
+    known = pair.pair(suppose=True)
+    scale = SCALES.get(pair.b["unit"])
+    if known is None or scale is None:
+        return Pair(pair.a.value, pair.b.value, NEVER, pair.b.half, None, bounded=False)
+    return Pair(known.a, known.b, NEVER, known.half, known.parts, known.factor, known.rho, tasks=known.tasks)
+
+
+def _label(labels: Mapping[str, str], line: PrintedLine) -> str:
+    return method(labels, line["policy"], line["score"])
+
+
+def _place(item: Item, labels: Mapping[str, str], line: PrintedLine) -> dict[str, str]:
+    place = {key: printed_name(labels, key, line[key]) for key in PLACE if line[key]}
+    for arm, words in item.arms.items():
+        place[arm] = next((value for value, text in words.items() if text in line["protocol"]), "")
+    return place
