@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
+from kvbench.records.earlier import policy_of
+
 COLOURS = (
     *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#483000", "#06a884"),
     *("#b13412", "#8676a7", "#126d75", "#f4666b", "#b61e6c", "#827d53"),
@@ -55,14 +57,16 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """The look of each policy or score of a figure; no two have one colour while there are others.
 
     The first twelve policies and scores keep theirs in all figures. The others do unless one before them has their
-    colour; names beyond the lists begin at their hash.
+    colour. A label with a protocol or settings, as `snapkv@common`, has the colour of its policy where the plain name
+    is not there; names beyond the lists begin at their hash.
     """
     names = list(dict.fromkeys(names))
     count = len(COLOURS) * len(MARKERS)
     listed = {name: i for names_of_kind in (POLICIES, SCORES) for i, name in enumerate(names_of_kind)}
     listed |= {name: count // 2 + i for i, name in enumerate(LATER)}
-    wishes = {name: listed.get(name, crc32(name.encode()) % count) for name in names}
-    order = sorted(names, key=lambda name: listed.get(name, count))
+    bases = {name: policy_of(name) for name in names}
+    wishes = {name: listed.get(base, crc32(base.encode()) % count) for name, base in bases.items()}
+    order = sorted(names, key=lambda name: (listed.get(bases[name], count), name != bases[name]))
     places: dict[str, int] = {}
     for name in order:
         if _is_free(wishes[name], places.values()):

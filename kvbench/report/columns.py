@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet
 
@@ -221,17 +222,19 @@ def warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> bool:
 
 def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
     """The rows, which have the columns ``NAMED``; those of earlier schemas with today's words for their policies."""
+    is_earlier = is_earlier & rows["policy"].is_valid().to_numpy()
     if not is_earlier.any():
         return rows
-    words = zip(*(rows[name].to_pylist() for name in ("policy", "variant", "layout")), strict=True)
-    named = [
-        named_today(*of_row) if earlier and of_row[0] is not None else None
-        for of_row, earlier in zip(words, is_earlier.tolist(), strict=True)
-    ]
+    words = rows.select(["policy", "variant", "layout"]).filter(pa.array(is_earlier))
+    coded = [column.combine_chunks().dictionary_encode("encode") for column in words.itercolumns()]
+    codes = np.ravel_multi_index([each.indices.to_numpy() for each in coded], [len(each.dictionary) for each in coded])
+    _, first, places = np.unique(codes, return_index=True, return_inverse=True)
+    named = [named_today(**of_row) for of_row in words.take(pa.array(first)).to_pylist()]
     for name in Named._fields:
-        kept = rows[name].to_pylist()
-        values = [old if new is None else getattr(new, name) for new, old in zip(named, kept, strict=True)]
-        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, TYPES[name]))
+        of_rows = pa.array([getattr(new, name) for new in named], TYPES[name]).take(pa.array(places))
+        kept = rows[name].combine_chunks().cast(TYPES[name])
+        values = pc.replace_with_mask(kept, pa.array(is_earlier), of_rows)
+        rows = rows.set_column(rows.column_names.index(name), name, values)
     return rows
 
 

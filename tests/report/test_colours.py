@@ -75,12 +75,33 @@ def test_one_colour_is_blue() -> None:
         assert sum(np.hypot(a, b) > 30 and 225 < np.degrees(np.arctan2(b, a)) % 360 < 305 for _, a, b in places) == 1
 
 
-@given(st.sets(st.sampled_from([*POLICIES, *LATER, "mine", "yours"]), min_size=1, max_size=12))
+LABELS = (
+    *POLICIES,
+    *LATER,
+    "mine",
+    "yours",
+    "snapkv@common",
+    "snapkv window=16",
+    "kvzip@common",
+    "ada_pyramidkv sink=4",
+)
+
+
+@given(st.sets(st.sampled_from(LABELS), min_size=1, max_size=12))
 def test_up_to_twelve_policies_have_twelve_colours(names: set[str]) -> None:
     """And the first of the list keep theirs beside all others."""
     colours = {name: look.colour for name, look in looks(sorted(names)).items()}
     assert len({*colours.values()}) == len(names)
     assert all(colours[name] == COLOURS[i] for i, name in enumerate(POLICIES[: len(COLOURS)]) if name in names)
+
+
+def test_a_label_has_the_colour_of_its_policy() -> None:
+    """Unless the plain name is there, or another label of it."""
+    alone = looks(["snapkv@common", "pyramidkv@common window=16", "kvzip"])
+    plain = looks(["snapkv", "pyramidkv", "kvzip"])
+    assert [look.colour for look in alone.values()] == [look.colour for look in plain.values()]
+    both = looks(["snapkv window=16", "snapkv@common", "snapkv"])
+    assert both["snapkv"] == plain["snapkv"] and len({look.colour for look in both.values()}) == 3
 
 
 def test_a_colour_keeps_its_hue_on_a_dark_page() -> None:

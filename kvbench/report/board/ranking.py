@@ -140,7 +140,7 @@ def _measured(rows: Any, describe: Describe, warn: Callable[[str], None]) -> "pa
     is_ranked = is_rate & rows.held_bytes.notna() & rows.full_held_bytes.gt(0)
     if unranked := int((~is_ranked).sum()):
         warn(f"{unranked} of {len(rows)} rows are not ranked: no measured bytes, or no share to be raised")
-    rows = _told_apart(rows[is_ranked].copy(), describe)
+    rows = told_apart(rows[is_ranked].copy(), describe)
     question = [rows[name].astype(str) for name in (*TASK, "sample")]
     prompt = rows.prompt_sha256.fillna(question[0].str.cat(question[1:], sep=" "))
     prompt = prompt.str.cat(rows.place, sep=" ")
@@ -162,7 +162,7 @@ def _measured(rows: Any, describe: Describe, warn: Callable[[str], None]) -> "pa
     return rows
 
 
-def _told_apart(rows: Any, describe: Describe) -> Any:
+def told_apart(rows: Any, describe: Describe) -> Any:
     """The rows with `place` and `setting`: a model, task or method of several experiments is several.
 
     Of a cell without a description the columns say the seed and the version of the task.
@@ -276,7 +276,7 @@ def _places(
     """The places, best first; the first of ``values [1 + methods, prompts]`` is the full cache."""
     order = np.argsort(-values.mean(axis=1), kind="stable")
     p = all_pairs(values[order], cluster)
-    apart = pairs_told_apart(p, alpha)
+    apart = pairstold_apart(p, alpha)
     groups = letters(apart, len(order))
     full = int(np.flatnonzero(order == 0)[0])
     held = [

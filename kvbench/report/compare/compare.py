@@ -309,7 +309,8 @@ def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str | None:
-    same = [cell for cell in candidates if firsts[cell].budget == row.budget] if len(candidates) > 1 else candidates
+    is_by_budget = len({firsts[cell].budget for cell in candidates}) > 1
+    same = [cell for cell in candidates if firsts[cell].budget == row.budget or not is_by_budget]
     if len(same) > 1:
         same = [cell for cell in same if firsts[cell].schedule == row.schedule] or same
     if len(same) > 1:

@@ -75,7 +75,7 @@ function sorted(list, [key, way] = order) {
 // Colour, marker and dash of each method, no two the same: colour and marker of its policy, or of its score where one
 // policy is shown; the dash of its score; and for what is alike then, the next dash or marker that is free.
 const USUAL = [null, undefined, "exact", "kv_heads", "prompt"];
-const unusual = (c) => [c.variant, c.layout, c.schedule, c.seed].filter((value) => !USUAL.includes(value));
+const unusual = (c) => [c.variant, c.layout, c.schedule, c.seed, c.setting].filter((value) => !USUAL.includes(value));
 const methodOf = (c) => JSON.stringify([c.policy, c.score, c.variant, c.layout, c.schedule, c.seed, c.setting]);
 const drawn = new Map();
 function looksOf(alone) {
