@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import find, listing, remembered
 from kvbench.tasks.metrics import FIX
