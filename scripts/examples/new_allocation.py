@@ -48,7 +48,15 @@ class MiddleLayers(Layers):
 
 
 ALLOCATIONS: tuple[Layers, ...] = (UniformLayers(), PyramidLayers(beta=4), MiddleLayers())
-TASK = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", samples=12, max_new_tokens=12)
+TASK = Niah(
+    name="ruler/niah_single_1",
+    haystack="noise",
+    keys="words",
+    values="numbers",
+    context_length=512,
+    samples=12,
+    max_new_tokens=12,
+)
 PAIRS = 28
 
 

@@ -52,7 +52,15 @@ class Steady(Score):
 
 
 POLICY = Policy("snapkv", window=16, pool=Pool("max", 7), recent=16)
-TASK = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", samples=12, max_new_tokens=12)
+TASK = Niah(
+    name="ruler/niah_single_1",
+    haystack="noise",
+    keys="words",
+    values="numbers",
+    context_length=512,
+    samples=12,
+    max_new_tokens=12,
+)
 
 
 def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:

@@ -52,7 +52,14 @@ def stopping_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -
     for file in tiny_model.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    task = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", max_new_tokens=4)
+    task = Niah(
+        name="ruler/niah_single_1",
+        haystack="noise",
+        keys="words",
+        values="numbers",
+        context_length=512,
+        max_new_tokens=4,
+    )
     (sample,) = task.generate(lambda text: len(tokenizer(text).input_ids), [0])
     model = LlamaForCausalLM.from_pretrained(folder)
     ids = torch.tensor([tokenizer(sample.prompt).input_ids])

@@ -10,6 +10,7 @@ from kvbench.cli.next_command import next_command
 from kvbench.config.sweep import plan_sweep
 from kvbench.records import Row
 from tests.cli.conftest import Command
+from tests.embedded import FOLDER
 
 
 def rows(*cells: tuple[str, str, float]) -> list[Row]:
@@ -77,6 +78,14 @@ def test_nothing_helps_where_the_full_cache_fails(tmp_path: Path) -> None:
     text = next_command(sweep, rows(("full", "1.0", 0.0), ("snapkv", "0.1", 0.0)))
     assert text and text.startswith("the full cache is at the floor; try another task or model")
     assert next_command(sweep, rows(("full", "1.0", 0.0))) is None
+
+
+def test_rows_of_a_server_lead_to_their_page(tmp_path: Path) -> None:
+    """Its method is not chosen by `policy=`."""
+    words = ["model=endpoint", f"model.path={FOLDER}", "endpoint.url=http://127.0.0.1:9/v1"]
+    words += ["endpoint.method=snapkv", "endpoint.budget=256", "task.context_length=512", f"results.dir={tmp_path}"]
+    said = next_command(plan_sweep(words, lambda _: None), rows(("snapkv", "256", 0.0)))
+    assert said is not None and "policy=" not in said and "kvbench report html" in said
 
 
 def test_only_the_first_run_in_a_folder_names_it(kvbench: Command, tiny: tuple[str, ...]) -> None:

@@ -223,7 +223,14 @@ def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Pa
     folder = assets() / "reference"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    task: Any = Niah(name="ruler/niah_single_1", haystack="noise", keys="words", values="numbers", max_new_tokens=8)
+    task: Any = Niah(
+        name="ruler/niah_single_1",
+        haystack="noise",
+        keys="words",
+        values="numbers",
+        context_length=512,
+        max_new_tokens=8,
+    )
     (sample,) = task.generate(TokensOf(tokenizer), [0])
     answers = library.generate(
         model,

@@ -18,7 +18,7 @@ from kvbench.tasks.ruler.niah import Niah
 from tests.questions import Questions
 
 NOISE = {"name": "ruler/niah_single_1", "haystack": "noise", "keys": "words", "values": "numbers"}
-TASK = Niah(**NOISE, samples=4)
+TASK = Niah(**NOISE, context_length=512, samples=4)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_tasks_bytes_are_in_its_name_and_their_place_is_not(base_cell: Cell, t
         (tmp_path / place / "mine").mkdir(parents=True)
         (tmp_path / place / "mine" / "a.txt").write_text(text)
     here, there, elsewhere = (
-        replace(base_cell, task=OfFiles(**NOISE, root=str(tmp_path / place)))
+        replace(base_cell, task=OfFiles(**NOISE, context_length=512, root=str(tmp_path / place)))
         for place in ("here", "there", "elsewhere")
     )
     assert here.id == there.id != elsewhere.id

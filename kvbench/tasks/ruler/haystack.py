@@ -11,14 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-import numpy as np
-
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks.files import find, listing, remembered
 from kvbench.tasks.metrics import FIX
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-DEPTHS = [int(depth) for depth in np.round(np.linspace(0, 100, num=40))]
+DEPTHS = [round(100 * place / 39) for place in range(40)]
 """Percent of the sentences before a needle in essays."""
 Splitter = Literal["auto", "english", "bare"]
 """`english` is the official one, `bare` is Punkt without parameters, `auto` the first of the two that is installed."""

