@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvbench.cli.main import main
 from kvbench.records import Row, read_rows
-from kvbench.servers import adopted
+from kvbench.servers.kvpress_folder import right_answers
 from kvbench.support.errors import UserError
 from tests.servers.stub import FOLDER, TOKENIZER
 
@@ -128,13 +128,13 @@ def kvpress_folder(folder: Path, config: str, rows: list[tuple[str, str, str]]) 
 def test_several_answers_are_read_as_numpy_prints_them(texts: list[str]) -> None:
     import numpy
 
-    assert list(adopted._texts(str(numpy.array(texts, dtype=object)), "row 1")) == texts
-    assert list(adopted._texts(str(texts), "row 1")) == texts
+    assert list(right_answers(str(numpy.array(texts, dtype=object)), "row 1")) == texts
+    assert list(right_answers(str(texts), "row 1")) == texts
 
 
 def test_answers_that_numpy_left_out_are_asked_for() -> None:
     with pytest.raises(UserError, match="row 7: numpy has left out"):
-        adopted._texts("['a' 'b' ... 'y' 'z']", "row 7")
+        right_answers("['a' 'b' ... 'y' 'z']", "row 7")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
     ("text", "part"),
     [
         ("", "holds no line"),
-        ("not json\n", "line 1, is no JSON object"),
+        ("not json\n", "line 1: not JSON"),
         ('{"prompt_sha256": "0", "prediction": "x"}\n', "no texts prompt_sha256 and answer"),
         ('{"pred": "x", "answers": ["x"], "all_classes": null}\n', "the prompt of pred is not known"),
         ('{"arguments": [], "resps": []}\n', "no prompt in arguments"),
