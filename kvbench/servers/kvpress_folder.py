@@ -125,7 +125,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: nested too deeply") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(content, dict):
+    if not isinstance(content := {} if content is None else content, dict):
         raise UserError(f"{path}: allowed: names with values, such as press_name: snapkv")
     config = {name: content[name] for name in CONFIGURED if name in content}
     for name, value in config.items():
