@@ -3,11 +3,15 @@
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
+
+if TYPE_CHECKING:
+    from kvbench.servers.adopted import Adopted
 
 
 def declare(parser: Parser) -> None:
@@ -20,8 +24,8 @@ task=ruler/niah_single_1 task.context_length=4096
 
 A file holds lines of kvbench prompts with an `answer` each, samples of lm-eval, or predictions of LongBench. \
 A folder is one of kvpress: press_name and 1 - compression_ratio are the method and the budget unless words name \
-others. Prompts are built again and found by hash; those of kvpress by question and right answers. What was kept is \
-unknown unless --kept or the lines (kept_fraction) say it.
+others. Prompts are built again and found by hash; those of kvpress by question and right answers, those of \
+LongBench's pred.py by the order of rows. What was kept is unknown unless --kept or the lines (kept_fraction) say it.
 Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
 """
     parser.bare_exit = Exit.USAGE
@@ -40,7 +44,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.servers.adopted import Adopted, read
     from kvbench.servers.endpoint import ServedCell
     from kvbench.servers.run import prompt_for, read_tokenizer, run_served
-    from kvbench.tasks.task import Sample
+    from kvbench.tasks.task import Sample, Task
     from kvbench.work.sweep import recorded_rows
 
     sources = [word for word in flags.words if "=" not in word]
@@ -63,31 +67,17 @@ def main(flags: argparse.Namespace) -> int:
     ]
     sweep = plan_sweep([*source_settings, *labels, *words], tell)
 
-    def prompts() -> "Iterator[tuple[Prompt, Sample]]":
+    def prompts() -> "Iterator[tuple[Task, Prompt, Sample]]":
         for group in sweep.plan.groups:
             tokenizer, (cell,) = read_tokenizer(group.model), group.cells
             assert isinstance(cell, ServedCell)
             for sample in samples_of(tokenizer, group):
                 if isinstance(sample, Sample):
-                    yield prompt_for(tokenizer, cell, sample), sample
+                    yield group.task, prompt_for(tokenizer, cell, sample), sample
 
-    found = [bool(adopted.of(prompt, sample)) for prompt, sample in prompts()] if sweep.plan.rows_to_do else []
-    if (
-        found
-        and adopted.format == "kvpress"
-        and any(found)
-        and not all(found)
-        and adopted.config.get("fraction", 1) == 1
-    ):
-        raise UserError(
-            f"{sources[0]}: {found.count(False)} of {len(found)} prompts have no answer, and a mean of the others "
-            "would be of a selected part: give the task.samples and seed of its evaluation"
-        )
-    if sweep.plan.rows_to_do and not any(found):
-        raise UserError(
-            f"{sources[0]}: none of its {len(adopted.answers)} prompts is one of these settings: give the task, "
-            "task.context_length, task.samples, seed and model.path that the prompts were made with"
-        )
+    if sweep.plan.rows_to_do:
+        adopted, found = adopted.placed(prompts())
+        _check_found(found, adopted, sources[0])
 
     def source(*_: object) -> Adopted:
         return adopted
@@ -97,3 +87,27 @@ def main(flags: argparse.Namespace) -> int:
     rows = recorded_rows(sweep)
     print_sweep(sweep, rows)
     return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE
+
+
+def _check_found(found: list[int], adopted: "Adopted", source: str) -> None:
+    """Raise UserError where no prompt has an answer, and for a folder of kvpress where some have none or several.
+
+    found: different answers to each prompt.
+    """
+    if not any(found):
+        raise UserError(
+            f"{source}: none of its {adopted.count} prompts is one of these settings: give the task, "
+            "task.context_length, task.samples, seed and model.path that the prompts were made with"
+        )
+    if adopted.format != "kvpress":
+        return
+    if several := sum(count > 1 for count in found):
+        raise UserError(
+            f"{source}: {several} of {len(found)} prompts have several answers, whose contexts are not in the file: "
+            "order tells them apart if all are asked for: give the task.samples of its evaluation"
+        )
+    if not all(found) and adopted.config.get("fraction", 1) == 1:
+        raise UserError(
+            f"{source}: {found.count(0)} of {len(found)} prompts have no answer, and a mean of the others would be of "
+            "a selected part: give the task.samples and seed of its evaluation"
+        )

@@ -3,60 +3,46 @@
     kvbench    {"prompt_sha256": "9f..", "answer": "42", "kept_fraction": 0.1}    lines as `kvbench prompts` begins them
     lm-eval    {"arguments": {"gen_args_0": {"arg_0": "the prompt"}}, "resps": [["42"]]}    --log_samples
     longbench  {"prompt": "the prompt", "pred": "42", "answers": ["42"]}    as KVCache-Factory writes them
-    kvpress    predictions.csv with question, answer, predicted_answer; config.yaml with press_name, compression_ratio
+    longbench  {"pred": "42", "answers": ["42"], "all_classes": null, "length": 5012}    as LongBench's pred.py does
+    kvpress    a folder with predictions.csv and config.yaml (`kvpress_folder`)
 
 A prompt is found by the hash of its text. Where a file leaves the contexts out (kvpress; lines of LongBench with
-`input` instead of `prompt`), it is found by its question and right answers.
+`input` instead of `prompt`), it is found by its question and right answers, and equal ones by their order. Lines of
+pred.py belong to the rows of the task in their order.
 """
 
-import ast
-import csv
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
-
-import yaml
 
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.servers.completions import Answer
 from kvbench.servers.endpoint import ServedCell
+from kvbench.servers.kvpress_folder import KvpressFolder
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import sha256_of
+from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.own_file import conversation
-from kvbench.tasks.task import Ending, Sample
+from kvbench.tasks.task import Ending, Sample, Task
 
 Format = Literal["kvbench", "lm-eval", "longbench", "kvpress"]
-PREDICTIONS, CONFIG = "predictions.csv", "config.yaml"
-CONFIGURED = (
-    "dataset",
-    "data_dir",
-    "model",
-    "press_name",
-    "compression_ratio",
-    "key_channel_compression_ratio",
-    "query_aware",
-    "fraction",
-)
-"""What is recorded of the configuration of kvpress."""
-
-
-OTHER_BUDGETS = ("think", "decoding_", "prefill_decoding_")
-"""How names of presses begin whose compression_ratio is no share of the KV pairs of a prompt."""
-PRINTED = re.compile(r"""\[\s*(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?:\s+|\s*(?=\])))*\]""", re.DOTALL)
-"""An array of texts as numpy prints it: blanks and line breaks between texts, which are quoted as Python's are."""
-QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+Place = tuple[str, int]
+"""The hash of a prompt, and the number of its sample."""
+ROW_FIELDS = ("answers", "all_classes", "length")
+"""What a line of pred.py says of the row that it answers."""
 
 
 @dataclass(frozen=True)
 class Adopted:
     """Answers by key. `labels`: what the source says of its method and budget, as settings of an endpoint.
 
-    kept: the share of KV pairs that the method kept, for all answers that do not say it; None: unknown.
+    kept: the share of KV pairs that the method kept, for all answers that do not say it; None: unknown. in_order: lines
+    of pred.py, which belong to the rows of a task in their order. by_sample: answers by prompt hash and sample.
     """
 
     name: str
@@ -66,6 +52,13 @@ class Adopted:
     labels: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     kept: float | None = None
+    in_order: tuple[tuple[Mapping[str, Any], Answer], ...] = ()
+    by_sample: Mapping[Place, Answer] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many answers there are."""
+        return len(self.in_order) or sum(map(len, self.answers.values()))
 
     @property
     def device(self) -> dict[str, Any]:
@@ -83,9 +76,63 @@ class Adopted:
 
     def of(self, prompt: Prompt, sample: Sample) -> tuple[Answer, ...]:
         """The answers to a prompt."""
+        if own := self.by_sample.get((prompt.sha256, sample.id)):
+            return (own,)
+        key = self._key_of(prompt, sample)
+        return () if key is None else self.answers[key]
+
+    def _key_of(self, prompt: Prompt, sample: Sample) -> str | None:
         turns = (*sample.messages, ("user", sample.question if sample.messages else sample.prompt))
-        keys = (prompt.sha256, _sha256(sample.prompt), _chat(turns), _question(sample.question, sample.references))
-        return next((self.answers[key] for key in keys if key in self.answers), ())
+        keys = (prompt.sha256, sha256(sample.prompt), _chat(turns), _question(sample.question, sample.references))
+        return next((key for key in keys if key in self.answers), None)
+
+    def placed(self, prompts: Iterable[tuple[Task, Prompt, Sample]]) -> "tuple[Adopted, list[int]]":
+        """The same with the sample of each answer that order alone tells: lines of pred.py, and prompts with the same
+        question and right answers, if there are as many as answers. And how many different answers each prompt has.
+
+        Raises UserError for lines of pred.py that do not fit the rows of a task of LongBench.
+        """
+        by_sample, alike = dict[Place, Answer](), defaultdict[str, list[Place]](list)
+        rows, keys = dict[str, Sequence[Answer]](), list[tuple[Place, str | None]]()
+        for task, prompt, sample in prompts:
+            place, key = (prompt.sha256, sample.id), self._key_of(prompt, sample)
+            keys.append((place, key))
+            if self.in_order:
+                if task.name not in rows:
+                    rows[task.name] = self._by_row(task)
+                by_sample[place] = rows[task.name][sample.id]
+            elif key is not None:
+                alike[key].append(place)
+        for key, places in alike.items():
+            if 1 < len(places) == len(self.answers[key]):
+                by_sample |= zip(places, self.answers[key], strict=True)
+        texts = {key: len({answer.text for answer in self.answers[key]}) for key in alike}
+        found = [1 if place in by_sample else texts.get(key or "", 0) for place, key in keys]
+        return replace(self, by_sample=by_sample), found
+
+    def _by_row(self, task: Task) -> list[Answer]:
+        """The answers to the samples of a task whose rows the lines are. Raises UserError where one is another row."""
+        if not isinstance(task, LongBenchTask):
+            raise UserError(
+                f"{self.name}: its lines have no prompt, as pred.py of LongBench writes them: they belong to a task of "
+                f"LongBench, such as task=longbench/hotpotqa, not to {task.name}"
+            )
+        file = task.files[0]
+        rows = jsonl.count(task.root, file)
+        if rows != len(self.in_order):
+            raise UserError(
+                f"{self.name} has {len(self.in_order)} lines, and {file} {rows} rows: pred.py writes one each"
+            )
+        for number, (row, (line, _)) in enumerate(zip(jsonl.rows(task.root, file), self.in_order, strict=True), 1):
+            content = row.read()
+            for name in ROW_FIELDS:
+                if content.get(name) != line[name]:
+                    raise UserError(
+                        f"{self.name}, line {number}: {name} is {str(line[name])[:80]}, but in the row of {file} it is "
+                        f"{str(content.get(name))[:80]}: a line stands at the place of its row, as pred.py writes them "
+                        "with one GPU"
+                    )
+        return [self.in_order[number][1] for _, number in task.row_places]
 
     def nll(self, prompt: Prompt) -> list[float]:
         raise UserError(f"{self.name} holds answers, no log-probabilities")
@@ -99,37 +146,49 @@ def read(path: Path, kept: float | None = None) -> Adopted:
     if kept is not None and not 0 < kept <= 1:
         raise UserError(f"--kept {kept}: allowed: a share of the KV pairs above 0, at most 1, such as 0.1")
     if path.is_dir():
-        return _kvpress(path, kept)
+        return _of_folder(KvpressFolder.read(path), kept)
     if not path.is_file():
         raise MissingFile(f"{path}: no such file or folder; give a file of JSON lines, or a folder of kvpress")
     answers: dict[str, tuple[Answer, ...]] = {}
-    formats = set[Format]()
-    for number, line in _lines(path):
-        kind, key, answer = _of_line(line, f"{path}, line {number}", kept)
+    formats, in_order = set[Format](), list[tuple[Mapping[str, Any], Answer]]()
+    for where, line in _lines(path):
+        kind, key, answer = _of_line(line, where, kept)
         formats.add(kind)
-        answers[key] = (*answers.get(key, ()), answer)
+        if key is None:
+            in_order.append(({name: line[name] for name in ROW_FIELDS}, answer))
+        else:
+            answers[key] = (*answers.get(key, ()), answer)
     if len(formats) != 1:
         raise UserError(
             f"{path} holds {' and '.join(sorted(formats)) + ' lines' if formats else 'no line'}: give one format"
         )
-    return Adopted(path.name, formats.pop(), sha256_of(path), answers, kept=kept)
+    if answers and in_order:
+        raise UserError(f"{path} holds lines with a prompt and without one: give one format")
+    return Adopted(path.name, formats.pop(), sha256_of(path), answers, kept=kept, in_order=tuple(in_order))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _of_folder(folder: KvpressFolder, kept: float | None) -> Adopted:
+    answers: dict[str, tuple[Answer, ...]] = {}
+    for question, right, text in folder.predictions:
+        key = _question(question, right)
+        answers[key] = (*answers.get(key, ()), Answer(text, kept_fraction=kept))
+    return Adopted(folder.name, "kvpress", folder.sha256, answers, folder.labels, folder.config, kept)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, jsonl.Row]]:
+    """Every line that is not blank, with its place in words. Raises UserError for one that is no JSON object."""
     with path.open("rb") as file:
         for number, content in enumerate(file, 1):
-            if not content.strip():
-                continue
-            try:
-                line = json.loads(content.decode("utf-8"))
-            except (ValueError, RecursionError):
-                line = None
-            if not isinstance(line, dict):
-                raise UserError(f"{path}, line {number}, is no JSON object: allowed: JSON lines of kvbench or lm-eval")
-            yield number, line
+            where = f"{path}, line {number}"
+            if content.strip():
+                try:
+                    yield where, jsonl.Line(number, where, content).read()
+                except UserError as error:
+                    raise UserError(f"{where}: {error}") from None
 
 
-def _of_line(line: Mapping[str, Any], where: str, kept: float | None) -> tuple[Format, str, Answer]:
+def _of_line(line: jsonl.Row, where: str, kept: float | None) -> tuple[Format, str | None, Answer]:
+    """The format of a line, the key of its prompt, None where only its place tells it, and its answer."""
     if "arguments" in line and "resps" in line:
         prompt, text = _first_text(line["arguments"]), _only_answer(line["resps"], where)
         if prompt is None or text is None:
@@ -138,7 +197,9 @@ def _of_line(line: Mapping[str, Any], where: str, kept: float | None) -> tuple[F
             )
         return "lm-eval", _key_of(_whole(prompt, "prompt", where)), Answer(text, kept_fraction=kept)
     if "pred" in line:
-        return "longbench", _longbench_key(line, where), Answer(line["pred"], kept_fraction=kept)
+        if not isinstance(line["pred"], str):
+            raise UserError(f"{where}: pred is {line['pred']!r}: allowed: a text")
+        return "longbench", _longbench_key(line, where), Answer(_whole(line["pred"], "pred", where), kept_fraction=kept)
     name, text = line.get("prompt_sha256"), line.get("answer")
     if not isinstance(name, str) or not isinstance(text, str):
         raise UserError(
@@ -160,17 +221,18 @@ def _whole(text: str, name: str, where: str) -> str:
         raise UserError(f"{where}: {error}") from None
 
 
-def _longbench_key(line: Mapping[str, Any], where: str) -> str:
-    """The key of a line's prompt. Raises UserError for a line that does not say which prompt it answers."""
+def _longbench_key(line: jsonl.Row, where: str) -> str | None:
+    """The key of a line's prompt, None for a line of pred.py. Raises UserError for one that does not say its prompt."""
     prompt, question, right = line.get("prompt"), line.get("input"), line.get("answers")
-    if not isinstance(line["pred"], str):
-        raise UserError(f"{where}: pred is {line['pred']!r}: allowed: a text")
     if isinstance(prompt, str):
-        return _sha256(prompt)
+        return sha256(_whole(prompt, "prompt", where))
     if isinstance(question, str) and isinstance(right, list) and all(isinstance(text, str) for text in right):
         return _question(question, right)
+    if all(name in line for name in ROW_FIELDS):
+        return None
     raise UserError(
-        f"{where}: no text prompt, nor input with a list of texts as answers: the prompt of pred is not known"
+        f"{where}: no text prompt, nor input with a list of texts as answers, nor answers, all_classes and length as "
+        "pred.py writes them: the prompt of pred is not known"
     )
 
 
@@ -204,76 +266,19 @@ def _key_of(prompt: str) -> str:
     try:
         turns, question = conversation(json.loads(prompt))
     except (ValueError, RecursionError):
-        return _sha256(prompt)
+        return sha256(prompt)
     return _chat((*turns, ("user", question)))
 
 
 def _chat(turns: Sequence[tuple[str, str]]) -> str:
     """The key of a chat; a single turn is the same as its text."""
-    return _sha256(turns[0][1] if len(turns) == 1 else json.dumps(turns))
-
-
-def _kvpress(folder: Path, kept: float | None) -> Adopted:
-    file = folder / PREDICTIONS
-    if not file.is_file():
-        raise MissingFile(f"{folder} holds no {PREDICTIONS}: give the folder of one evaluation of kvpress")
-    config = _config(folder / CONFIG)
-    if config.get("query_aware") is True:
-        raise UserError(
-            f"{folder}: query_aware: true: kvpress puts the questions into the contexts, which it leaves out of "
-            f"{PREDICTIONS}, so no answer can be paired; run its evaluation with query_aware: false"
-        )
-    csv.field_size_limit(2**31 - 1)
-    answers: dict[str, tuple[Answer, ...]] = {}
-    with file.open(encoding="utf-8", newline="") as lines:
-        for number, row in enumerate(csv.DictReader(lines), 1):
-            text = row.get("predicted_answer")
-            right = row.get("answer") or row.get("answers")
-            if text is None or right is None or row.get("question") is None:
-                raise UserError(f"{file} lacks one of the columns question, answer and predicted_answer")
-            key = _question(row["question"] or "", _texts(right, f"{file}, row {number}"))
-            answers[key] = (*answers.get(key, ()), Answer(text, kept_fraction=kept))
-    labels = {}
-    if isinstance(press := config.get("press_name"), str):
-        labels["method"] = "full" if press == "no_press" else press
-        ratio = config.get("compression_ratio")
-        of_pairs = not press.startswith(OTHER_BUDGETS) and config.get("key_channel_compression_ratio") is None
-        if press != "no_press" and of_pairs and isinstance(ratio, (int, float)) and 0 <= ratio < 1:
-            labels["budget"] = f"{1 - ratio:.6g}"
-    recorded = {name: config[name] for name in CONFIGURED if name in config}
-    return Adopted(folder.name, "kvpress", sha256_of(file), answers, labels, recorded, kept)
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _texts(cell: str, where: str) -> Sequence[str]:
-    """The right answers in a cell of a table: a list as Python or numpy writes it, or one text.
-
-    Python would join the texts of numpy, which have no commas between them, so these are read first. Raises UserError
-    for an array that numpy has shortened.
-    """
-    if PRINTED.fullmatch(cell.strip()):
-        return [ast.literal_eval(text) for text in QUOTED.findall(cell)]
-    if re.search(r"\s\.\.\.\s.*\]$", cell.strip(), re.DOTALL) and cell.startswith(("['", '["')):
-        raise UserError(
-            f"{where}: numpy has left out texts of the answers, in place of which is ...: write all of them"
-        )
-    try:
-        content = ast.literal_eval(cell)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return (cell,)
-    return [str(item) for item in content] if isinstance(content, (list, tuple)) else (cell,)
+    return sha256(turns[0][1] if len(turns) == 1 else json.dumps(turns))
 
 
 def _question(question: str, references: Sequence[str]) -> str:
     return json.dumps([question.strip(), sorted(references)])
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def sha256(text: str) -> str:
+    """The hash of a text; half of a character, which no prompt has, is hashed too."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

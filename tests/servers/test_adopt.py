@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from kvbench.cli.main import main
 from kvbench.records import Row, read_rows
-from kvbench.servers import adopted
+from kvbench.servers.kvpress_folder import right_answers
 from kvbench.support.errors import UserError
+from kvbench.tasks.longbench import LENGTHS, PROMPTS
 from tests.servers.stub import FOLDER, TOKENIZER
 
 TASK = [f"model.path={FOLDER}", "task.context_length=512", "task.samples=4"]
@@ -128,13 +129,13 @@ def kvpress_folder(folder: Path, config: str, rows: list[tuple[str, str, str]]) 
 def test_several_answers_are_read_as_numpy_prints_them(texts: list[str]) -> None:
     import numpy
 
-    assert list(adopted._texts(str(numpy.array(texts, dtype=object)), "row 1")) == texts
-    assert list(adopted._texts(str(texts), "row 1")) == texts
+    assert list(right_answers(str(numpy.array(texts, dtype=object)), "row 1")) == texts
+    assert list(right_answers(str(texts), "row 1")) == texts
 
 
 def test_answers_that_numpy_left_out_are_asked_for() -> None:
     with pytest.raises(UserError, match="row 7: numpy has left out"):
-        adopted._texts("['a' 'b' ... 'y' 'z']", "row 7")
+        right_answers("['a' 'b' ... 'y' 'z']", "row 7")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,18 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
     ("text", "part"),
     [
         ("", "holds no line"),
-        ("not json\n", "line 1, is no JSON object"),
+        ("not json\n", "line 1: not JSON"),
+        ("[1]\n", "line 1: not a JSON object but list"),
+        ("[" * 20000 + "\n", "line 1: nested too deeply"),
+        (f'{{"prompt_sha256": "0", "answer": "x", "more": {"9" * 9000}}}\n', "line 1: not JSON"),
+        ('{"prompt_sha256": "0", "answer": "a", "answer": "b"}\n', "line 1: not JSON: the key 'answer' stands in"),
+        ('{"pred": "half \\ud83d", "prompt": "p"}\n', "line 1: its pred has an incomplete character"),
+        ('{"pred": "a", "prompt": "half \\ud83d"}\n', "line 1: its prompt has an incomplete character"),
+        (
+            '{"arguments": ["[{\\"role\\": \\"user\\", \\"content\\": \\"half \\\\ud83d\\"}]"], "resps": [["a"]]}\n',
+            "none of its 1 prompts",
+        ),
+        ('{"pred": "x", "answers": ["x"], "all_classes": null, "length": 7}\n', "not to ruler/niah_single_1"),
         ('{"prompt_sha256": "0", "prediction": "x"}\n', "no texts prompt_sha256 and answer"),
         ('{"pred": "x", "answers": ["x"], "all_classes": null}\n', "the prompt of pred is not known"),
         ('{"arguments": [], "resps": []}\n', "no prompt in arguments"),
@@ -202,5 +214,110 @@ def test_files_that_hold_no_answers(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "answers.jsonl"
     file.write_text(text)
     assert adopt(file, tmp_path / "rows", *LABELS) == 2
-    assert part in capsys.readouterr().err
+    assert part in " ".join(capsys.readouterr().err.split())
     assert adopt(tmp_path / "nothing", tmp_path / "rows", *LABELS) == 3
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_bytes_that_are_no_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[str], encoding: str) -> None:
+    lines, folder = tmp_path / "answers.jsonl", kvpress_folder(tmp_path / "folder", "press_name: no_press\n", [])
+    lines.write_bytes('{"prompt_sha256": "0", "answer": "é"}\n'.encode(encoding))
+    (folder / "predictions.csv").write_bytes("question,answer,predicted_answer\né,é,é\n".encode(encoding))
+    for source in (lines, folder):
+        assert adopt(source, tmp_path / "rows", *LABELS) == 2
+        assert "not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "cell", "part"),
+    [
+        ("", "{[]:1}", "none of its 1 prompts"),
+        ("", "0x" + "f" * 9000, "none of its 1 prompts"),
+        ("", "[0x" + "f" * 9000 + "]", "row 1: one of its right answers is a number of too many digits"),
+        ("", "[{}]", "row 1: one of its right answers is a dict"),
+        ("press_name: " + "[" * 20000, "1", "config.yaml: nested too deeply"),
+        ("press_name: {a: 1}\n", "1", "press_name is a dict"),
+        ("press_name: [\n", "1", "config.yaml cannot be read"),
+        ("- press_name\n", "1", "config.yaml: allowed: names with values"),
+        *(
+            (f"press_name: snapkv\n{name}: {value}\n", "1", f"{name} is {said}: allowed: a share from 0 to 1")
+            for name, value, said in (
+                ("compression_ratio", "1.5", "1.5"),
+                ("compression_ratio", "true", "True"),
+                ("compression_ratio", "'0.5'", "'0.5'"),
+                ("key_channel_compression_ratio", "-0.1", "-0.1"),
+                ("fraction", ".nan", "nan"),
+            )
+        ),
+    ],
+)
+def test_folders_of_kvpress_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, cell: str, part: str
+) -> None:
+    folder = kvpress_folder(tmp_path / "folder", config, [(cell, "q", "1")])
+    assert adopt(folder, tmp_path / "rows", *LABELS) == 2
+    assert part in " ".join(capsys.readouterr().err.split())
+
+
+def longbench_rows(root: Path, name: str, answers: list[list[str]]) -> list[dict[str, Any]]:
+    """Rows of a task of LongBench under a data root, and its two tables."""
+    rows = [
+        {
+            "context": f"Text {n}.",
+            "input": "Which?",
+            "answers": right,
+            "all_classes": None,
+            "length": 100 + n,
+            "_id": str(n),
+        }
+        for n, right in enumerate(answers)
+    ]
+    folder = root / "longbench"
+    (folder / "config").mkdir(parents=True)
+    written(folder / f"{name}.jsonl", rows)
+    (root / PROMPTS).write_text(json.dumps({name: "{context} {input}"}))
+    (root / LENGTHS).write_text(json.dumps({name: 8}))
+    return rows
+
+
+def predictions(rows: list[dict[str, Any]], answers: list[str]) -> list[dict[str, Any]]:
+    """Lines as LongBench's pred.py writes them."""
+    said = ("answers", "all_classes", "length")
+    return [{"pred": text, **{name: row[name] for name in said}} for row, text in zip(rows, answers, strict=True)]
+
+
+def test_lines_of_pred_py_belong_to_the_rows_in_their_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two rows have the same question and answers, and other contexts."""
+    rows = longbench_rows(tmp_path / "data", "hotpotqa", [["Rome"], ["Rome"], ["Oslo"]])
+    lines = predictions(rows, ["Rome", "Bern", "Oslo"])
+    settings = [
+        f"model.path={FOLDER}",
+        "task=longbench/hotpotqa",
+        "task.samples=3",
+        f"data.root={tmp_path / 'data'}",
+        "data.verify=false",
+        f"results.dir={tmp_path / 'rows'}",
+        *LABELS,
+    ]
+    wrong = [
+        (lines[:2], "has 2 lines, and longbench/hotpotqa.jsonl 3 rows"),
+        ([lines[1], lines[0], lines[2]], "line 1: length is 101, but in the row of longbench/hotpotqa.jsonl it is 100"),
+        ([*lines[:2], {**lines[2], "answers": ["oslo"]}], "line 3: answers is ['oslo']"),
+        ([*lines[:2], {**lines[2], "all_classes": ["a"]}], "line 3: all_classes is ['a']"),
+        ([{**lines[0], "prompt": "p"}, *lines[1:]], "lines with a prompt and without one"),
+    ]
+    for number, (content, part) in enumerate(wrong):
+        assert main(["adopt", str(written(tmp_path / f"{number}.jsonl", content)), *settings]) == 2
+        assert part in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "rows" / "rows").exists()
+    assert main(["adopt", str(written(tmp_path / "pred.jsonl", lines)), *settings]) == 0
+    assert [row.value for row in rows_of(tmp_path / "rows")] == [1.0, 0.0, 1.0]
+
+
+def test_lines_of_pred_py_on_rows_of_longbench(tmp_path: Path, shared: Path) -> None:
+    """Right answers to a task with classes score 100 %."""
+    root = shared / "data"
+    rows = [json.loads(line) for line in (root / "longbench" / "trec.jsonl").read_text("utf-8").splitlines()]
+    source = written(tmp_path / "trec.jsonl", predictions(rows, [row["answers"][0] for row in rows]))
+    settings = ["task=longbench/trec", f"task.samples={min(4, len(rows))}", f"data.root={root}", *LABELS]
+    assert main(["adopt", str(source), f"model.path={FOLDER}", *settings, f"results.dir={tmp_path / 'rows'}"]) == 0
+    assert {row.value for row in rows_of(tmp_path / "rows")} == {1.0}
