@@ -1,12 +1,15 @@
 """`kvbench merge`: results folders copied into one, checked. No model, no torch."""
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import say, screen, warner
-from kvbench.records.merge import merge
+from kvbench.records.merge import Taken, merge, taken
 from kvbench.support.errors import UserError
+from kvbench.support.quantity import plural
 
 
 def declare(parser: Parser) -> None:
@@ -25,6 +28,7 @@ Exit codes: 0 merged, 2 rows contradict each other or a file was changed, 3 a fo
     parser.bare_exit = Exit.USAGE
     parser.words = Words("DIR DIR ...")
     parser.add_partial()
+    parser.add_argument("--dry", action="store_true", help="print what would come from which folder, and write nothing")
     parser.add_argument("--out", metavar="DIR", required=True, help="the folder to write: a new or empty one")
 
 
@@ -35,8 +39,28 @@ def main(flags: argparse.Namespace) -> int:
     if len(flags.words) < 2:
         raise UserError(f"merge takes two results folders or more, not {len(flags.words)}: kvbench merge A B --out C")
     warn = warner(flags.partial)
+    if flags.dry:
+        for line in described(taken(flags.words, flags.out, warn)):
+            say(screen(), line)
+        return Exit.OK
     manifest = merge(flags.words, flags.out, warn)
     load_table(flags.out, (), warn)  # warns of missing rows
     say(screen(), f"{flags.out}: {manifest}")
     say(screen(), f"root {manifest.root}")
     return Exit.OK
+
+
+def described(files: Iterable[Taken]) -> Iterator[str]:
+    """A line for each file of rows and their details, and one for all other files of a kind and folder."""
+    others = Counter[tuple[str, str]]()
+    for each in files:
+        kind, folder = each.file.parent.name, str(each.file.parent.parent)
+        if each.lines is not None:
+            yield f"{kind}/{each.file.name}: {plural(len(each.lines), 'row')} from {folder}"
+        elif each.file.suffix == ".jsonl":
+            yield f"{kind}/{each.file.name}: from {folder}"
+        else:
+            others[kind, folder] += 1
+    for (kind, folder), count in others.items():
+        yield f"{kind}: {plural(count, 'file')} from {folder}"
+    yield "nothing was written"

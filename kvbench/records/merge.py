@@ -11,6 +11,7 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
@@ -25,8 +26,33 @@ _BESIDE = ("errors", "processes", "probes")
 _SUFFIXES = (".json", ".jsonl", ".txt", ".parquet")
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A file of a folder that a merged folder gets: of a rows file the numbers of the lines, of another None, all."""
+
+    file: Path
+    lines: frozenset[int] | None = None
+
+
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> Manifest:
     """Copy results folders into `target`, which appears when it is complete; returns its manifest.
+
+    Raises as `taken`, which says what is copied.
+    """
+    files = taken(sources, target, warn)
+    with _appearing(Path(target)) as path:
+        merged = ResultsFolder(path)
+        for each in files:
+            if each.lines is not None:
+                _copy_rows(each.file, each.lines, merged)
+                continue
+            (path / each.file.parent.name).mkdir(exist_ok=True)
+            shutil.copyfile(each.file, path / each.file.parent.name / each.file.name)
+        return write_manifest(merged, None)
+
+
+def taken(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> list[Taken]:
+    """What `merge` would copy, in its order; nothing is written.
 
     Rows that are taken: of a folder those that count, as `counting_row`; of several folders one that did not fail, the
     first by file name of the newest code. Faults of rows go to ``warn``.
@@ -35,8 +61,8 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
     named twice, or `target` has something in it; MissingFile for what is no results folder and where there are no rows.
     """
     check_is_path(target)
-    final, folders = Path(target), [ResultsFolder(source) for source in sources]
-    _check_free(final)
+    folders = [ResultsFolder(source) for source in sources]
+    _check_free(Path(target))
     for number, folder in enumerate(folders):
         _check_source(folder)
         if any(folder.path.samefile(other.path) for other in folders[:number]):
@@ -45,19 +71,20 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
     line_numbers = _counting_lines(folders, set(files.values()), warn)
     if not line_numbers:
         raise MissingFile(f"no rows in {', '.join(str(folder.path) for folder in folders)}: run `kvbench run` first")
-    with _appearing(final) as path:
-        merged = ResultsFolder(path)
-        for file in files.values():
-            if file in line_numbers:
-                _copy_rows(file, line_numbers[file], merged)
-            for name in SIDECARS:
-                if (sidecar := _whole_sidecar(folders, name, file.name)) is not None:
-                    _copy(sidecar, merged)
-        for folder in folders:
-            for name in (*_NAMED_BY_CONTENT, *_BESIDE):
-                for file in _files(folder, name):
-                    _copy(file, merged)
-        return write_manifest(merged, None)
+    result = list[Taken]()
+    for file in files.values():
+        if file in line_numbers:
+            result.append(Taken(file, frozenset(line_numbers[file])))
+        sidecars = (_whole_sidecar(folders, name, file.name) for name in SIDECARS)
+        result += [Taken(sidecar) for sidecar in sidecars if sidecar is not None]
+    others: dict[tuple[str, str], Path] = {}
+    for file in (
+        file for folder in folders for name in (*_NAMED_BY_CONTENT, *_BESIDE) for file in _files(folder, name)
+    ):
+        first = others.setdefault((file.parent.name, file.name), file)
+        if file.parent.name == "probes" and not filecmp.cmp(first, file, shallow=False):
+            raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
+    return [*result, *map(Taken, others.values())]
 
 
 def _check_free(target: Path) -> None:
@@ -156,7 +183,7 @@ def _check_identical(rows: Sequence[PlacedRow]) -> None:
             )
 
 
-def _copy_rows(file: Path, lines: set[int], merged: ResultsFolder) -> None:
+def _copy_rows(file: Path, lines: frozenset[int], merged: ResultsFolder) -> None:
     """Copy these lines of a rows file, and what its writer noted about it as it ended."""
     source = ResultsFolder(file.parent.parent)
     data = b"".join(line for number, line in enumerate(lines_of(file), start=1) if number in lines)
@@ -168,16 +195,6 @@ def _copy_rows(file: Path, lines: set[int], merged: ResultsFolder) -> None:
     if len(data) < file.stat().st_size and finished.crc32 == crc32_of(file):
         finished = Finished(len(lines), f"{zlib.crc32(data):08x}", finished.sidecars)
     merged.write_finished(file.stem, finished)
-
-
-def _copy(file: Path, merged: ResultsFolder) -> None:
-    """Copy a file of a folder. Raises UserError for numbers of a probe that another folder has otherwise."""
-    copy = merged.path / file.parent.name / file.name
-    if not copy.exists():
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, copy)
-    elif file.parent.name == "probes" and not filecmp.cmp(copy, file, shallow=False):
-        raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvbench.models.loading.spec import read_json
+from kvbench.models.loading.tokenizer_growth import check_growth
 from kvbench.support.errors import MissingFile, is_panic
 
 
@@ -35,9 +36,11 @@ class Tokenizer:
 
     @classmethod
     def read(cls, folder: Path) -> "Tokenizer":
-        """Read `tokenizer.json`, `tokenizer_config.json` and the template. Raises MissingFile for broken files."""
+        """Read `tokenizer.json`, `tokenizer_config.json` and the template. Raises MissingFile for broken files,
+        UserError for rules that make too much of a text."""
         from tokenizers import Tokenizer as Backend
 
+        check_growth(folder)
         try:
             backend = Backend.from_file(str(folder / "tokenizer.json"))
         except BaseException as error:

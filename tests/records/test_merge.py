@@ -187,3 +187,25 @@ def test_details_of_both_copies_of_a_rows_file_come_along(tmp_path: Path, shard,
     file.write_text(curve(7) + "\n")
     with pytest.raises(ValueError, match="have one name and other lines"):
         merge([partly.path, whole.path], tmp_path / "another", pytest.fail)
+
+
+def test_a_dry_merge_says_what_comes_from_where_and_writes_nothing(
+    tmp_path: Path, shard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, other = shard("whole", 0, 1, 2), shard("other", 1, 3)
+    partly = ResultsFolder(shutil.copytree(whole.path, tmp_path / "partly"))
+    (file,) = (partly.path / "curves").iterdir()
+    file.unlink()
+    before = sorted(tmp_path.rglob("*"))
+    names = [str(folder.path) for folder in (partly, whole, other)]
+    assert main(["merge", *names, "--out", str(tmp_path / "merged"), "--dry"]) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    lines = capsys.readouterr().out.splitlines()
+    (beside,) = (other.path / "curves").iterdir()
+    assert lines[:4] == [
+        f"rows/{file.name}: 3 rows from {partly.path}",
+        f"curves/{file.name}: from {whole.path}",
+        f"rows/{beside.name}: 1 row from {other.path}",
+        f"curves/{beside.name}: from {other.path}",
+    ]
+    assert f"cells: 1 file from {partly.path}" in lines and lines[-1] == "nothing was written"

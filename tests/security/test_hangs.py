@@ -1,13 +1,16 @@
 """What would keep a command waiting for ever, or end it with a traceback: FIFOs, sizes, templates, closed streams."""
 
+import base64
 import json
 import os
 import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -24,11 +27,13 @@ from kvbench.eviction.scores.gates import FastKVzip
 from kvbench.eviction.scores.head_table import read_head_file
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
-from kvbench.models.prompts import chat
+from kvbench.models.loading.tokenizer_growth import growth
+from kvbench.models.prompts import chat, prompt
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.records import ResultsFolder, places
 from kvbench.run.claims import Claims, Sharing
 from kvbench.run.plan import Cell, plan
+from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support import paths
 from kvbench.support.errors import OverLimit, UserError
 from tests.cli.conftest import Command
@@ -270,3 +275,46 @@ def test_gates_are_not_unpacked_without_limit(tmp_path: Path, monkeypatch: pytes
         archive.writestr("archive/data/0", bytes(2**21))
     with pytest.raises(UserError, match="unpacked it has 2097152 bytes, more than 1048576"):
         FastKVzip(str(tmp_path / "gates.pt"))
+
+
+GREEDY = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+GROWTHS = {
+    "normalizer makes up to 1,000,000,000 characters of one": {
+        "normalizer": {"type": "Sequence", "normalizers": [GREEDY] * 3}
+    },
+    "normalizer makes up to 301 characters of one": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "(?=b)"}, "content": "c" * 300}
+    },
+    "decoder makes up to 1,000 characters of one": {"decoder": {"type": "Sequence", "decoders": [GREEDY]}},
+    "post_processor makes up to 81,920 tokens around a text": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A"}}] * 20,
+            "special_tokens": {},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("message", GROWTHS)
+def test_a_tokenizer_that_makes_much_of_little_is_refused(model: Path, message: str) -> None:
+    file = model / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | GROWTHS[message]))
+    for read in (lambda: model_info(ModelSpec("hf", str(model))), lambda: Tokenizer.read(model)):
+        with pytest.raises(UserError, match=f"tokenizer.json: its {message}: allowed: "):
+            read()
+
+
+def test_the_growth_of_rules() -> None:
+    nfkc = struct.pack("<I", 4) + bytes(4) + "ab\0\ufdfa\0".encode() + b"x" * 18 + b"\0"
+    assert growth({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(nfkc).decode()}) == 18
+    assert growth({"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}) == 1
+    assert growth({"type": "Prepend", "prepend": "\u2581"}) == growth({"type": "NFKC"}) == growth(None) == 1
+
+
+def test_a_tokenizer_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt, "MOST_SECONDS", 0.01)
+    waiting = threading.Event()
+    with pytest.raises(OverLimit, match=r"the model's tokenizer takes more than 0\.01 s for a text"):
+        TokensOf(lambda *_, **__: waiting.wait())("a")
+    waiting.set()

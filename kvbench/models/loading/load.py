@@ -36,6 +36,7 @@ from kvbench.models.loading.in_memory import ModelInMemory
 from kvbench.models.loading.products import chosen_products, half_is_slower
 from kvbench.models.loading.spec import Backend, ModelSpec, Shape, template_arguments
 from kvbench.models.loading.tokenizer_file import check_reading
+from kvbench.models.loading.tokenizer_growth import check_growth
 from kvbench.models.prefill import Attend
 from kvbench.models.prompts.chat import after_answer, check_chat, check_ends, give_arguments, uses_template
 from kvbench.models.rope import length_rope
@@ -131,6 +132,7 @@ def _tokenizer(folder: Path) -> Any:
     """The tokenizer of a folder or GGUF file, which has read a text: some faults appear only then."""
     from transformers import AutoTokenizer
 
+    check_growth(folder)
     tokenizer = gguf.read_tokenizer(folder) if folder.is_file() else AutoTokenizer.from_pretrained(folder, **LOCAL)
     tokenizer("One text, 2 numbers.\n")
     check_reading(tokenizer, folder)

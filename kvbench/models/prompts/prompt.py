@@ -1,18 +1,23 @@
 """From the text of a sample to the token ids that a model reads."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template, wrap
 from kvbench.models.prompts.trajectory import TurnTexts, turn_texts
-from kvbench.support.errors import UserError, refusing_panics
+from kvbench.support.deadline import within
+from kvbench.support.errors import OverLimit, UserError, refusing_panics
 from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import Ending, Sample, TaskSettings, Truncation, Turn
+
+MOST_SECONDS = 300
+"""Of a tokenizer for one text or prompt: those of a million tokens take ten."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,18 @@ class Prompt:
         return self.turns[0] if self.turns else self.question
 
 
+def _read(what: str, call: Callable[[], Result]) -> Result:
+    """What a call of a tokenizer returns. Raises UserError where it panics, OverLimit after `MOST_SECONDS`."""
+    with refusing_panics(f"the model's tokenizer refuses {what}"):
+        try:
+            return within(MOST_SECONDS, call)
+        except TimeoutError:
+            raise OverLimit(
+                f"the model's tokenizer takes more than {MOST_SECONDS} s for {what}, probably because of a pattern in "
+                "its tokenizer.json: use the tokenizer of the model's makers"
+            ) from None
+
+
 @dataclass(frozen=True)
 class TokensOf:
     """A tokenizer with the interface that tasks use (`kvbench.tasks.task.Tokens`).
@@ -67,8 +84,7 @@ class TokensOf:
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Token ids; `special`: with the special tokens that the tokenizer adds."""
-        with refusing_panics("the model's tokenizer refuses a text"):
-            return list(self.tokenizer(text, add_special_tokens=special).input_ids)
+        return _read("a text", lambda: list(self.tokenizer(text, add_special_tokens=special).input_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special ones spelled out."""
@@ -77,7 +93,8 @@ class TokensOf:
     def starts(self, text: str) -> list[int]:
         """The character at which each token starts, special ones included. Raises UserError for a slow tokenizer."""
         try:
-            return [start for start, _ in self.tokenizer(text, return_offsets_mapping=True).offset_mapping]
+            offsets = _read("a text", lambda: self.tokenizer(text, return_offsets_mapping=True).offset_mapping)
+            return [start for start, _ in offsets]
         except NotImplementedError:
             raise UserError("the model's tokenizer does not say where its tokens start: use a fast tokenizer") from None
 
@@ -166,11 +183,14 @@ def build(
     Raises UserError for a prompt longer than `max_tokens`, or one that cannot be split or put into the template.
     """
     limit = max_tokens
-    with refusing_panics("the model's tokenizer refuses a prompt"):
-        prompt = _build(tokenizer, sample, task, task.max_prompt_tokens, chat, system, evict_after)
-        while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
-            prompt = _build(tokenizer, sample, task, limit, chat, system, evict_after)
-            limit -= max(1, prompt.tokens - max_tokens)  # a truncated text may have more tokens, tokenised again
+
+    def built(most: int | None) -> Prompt:
+        return _read("a prompt", lambda: _build(tokenizer, sample, task, most, chat, system, evict_after))
+
+    prompt = built(task.max_prompt_tokens)
+    while prompt.tokens > max_tokens and task.truncation == "middle" and limit >= 2:
+        prompt = built(limit)
+        limit -= max(1, prompt.tokens - max_tokens)  # a truncated text may have more tokens, tokenised again
     if prompt.tokens > max_tokens:
         raise UserError(
             f"the prompt has {prompt.tokens} tokens, the model reads at most {max_tokens} before its answer; "

@@ -36,6 +36,8 @@ FIRST_SECONDS = 10.0
 """Time in which a host must answer once: a machine without a network says so soon."""
 HEAD_SECONDS = 300.0
 """How long the headers of an answer may take, redirects included."""
+LEAST_BYTES, LEAST_SECONDS = 2**16, 900.0
+"""So many bytes come within so many seconds: a byte now and then would have no end."""
 MOST_UNPINNED_BYTES = 2**36
 """Bytes of a file whose size and hash nobody has fixed."""
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
@@ -107,13 +109,13 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
         from huggingface_hub.utils import build_hf_headers
 
         headers |= build_hf_headers(library_name="kvbench")
-    begun, has_answered = time.monotonic(), False
+    begun, has_answered, pace = time.monotonic(), False, _Pace(url)
     while True:
         size_before, patience = size_of(partial), SILENCE_SECONDS
         if not has_answered:
             patience = max(1.0, begun + FIRST_SECONDS - time.monotonic())
         try:
-            return _attempt(download, url, headers, partial, watcher, patience)
+            return _attempt(download, url, headers, partial, watcher, pace, patience)
         except TemporaryFailure as failure:
             failed_attempts = 0 if size_of(partial) > size_before else failed_attempts + 1
             has_answered = has_answered or not failure.silent
@@ -178,7 +180,13 @@ def size_of(partial: Path) -> int:
 
 
 def _attempt(
-    download: Download, url: str, headers: Mapping[str, str], partial: Path, watcher: Watcher, patience: float
+    download: Download,
+    url: str,
+    headers: Mapping[str, str],
+    partial: Path,
+    watcher: Watcher,
+    pace: "_Pace",
+    patience: float,
 ) -> HostInfo:
     """One request, and what it sends. patience: seconds that the host may be silent."""
     start, etag_file = size_of(partial), _etag_file(partial)
@@ -202,7 +210,7 @@ def _attempt(
         with partial.open("r+b" if response.start else "wb") as output:
             output.seek(response.start)
             output.truncate()
-            size = response.start + _copy(response.body, output, watcher, _most(download) - response.start)
+            size = response.start + _copy(response.body, output, watcher, pace, _most(download) - response.start)
             if size > _most(download):
                 raise Unobtained(f"{url} has more than {_most(download)} bytes: it is no file of this data set")
     if response.total is not None and size < response.total:
@@ -267,7 +275,24 @@ def _most(download: Download) -> int:
     return MOST_UNPINNED_BYTES if download.bytes is None else download.bytes
 
 
-def _copy(body: Any, file: IO[bytes], watcher: Watcher, most: int) -> int:
+class _Pace:
+    """Raises Unobtained where fewer than `LEAST_BYTES` come in `LEAST_SECONDS`, through whatever connections."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._since, self._count = url, time.monotonic(), 0
+
+    def advance(self, count: int) -> None:
+        self._count += count
+        if self._count >= LEAST_BYTES:
+            self._since, self._count = time.monotonic(), 0
+        elif time.monotonic() > self._since + LEAST_SECONDS:
+            raise Unobtained(
+                f"{self._url}: fewer than {LEAST_BYTES} bytes came in {LEAST_SECONDS:g} s; what was downloaded is "
+                "kept; run the same command to continue"
+            )
+
+
+def _copy(body: Any, file: IO[bytes], watcher: Watcher, pace: _Pace, most: int) -> int:
     """Copy a response until it has more than `most` bytes, and keep what came; returns the bytes.
 
     Raises TemporaryFailure if the connection breaks.
@@ -283,6 +308,7 @@ def _copy(body: Any, file: IO[bytes], watcher: Watcher, most: int) -> int:
         file.write(chunk)
         count += len(chunk)
         watcher.advance(len(chunk))
+        pace.advance(len(chunk))
     file.flush()
     os.fsync(file.fileno())
     return count

@@ -236,3 +236,11 @@ def test_a_refused_redirect_is_final(
     with pytest.raises(Unobtained, match="refused"):
         fetch(wanted(host), part, Silent())
     assert waits == []
+
+
+def test_a_byte_now_and_then_is_no_download(host: Host, part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "LEAST_SECONDS", 0.0)
+    host.serve("/a", CONTENT[:100])
+    with pytest.raises(Unobtained, match="fewer than 65536 bytes came in 0 s; what was downloaded is kept"):
+        fetch(wanted(host, 100), part, Silent())
+    assert part.read_bytes() == CONTENT[:100]

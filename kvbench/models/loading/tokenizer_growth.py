@@ -1,0 +1,81 @@
+"""How many characters a tokenizer.json makes of one: rules that replace a letter by many take all of the memory.
+
+Counted from the rules before a text is read, since the library that follows them cannot be stopped.
+"""
+
+import base64
+import json
+import struct
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from kvbench.support.errors import UserError
+from kvbench.support.whole_file import read_whole
+
+FILE = "tokenizer.json"
+MOST_CHARACTERS = 256
+"""Of one character, or of one token: those of published models make at most 18, of a ligature by NFKC."""
+MOST_ADDED, REPEAT = 2**16, 2**12
+"""Tokens that are put around a text, and as how many counts each time that the text is there."""
+Part = Mapping[str, Any]
+
+
+def check_growth(folder: Path) -> None:
+    """Raise UserError for the tokenizer.json of a folder whose rules make too much of a text, if it has one."""
+    if not (folder / FILE).is_file():
+        return
+    try:
+        content = json.loads(read_whole(folder / FILE))
+        found = {
+            "normalizer": (growth(content.get("normalizer")), MOST_CHARACTERS, "characters of one"),
+            "decoder": (growth(content.get("decoder")), MOST_CHARACTERS, "characters of one"),
+            "post_processor": (added(content.get("post_processor")), MOST_ADDED, "tokens around a text"),
+        }
+    except (ValueError, TypeError, AttributeError, KeyError, LookupError, RecursionError, struct.error) as error:
+        if isinstance(error, UserError):
+            raise
+        return  # of a form that tokenizers refuses
+    for name, (count, most, what) in found.items():
+        if count > most:
+            raise UserError(
+                f"{folder / FILE}: its {name} makes up to {count:,} {what}: allowed: {most:,}; use the tokenizer of "
+                "the model's makers"
+            )
+
+
+def growth(part: Part | None) -> int:
+    """The most characters that a normaliser or a decoder makes of one."""
+    match part:
+        case {"type": "Sequence", "normalizers": parts} | {"type": "Sequence", "decoders": parts}:
+            return prod(map(growth, parts))
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1, -(-len(content) // len(pattern)))
+        case {"type": "Replace", "content": str(content)}:  # before each character, and instead of it
+            return len(content) + 1
+        case {"type": "Prepend", "prepend": str(content)}:
+            return max(1, len(content))
+        case {"type": "Precompiled", "precompiled_charsmap": str(table)}:
+            return _longest_of(base64.b64decode(table))
+    return 1
+
+
+def _longest_of(table: bytes) -> int:
+    """The characters of the longest text in a table of SentencePiece: the size of an index, it, texts that end in 0."""
+    (size,) = struct.unpack_from("<I", table)
+    return max((len(text.decode("utf-8", "replace")) for text in table[4 + size :].split(b"\0")), default=1)
+
+
+def added(part: Part | None) -> int:
+    """The tokens that a post-processor puts around a text, which it may also repeat."""
+    match part:
+        case {"type": "Sequence", "processors": parts}:
+            return sum(map(added, parts))
+        case {"type": "TemplateProcessing", "single": pieces, "special_tokens": tokens}:
+            return sum(_size(piece, tokens) for piece in pieces)
+    return 0
+
+
+def _size(piece: Part, tokens: Mapping[str, Part]) -> int:
+    return len(tokens[piece["SpecialToken"]["id"]]["ids"]) if "SpecialToken" in piece else REPEAT
