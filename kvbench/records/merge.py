@@ -5,6 +5,7 @@ which every line is taken is copied as it is, of another the lines that are take
 as columns stay behind.
 """
 
+import errno
 import filecmp
 import os
 import shutil
@@ -12,12 +13,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
 from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
 from kvbench.records.rows_files import PlacedRow, all_rows, counting_row
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import MissingFile, UserError, naming
 
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
 _BESIDE = ("errors", "processes", "probes")
@@ -155,8 +157,10 @@ def _copy_rows(file: Path, lines: set[int], merged: ResultsFolder) -> None:
     source = ResultsFolder(file.parent.parent)
     with file.open("rb") as stream:
         data = b"".join(line for number, line in enumerate(stream, start=1) if number in lines)
-    merged.rows.mkdir(exist_ok=True)
-    (merged.rows / file.name).write_bytes(data)
+    copy = merged.rows / file.name
+    copy.parent.mkdir(exist_ok=True)
+    with naming(copy):
+        copy.write_bytes(data)
     finished = source.read_finished(file.stem)
     if finished is None:
         return
@@ -170,7 +174,8 @@ def _copy(file: Path, merged: ResultsFolder) -> None:
     copy = merged.path / file.parent.name / file.name
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, copy)
+        with naming(copy):
+            shutil.copyfile(file, copy)
     elif file.parent.name == "probes" and copy.read_bytes() != file.read_bytes():
         raise UserError(f"{file}: another folder has this file with other content; leave one of the folders out")
 
@@ -179,13 +184,18 @@ def _copy(file: Path, merged: ResultsFolder) -> None:
 def _appearing(target: Path) -> Iterator[Path]:
     """A new folder that becomes `target` at the end of the block; if the block fails, nothing of it stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    path = target.parent / f".{target.name}-{os.getpid()}"
-    path.mkdir()
+    path = target.parent / f".{target.name}-{uuid4().hex}"
     try:
+        path.mkdir()
         yield path
+        made = path.stat()
         try:
             path.replace(target)
         except OSError as error:
+            if target.exists() and os.path.samestat(target.stat(), made):  # a network disk did it and reports an error
+                shutil.rmtree(target)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
             raise UserError(f"{target}: {error.strerror}: name a folder that does not exist") from error
     finally:
         shutil.rmtree(path, ignore_errors=True)

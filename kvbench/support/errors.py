@@ -1,5 +1,6 @@
 """Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,17 @@ class MissingFile(FileNotFoundError):
 def is_panic(error: BaseException) -> bool:
     """Whether a library in Rust has panicked; its exception is no `Exception`."""
     return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name this file in an OSError of the block that names none: those of calls on an open file do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 @contextmanager
