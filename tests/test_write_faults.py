@@ -23,9 +23,9 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("command", "every"),
     [
-        ("pack", 6),
-        ("cancel", 4),
-        ("run", 90),
+        ("pack", 11),
+        ("cancel", 7),
+        ("run", 150),
         pytest.param("run", 17, marks=pytest.mark.slow),
         pytest.param("merge", 17, marks=pytest.mark.slow),
         pytest.param("prompts", 5, marks=pytest.mark.slow),
@@ -49,5 +49,5 @@ def test_a_command_that_ends_well_without_its_file_is_found(
             yield temporary
 
     monkeypatch.setattr("kvbench.records.manifest.replacing", careless)
-    assert faults("pack", tmp_path, 6)[1] > 0
+    assert faults("pack", tmp_path, 11)[1] > 0
     assert "silent: results manifest.json" in capsys.readouterr().out

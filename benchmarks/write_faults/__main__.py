@@ -1,6 +1,6 @@
 """Let every call that changes a file fail, one at a time, and run the same command again.
 
-    python -m benchmarks.write_faults [--only COMMAND] [--every N] [--write FOLDER] [--all]
+    python -m benchmarks.write_faults [--only COMMAND] [--every N] [--write FOLDER] [--calls]
 
 A command runs once to count its calls: files created, written, synced, closed, renamed and removed. Then it runs in a
 fresh copy of its folder for every call and every fault (`disk.Kind` says which), and once more without. Wrong is: a row
@@ -14,6 +14,7 @@ import contextlib
 import io
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -38,6 +39,8 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="a folder for the table")
     parser.add_argument("--calls", action="store_true", help="print the calls")
     flags = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # the counts so far are printed
+        signal.signal(number, signal.default_int_handler)
     prepare()
     print(HEAD, flush=True)
     lines, wrong = [], 0
@@ -72,15 +75,19 @@ def prepare() -> None:
 
 
 def faults(name: str, place: Path, every: int, shows: bool = False) -> tuple[str, int]:
-    """Try the faults of a command; returns the line of the table, and how many went wrong."""
+    """Try the faults of a command, until an interrupt; returns the line of the table, and how many went wrong."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         known = clean(COMMANDS[name], place)
     chosen = [(n, kind) for n, call in enumerate(known.calls) for kind in KINDS if kind in call.kinds()][::every]
     counts, bad = Counter[str](), 0
     if shows:
         print("\n".join(f"  {n} {call.name} {call.path}" for n, call in enumerate(known.calls)))
-    for number, kind in chosen:
-        wrong = tried(known, number, kind)
+    for done, (number, kind) in enumerate(chosen):
+        try:
+            wrong = tried(known, number, kind)
+        except KeyboardInterrupt:
+            chosen = chosen[:done]
+            break
         counts.update({words.partition(":")[0].partition(",")[0] for words in wrong})
         bad += bool(wrong)
         call = known.calls[number]

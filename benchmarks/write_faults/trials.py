@@ -66,7 +66,8 @@ def _child(command: Command, place: Path, disk: Disk, said: Path, noted: Path) -
     """Run it, its output in a file; does not return."""
     code = 1
     try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number in (signal.SIGALRM, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         signal.alarm(SECONDS)
         os.chdir(place)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
