@@ -60,6 +60,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.sweep import checked, refuse_around
     from kvbench.probes.budget_table import budget_table
     from kvbench.probes.calibration import calibrate, query_statistics
+    from kvbench.report.output import file_to
     from kvbench.run.plan import plan
 
     if not flags.output.parent.is_dir():
@@ -87,7 +88,7 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("heads makes one table: name one model and one value of each score setting and policy setting")
     planned = plan(cells, set())
     measured = measure(planned, lambda read: tell(f"{read}/{planned.prefills_to_do} contexts"))
-    measured.write(flags.output)
+    file_to(flags.output, measured.write)
     layers, heads = measured.shape
     kind = "query" if flags.queries else "KV"
     tell(f"{flags.output}: {layers} layers of {heads} {kind} heads of model {measured.model}")

@@ -33,6 +33,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.config.cells import Cells, check_data
     from kvbench.config.compose import combinations
     from kvbench.config.overrides import parse
+    from kvbench.report.output import text_to
     from kvbench.servers.endpoint import ServedCell
     from kvbench.servers.prompts import prompts_of
 
@@ -51,9 +52,13 @@ def main(flags: argparse.Namespace) -> int:
         for line in lines:
             print(line)
         return Exit.OK
-    if flags.out.exists():
-        raise UserError(f"--out {flags.out}: there is such a file: name a new one")
+    if flags.out.exists() and not flags.out.is_file():
+        raise UserError(f"--out {flags.out}: there is no file of that name, but something else: name a new one")
     written = [*lines]
-    flags.out.write_text("".join(f"{line}\n" for line in written), "utf-8")
+    text = "".join(f"{line}\n" for line in written)
+    if flags.out.exists() and flags.out.read_bytes() != text.encode():
+        raise UserError(f"--out {flags.out}: there is such a file, with other prompts: name a new one")
+    with text_to(flags.out) as file:
+        file.write(text)
     print(f"{len(written)} prompts in {flags.out}", file=sys.stderr)
     return Exit.OK

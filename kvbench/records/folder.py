@@ -35,7 +35,7 @@ from typing import Any
 
 from kvbench.records.environment import content_hash, environment_id
 from kvbench.records.lines import listed, read_json, small_file
-from kvbench.support.errors import UserError
+from kvbench.support.errors import UserError, naming
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
@@ -145,7 +145,7 @@ class ResultsFolder(os.PathLike[str]):
     def write_error(self, text: str) -> Path:
         """Write a traceback to a new file; returns its path."""
         descriptor, path = create_exclusive(self.path / "errors", ".txt")
-        with os.fdopen(descriptor, "wb") as file:
+        with naming(path), os.fdopen(descriptor, "wb") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
         return path
 
@@ -245,12 +245,14 @@ def _write_once(final: Path, data: bytes) -> Path:
 def replacing(final: Path) -> Iterator[Path]:
     """A new file to write, which becomes `final` at the end of the block; if the block fails, nothing of it stays."""
     descriptor, temporary = create_exclusive(final.parent, ".tmp")
-    os.close(descriptor)
     try:
-        yield temporary
-        os.replace(temporary, final)
+        with naming(final):
+            os.close(descriptor)
+            yield temporary
+            os.replace(temporary, final)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error counts
+            temporary.unlink(missing_ok=True)
         raise
 
 
@@ -265,11 +267,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """
     check_is_path(path)
     _check_links(Path(path))
+    seen = set[Path]()
     for folder in (Path(path), *(Path(path) / name for name in _FOLDERS)):
         blocker = folder
         try:
             while not _exists(blocker):
                 blocker = blocker.parent
+            if blocker in seen:
+                continue
+            seen.add(blocker)
             if not blocker.is_dir():
                 raise NotADirectoryError("is not a folder")
             with tempfile.TemporaryFile(dir=blocker):
@@ -339,6 +345,10 @@ def create_exclusive(folder: Path, suffix: str) -> tuple[int, Path]:
             return create(path), path
         except FileExistsError:
             number += 1
+        except OSError:  # of a network disk, which may have created it
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
 
 
 def create(path: Path) -> int:
@@ -347,10 +357,28 @@ def create(path: Path) -> int:
     Raises FileExistsError where something has the name, be it a link, and UserError where its folder is a link that
     leads out of the results folder.
     """
+    _make_folder_of(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it at once. Raises OSError where only a part goes down, as on a disk that is full."""
+    if os.write(descriptor, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def link(file: Path, path: Path) -> None:
+    """Give a file of a results folder a second name: it appears with all of its content. Raises as `create`, and
+    OSError where the file system has no hard links.
+    """
+    _make_folder_of(path)
+    os.link(file, path)
+
+
+def _make_folder_of(path: Path) -> None:
     if path.parent.name in (*_FOLDERS, *_OTHERS):
         _check_link(path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:  # says of a file that it is none
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path.parent)) from None
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)

@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvbench.records.folder import ResultsFolder, create, create_exclusive
+from kvbench.records.folder import ResultsFolder, create, create_exclusive, link, write_all
 from kvbench.records.lines import LONGEST, listed
-from kvbench.records.processes import Heartbeat, Watch, awake, is_gone
+from kvbench.records.processes import Heartbeat, Watch, awake, is_gone, signature
+from kvbench.support.errors import naming
 
 LEASES = "leases"
 LONGEST_LEASE = 2**16
@@ -94,20 +95,38 @@ class Leases:
         return lease
 
     def _create(self, job: str, generation: int) -> Lease | None:
-        """The lease, or None if it exists. The file names its owner, or nobody if the owner died in between."""
+        """The lease, or None if it exists.
+
+        It is a second name of a file that names its owner: others never see it empty. Where there are no hard links it
+        is created and then written, and names nobody if its owner dies in between.
+        """
         owner, breaks = self._heartbeat.start(), self._heartbeat.breaks
+        path = self._path(job, generation)
         try:
-            descriptor = create(self._path(job, generation))
-        except FileExistsError:
-            return None
-        try:
-            os.write(descriptor, f"{owner}\n{json.dumps(self._heartbeat.identity)}\n".encode())
-        except OSError:  # a full disk: others would wait for the owner of an empty file
-            self._path(job, generation).unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
+            link(self._heartbeat.signature_file, path)
+        except OSError as error:  # a network disk may have made it all the same
+            is_ours = _owner(path) == owner
+            if not is_ours and (isinstance(error, FileExistsError) or not self._write(path)):
+                return None
         return Lease(job, generation, breaks)
+
+    def _write(self, path: Path) -> bool:
+        """Create a lease and write who owns it; False if it exists."""
+        assert self._heartbeat.process is not None
+        try:
+            descriptor = create(path)
+        except FileExistsError:
+            return False
+        try:
+            with naming(path):
+                try:
+                    write_all(descriptor, signature(self._heartbeat.process))
+                finally:
+                    os.close(descriptor)
+        except OSError:  # a full disk: others would wait for the owner of an empty file
+            path.unlink(missing_ok=True)
+            raise
+        return True
 
     def _path(self, job: str, generation: int) -> Path:
         return self._folder / f"{job}.{generation}"
@@ -177,8 +196,11 @@ class Arrivals:
         if not self._rows.is_dir():
             return
         descriptor, probe = create_exclusive(self._rows, ".look")
-        os.close(descriptor)
-        probe.unlink(missing_ok=True)
+        try:
+            with naming(probe):
+                os.close(descriptor)
+        finally:
+            probe.unlink(missing_ok=True)
         for path in listed(self._rows, ".jsonl"):
             if (skip is not None and path.name == skip.name) or not path.is_file():
                 continue

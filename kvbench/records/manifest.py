@@ -80,6 +80,12 @@ def unchanged_manifest(folder: ResultsFolder) -> Manifest | None:
     return manifest
 
 
+def lacks_files(manifest: Manifest | None, folder: ResultsFolder) -> bool:
+    """Whether a folder has files that its manifest does not list, and all others at the sizes listed; none is read."""
+    files = {} if manifest is None else manifest.files
+    return _sizes(folder).items() > {path: file.bytes for path, file in files.items()}.items()
+
+
 def write_manifest(folder: ResultsFolder, previous: Manifest | None) -> Manifest:
     """List what the folder holds now. Files that `previous` has at the same size are not read again.
 

@@ -5,6 +5,7 @@ which every line is taken is copied as it is, of another the lines that are take
 as columns stay behind.
 """
 
+import errno
 import filecmp
 import os
 import shutil
@@ -13,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
 from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
 from kvbench.records.rows_files import PlacedRow, all_rows, counting_row
-from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.errors import MissingFile, UserError, naming
 from kvbench.support.whole_file import lines_of
 
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
@@ -46,8 +48,10 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
             if each.lines is not None:
                 _copy_rows(each.file, each.lines, merged)
                 continue
-            (path / each.file.parent.name).mkdir(exist_ok=True)
-            shutil.copyfile(each.file, path / each.file.parent.name / each.file.name)
+            copy = path / each.file.parent.name / each.file.name
+            copy.parent.mkdir(exist_ok=True)
+            with naming(copy):
+                shutil.copyfile(each.file, copy)
         return write_manifest(merged, None)
 
 
@@ -187,8 +191,10 @@ def _copy_rows(file: Path, lines: frozenset[int], merged: ResultsFolder) -> None
     """Copy these lines of a rows file, and what its writer noted about it as it ended."""
     source = ResultsFolder(file.parent.parent)
     data = b"".join(line for number, line in enumerate(lines_of(file), start=1) if number in lines)
-    merged.rows.mkdir(exist_ok=True)
-    (merged.rows / file.name).write_bytes(data)
+    copy = merged.rows / file.name
+    copy.parent.mkdir(exist_ok=True)
+    with naming(copy):
+        copy.write_bytes(data)
     finished = source.read_finished(file.stem)
     if finished is None:
         return
@@ -201,13 +207,18 @@ def _copy_rows(file: Path, lines: frozenset[int], merged: ResultsFolder) -> None
 def _appearing(target: Path) -> Iterator[Path]:
     """A new folder that becomes `target` at the end of the block; if the block fails, nothing of it stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    path = target.parent / f".{target.name}-{os.getpid()}"
-    path.mkdir()
+    path = target.parent / f".{target.name}-{uuid4().hex}"
     try:
+        path.mkdir()
         yield path
+        made = path.stat()
         try:
             path.replace(target)
         except OSError as error:
+            if target.exists() and os.path.samestat(target.stat(), made):  # a network disk did it and reports an error
+                shutil.rmtree(target)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
             raise UserError(f"{target}: {error.strerror}: name a folder that does not exist") from error
     finally:
         shutil.rmtree(path, ignore_errors=True)

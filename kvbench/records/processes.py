@@ -20,16 +20,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvbench.records.folder import ResultsFolder, create, create_exclusive
+from kvbench.records.folder import ResultsFolder, create, create_exclusive, write_all
 from kvbench.records.lines import Warn, listed, read_json
 from kvbench.records.row import has_checksum, with_checksum
-from kvbench.support.errors import UserError
+from kvbench.support.errors import UserError, naming
 
 PROCESSES = "processes"
 CANCEL = ".cancel"
 """The suffix of a file that asks the process of the same name to stop."""
 LOCK = ".lock"
-"""The suffix of a file that the process of the same name has locked while it runs."""
+"""The suffix of a file that names the process of the same name, which has locked it while it runs."""
 
 
 class Stopped(Exception):
@@ -219,34 +219,48 @@ class Heartbeat:
         """Create the file, once; returns the name of this process."""
         if self.process is None:
             self._joules_before = 0.0 if self.joules is None else self.joules()
-            descriptor, self._path = create_exclusive(self.folder.path / PROCESSES, ".json")
-            os.close(descriptor)
-            self._lock_file = create(self._path.with_suffix(LOCK))
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            now = _now_utc()
-            self.process = Process(
-                name=self._path.stem,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                machine=machine(),
-                born=born(os.getpid()),
-                job=_slurm_job(),
-                devices=self.devices,
-                lease_seconds=self.lease_seconds,
-                started_utc=now,
-                beat_utc=now,
-                command=self.command,
-            )
-            self._write(self.process)
+            descriptor, path = create_exclusive(self.folder.path / PROCESSES, ".json")
+            try:
+                with naming(path):
+                    os.close(descriptor)
+                    self._lock_file = create(path.with_suffix(LOCK))
+                    with suppress(OSError):  # a file system without locks
+                        fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._path, process = path, self._describe(path.stem)
+                    write_all(self._lock_file, signature(process))
+                    os.fsync(self._lock_file)  # other machines read it as soon as a lease is a link to it
+                    self._write(process)
+            except OSError:  # nobody works here: no name may say so
+                for suffix in (".json", LOCK):
+                    with suppress(OSError):
+                        path.with_suffix(suffix).unlink(missing_ok=True)
+                raise
+            self.process = process
             threading.Thread(target=self._beat, name="kvbench heartbeat", daemon=True).start()
         return self.process.name
 
+    def _describe(self, name: str) -> Process:
+        """This process, as it starts."""
+        now = _now_utc()
+        return Process(
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            machine=machine(),
+            born=born(os.getpid()),
+            job=_slurm_job(),
+            devices=self.devices,
+            lease_seconds=self.lease_seconds,
+            started_utc=now,
+            beat_utc=now,
+            command=self.command,
+        )
+
     @property
-    def identity(self) -> tuple[str | None, int, str | None]:
-        """Machine, number and start of this process, which no other process has; what `is_gone` takes."""
-        assert self.process is not None
-        return self.process.machine, self.process.pid, self.process.born
+    def signature_file(self) -> Path:
+        """The file that holds the `signature` of this process."""
+        assert self._path is not None
+        return self._path.with_suffix(LOCK)
 
     def count(self, rows: int, errors: int) -> None:
         """Count a recorded prefill job; written with the next heartbeat."""
@@ -292,14 +306,24 @@ class Heartbeat:
     def _write(self, process: Process) -> None:
         assert self._path is not None
         temporary = self._path.with_suffix(".tmp")  # no other process has this name
-        temporary.write_text(with_checksum(json.dumps(asdict(process))) + "\n", "ascii")
-        os.replace(temporary, self._path)
+        try:
+            temporary.write_text(with_checksum(json.dumps(asdict(process))) + "\n", "ascii")
+            os.replace(temporary, self._path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
         self.note_heartbeat(awake())
 
     def note_heartbeat(self, now: float) -> None:
         """A heartbeat was written. A late one is a break: meanwhile others may have judged us stopped."""
         self.breaks += now - self.last >= self.lease_seconds / 2
         self.last = now
+
+
+def signature(process: Process) -> bytes:
+    """Two lines: the name of a process; and its machine, number and start, which no other has and `is_gone` takes."""
+    return f"{process.name}\n{json.dumps((process.machine, process.pid, process.born))}\n".encode()
 
 
 def _slurm_job() -> str | None:
@@ -315,7 +339,8 @@ def request_cancel(folder: ResultsFolder, process: Process) -> None:
     """
     path = folder.path / PROCESSES / f"{process.name}{CANCEL}"
     try:
-        os.close(create(path))
+        with naming(path):
+            os.close(create(path))
     except FileExistsError:
         if path.is_symlink():
             raise UserError(f"{path} is a link: remove it") from None

@@ -1,13 +1,12 @@
 """Writing rows: one file per process, one write per prefill job."""
 
-import errno
 import os
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kvbench.records.folder import Finished, ResultsFolder, create, create_exclusive
+from kvbench.records.folder import Finished, ResultsFolder, create, create_exclusive, write_all
 from kvbench.records.row import Row
 from kvbench.support.errors import MissingFile
 
@@ -50,8 +49,7 @@ class Recorder:
                     continue
                 descriptor = self._open(folder, self.path.name)
                 sizes[descriptor] = os.fstat(descriptor).st_size
-                if os.write(descriptor, data) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                write_all(descriptor, data)
                 os.fsync(descriptor)
         except OSError as error:
             for descriptor, size in sizes.items():
@@ -97,7 +95,8 @@ class Recorder:
             with suppress(OSError):  # as after a kill
                 self._folder.write_finished(self.path.stem, finished)
         while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
+            with suppress(OSError):  # all rows are synced
+                os.close(self._descriptors.popitem()[1])
 
     def __enter__(self) -> "Recorder":
         return self

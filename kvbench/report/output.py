@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TextIO
+from uuid import uuid4
 
 from kvbench.support.errors import UserError
 
@@ -51,13 +52,9 @@ def _temporary(out: Path) -> Iterator[Path]:
     if target.is_dir():
         raise UserError(f"cannot write {os.fspath(out)!r}: it is a folder; name a file with --out")
     folder = None if is_stream or is_special else target.parent
+    path = (folder or Path(tempfile.gettempdir())) / f".{out.stem[:64]}-{uuid4().hex}{out.suffix}"
     try:
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.stem}-", suffix=out.suffix)
-    except OSError as error:
-        raise UserError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
-    os.close(descriptor)
-    path = Path(name)
-    try:
+        _create(path, out)
         yield path
         if folder is None:
             sys.stdout.flush()
@@ -72,8 +69,21 @@ def _temporary(out: Path) -> Iterator[Path]:
                 os.chown(path, before.st_uid, before.st_gid)
         path.chmod(0o666 & ~mask if before is None else stat.S_IMODE(before.st_mode))
         path.replace(target)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, os.fspath(path)):
+            error.filename, error.filename2 = os.fspath(out), None
+        raise
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error counts
+            path.unlink(missing_ok=True)
+
+
+def _create(path: Path, out: Path) -> None:
+    """Create the file to fill. Raises UserError, which names `out`, where its folder refuses."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise UserError(f"cannot write {os.fspath(out)!r}: {error.strerror}; name another file with --out") from error
 
 
 def check_parquet(out: TextIO | Path) -> Path:

@@ -1,5 +1,6 @@
 """Errors that a user can fix. Each message is one line: what is wrong, the value, what is allowed, and the fix."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,17 @@ def is_panic(error: BaseException) -> bool:
 
 class OverLimit(Exception):
     """Foreign input takes more time, memory or characters than it may: a run ends. Commands end with exit code 2."""
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name this file in an OSError of the block that names none: those of calls on an open file do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 @contextmanager

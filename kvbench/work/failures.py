@@ -58,7 +58,8 @@ class FileRefused(Exception):
             fix = "the disk or its server failed; when it works again, run the same command to continue"
         else:
             fix = "name another file, or change its permissions"
-        file = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        file = " -> ".join(names) + ": " * bool(names)
         super().__init__(f"{file}{error.strerror}: {fix}")
         self.code = Exit.UNEXPECTED if error.errno in (*DISK_FULL, *TOO_LARGE, *DISK_FAILED) else Exit.USAGE
 

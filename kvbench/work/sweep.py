@@ -13,7 +13,7 @@ import pyarrow as pa
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.records import ResultsFolder, Row
-from kvbench.records.manifest import NAME, read_manifest, write_manifest
+from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.report.loggers import Logger
 from kvbench.report.rows import fetched, recorded
 from kvbench.report.tables.summary import NEEDED
@@ -67,6 +67,7 @@ def make(
     screen = SILENT if sweep.quiet else screen
     _announce(sweep, screen.tell)
     if not sweep.plan.rows_to_do:
+        _describe(sweep.results, screen.tell, lacks_files)  # the run that made the last row may have failed after it
         return Exit.OK, True
     submits = sweep.launcher.submits
     work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
@@ -172,11 +173,14 @@ def _run_here(
     return run(plan, sweep.results, progress, sweep.where.kept, sharing, loaded)
 
 
-def _describe(results: ResultsFolder, tell: Tell) -> None:
-    """Write the manifest of a folder after a run; the rows are there without it. None of a folder that is gone."""
+def _describe(
+    results: ResultsFolder, tell: Tell, is_due: Callable[[Manifest | None, ResultsFolder], bool] = lambda *_: True
+) -> None:
+    """Write the manifest of a folder, if that is due; the rows are there without it. None of a folder that is gone."""
     try:
-        if results.rows.is_dir():
-            write_manifest(results, read_manifest(results))
+        before = read_manifest(results)
+        if results.rows.is_dir() and is_due(before, results):
+            write_manifest(results, before)
     except (OSError, UserError) as error:
         tell(f"warning: no {NAME} was written: {error}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Process, Recorder, ResultsFolder, places
-from kvbench.records.processes import Watch, born, machine
+from kvbench.records.processes import Watch, born, machine, signature
 
 SECONDS = 100.0
 
@@ -37,6 +37,8 @@ class Worker:
         assert self.heart.process is not None
         self.heart.process = replace(self.heart.process, **changes)  # type: ignore[arg-type]
         self.path.write_text(json.dumps(asdict(self.heart.process)))
+        self.heart.signature_file.unlink(missing_ok=True)  # leases are other names of the file of before
+        self.heart.signature_file.write_bytes(signature(self.heart.process))
 
     def beats(self) -> None:
         assert self.heart.process is not None
@@ -159,6 +161,7 @@ def test_an_orphan_lease_of_this_machine_is_free_at_once_without_the_file_of_its
     assert second.leases.claim("u-1") is None  # its owner is this process, which runs
     assert second.leases.claim("u-3") == Lease("u-3", 1)
     assert second.leases.claim("u-4") is None  # of another machine nothing is known
+    (tmp_path / "leases" / "u-2.0").unlink()
     (tmp_path / "leases" / "u-2.0").write_text(f"{first.path.stem}\n[3")
     assert second.leases.claim("u-2") is None  # a damaged line names no process
     second.clock.now += SECONDS
@@ -240,10 +243,46 @@ def test_a_full_disk_leaves_no_lease_of_nobody(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
+        patch.setattr(os, "link", without_links)
         patch.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space left"):
             first.leases.claim("u-1")
     assert second.leases.claim("u-1") == Lease("u-1", 0)
+
+
+def without_links(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_leases_without_hard_links_name_their_owner_too(
+    three: tuple[Worker, Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = three
+    assert first.leases.claim("u-1") == Lease("u-1", 0)
+    monkeypatch.setattr(os, "link", without_links)
+    assert first.leases.claim("u-2") == Lease("u-2", 0)
+    one, other = ((first.path.parents[1] / "leases" / name).read_bytes() for name in ("u-1.0", "u-2.0"))
+    assert one.split(b"\n")[0] == other.split(b"\n")[0] == first.path.stem.encode()
+    assert second.leases.claim("u-1") is second.leases.claim("u-2") is None
+
+
+@pytest.mark.parametrize("kind", [OSError, FileExistsError])
+def test_a_lease_that_was_made_is_ours_whatever_the_disk_says(
+    kind: type[OSError], three: tuple[Worker, Worker, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = three
+    usual = os.link
+
+    def made(*arguments: Path) -> None:
+        usual(*arguments)
+        raise kind(errno.EIO if kind is OSError else errno.EEXIST, "made")
+
+    monkeypatch.setattr(os, "link", made)
+    lease = first.leases.claim("u-1")
+    assert lease == Lease("u-1", 0)
+    assert second.leases.claim("u-1") is None
+    first.leases.release(lease)
+    assert names(first) == []
 
 
 def test_a_folder_in_the_place_of_a_lease_ends_nothing(three: tuple[Worker, Worker, Worker], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Recorder, ResultsFolder
-from kvbench.records.manifest import NAME, citation, read_manifest, write_manifest
+from kvbench.records.manifest import NAME, citation, lacks_files, read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -48,6 +48,17 @@ def test_what_a_manifest_lists_is_not_described_anew_by_a_run(folder: ResultsFol
     after = write_manifest(folder, before)
     assert after.rows == 3 and after.files.items() > before.files.items()
     assert citation(folder, lambda text: None) is None
+
+
+def test_a_run_that_failed_after_its_rows_lacks_a_manifest(folder: ResultsFolder) -> None:
+    assert lacks_files(None, folder)
+    manifest = write_manifest(folder, None)
+    assert not lacks_files(manifest, folder)
+    (folder.path / "finished" / "new.json").write_text("{}")
+    assert lacks_files(manifest, folder)
+    path = folder.path / next(iter(manifest.files))
+    path.write_bytes(path.read_bytes() + b" ")
+    assert not lacks_files(manifest, folder)  # a file was changed: the manifest stays, which tells of it
 
 
 def test_an_edited_manifest_is_refused(folder: ResultsFolder) -> None:

@@ -25,8 +25,11 @@ LABELS = ["endpoint.method=snapkv", "endpoint.budget=0.5"]
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     assert main(["prompts", *TASK, "--out", str(file)]) == 0
-    assert main(["prompts", *TASK, "--out", str(file)]) == 2  # nothing is overwritten
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    text = file.read_text()
+    assert main(["prompts", *TASK, "--out", str(file)]) == 0 and file.read_text() == text  # the same again
+    file.write_text("mine\n")
+    assert main(["prompts", *TASK, "--out", str(file)]) == 2 and file.read_text() == "mine\n"  # nothing is overwritten
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def written(path: Path, lines: list[dict[str, Any]]) -> Path:

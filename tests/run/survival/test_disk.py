@@ -34,7 +34,7 @@ def fill_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "write", full)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 9, 14, 31, 60])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 9, 14, 31, 45])
 def test_a_disk_that_fills_loses_nothing_that_was_recorded(
     number: int, cells: tuple[Cell, ...], engine: FakeEngine, peace: Rows, tmp_path: Path
 ) -> None:
