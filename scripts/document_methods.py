@@ -30,6 +30,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.support.annotations import meanings
 from kvbench.support.plugins import items
 from kvbench.support.settings_file import Entry
+from scripts.parts import with_parts
 from tests import presses
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -352,16 +353,8 @@ PARTS = {
 
 
 def written(page: Path) -> str:
-    """A page with every part made anew. Raises ValueError where a marker is missing."""
-    text = page.read_text("utf-8")
-    for name, make in PARTS[page].items():
-        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, beginning, rest = text.partition(begin)
-        _, ending, after = rest.partition(end)
-        if not (beginning and ending):
-            raise ValueError(f"{page.name} has no part {name}")
-        text = f"{before}{begin}{make()}{end}{after}"
-    return text
+    """A page with every part made anew."""
+    return with_parts(page.read_text("utf-8"), PARTS[page])
 
 
 if __name__ == "__main__":

@@ -44,7 +44,10 @@ Values = dict[str, str | list[str]]
 
 @dataclass(frozen=True)
 class Given:
-    """Two numbers in 0..100 on the same n prompts of each task, for claims on tables that are not in the files."""
+    """Two numbers in 0..100 on the same n prompts of each task, for claims on tables that are not in the files.
+
+    error: how far a number that was read off a picture may be from the one that was drawn.
+    """
 
     a: float
     b: float
@@ -52,12 +55,13 @@ class Given:
     decimals: int = 1
     scores: str = "binary"
     tasks: int = 1
+    error: float = 0.0
 
     @property
     def pair(self) -> Pair:
         """Both as means in 0..1."""
         scores = scores_of(self.scores)
-        half = 0.005 * 10.0**-self.decimals
+        half = max(0.005 * 10.0**-self.decimals, self.error / 100)
         return Pair(self.a / 100, self.b / 100, self.n, half, scores.parts, scores.factor, tasks=self.tasks)
 
 
