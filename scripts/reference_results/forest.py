@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 
 from kvbench.report.compare.compare import Difference
 from kvbench.report.plots import canvas
-from kvbench.report.stats.paired_tests import holm
-from reference_results.pages import BLOCK, Comparison, comparisons_of, difference, verdict
+from reference_results.pages import BLOCK, Comparison, comparisons_of, judged
 
 A_BETTER, B_BETTER = "#D55E00", "#0072B2"
 COLOURS = {"B worse": A_BETTER, "B better": B_BETTER}
 """Verdicts that Holm's correction decides; the others are grey."""
-LINE, HEAD = 0.17, 1.2
+LINE, HEAD = 0.145, 1.2
 """Inches of a line, and of everything above and below them."""
 
 
@@ -30,12 +29,10 @@ def draw_forest(page: Path, out: Path, sections: Sequence[str] = ()) -> None:
     for chapter in text.split("\n## ")[1:]:
         heading = chapter.partition("\n")[0]
         placed += [(heading, line) for block in BLOCK.finditer(chapter) for line in comparisons_of(block[2])]
-    lines = [difference(comparison) for _, comparison in placed]
-    corrected = holm([line.p if line.p is not None else 1.0 for line in lines])
     shown = [
-        (heading, comparison.label, line, verdict(line, p))
-        for (heading, comparison), line, p in zip(placed, lines, corrected, strict=True)
-        if line.rate and (not sections or heading in sections)
+        (heading, comparison.label, each.line, each.verdict)
+        for (heading, comparison), each in zip(placed, judged([line for _, line in placed]), strict=True)
+        if each.line.rate and (not sections or heading in sections)
     ]
     with canvas.styled():
         canvas.save(_forest(shown), out)

@@ -5,7 +5,7 @@ A table stands between marks, and the mark says what is compared:
     <!-- compare
     label | FILE SELECTION | FILE SELECTION
     -->
-    | ... | n | A | B | B - A | p | verdict |
+    | ... | n | A | B | B - A | p | p equal | verdict |
     <!-- end -->
 
     <!-- digits TASK,TASK FILE
@@ -27,14 +27,15 @@ A table stands between marks, and the mark says what is compared:
     <!-- end -->
 
 A FILE is the name of one in results/reference, or `smollm2/main` for one of results/smollm2, a SELECTION as of `kvbench
-compare`. Every line is that command's line for all paired rows; p is corrected by Holm over all lines of a page. Of
-texts A and B are perplexities, and B - A is the change in percent.
+compare`. Every line is that command's line for all paired rows. Two p are corrected by Holm over all lines of a page:
+that of a difference, and that of equality within a margin (`kvbench.report.stats.equivalence`). Of texts A and B are
+perplexities, and B - A is the change in percent.
 """
 
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -45,9 +46,11 @@ import pyarrow as pa
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import ALPHA, Difference, compare
-from kvbench.report.compare.paired_rows import Side
+from kvbench.report.compare.paired_rows import Side, pair
 from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import Describe, conditions, select
+from kvbench.report.stats.equivalence import p_not_within
+from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm
 from kvbench.report.tables.table import View, print_table
 from kvbench.support.grouped import grouped
@@ -67,7 +70,9 @@ DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)",
 CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CODES = re.compile(r"(<!-- codes (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-HEAD = "| | n | A | B | B - A [95 %] | p Holm | verdict |\n| :-- | --: | --: | --: | --: | --: | :-- |\n"
+HEAD = (
+    "| | n | A | B | B - A [95 %] | p Holm | p equal | verdict |\n| :-- | --: | --: | --: | --: | --: | --: | :-- |\n"
+)
 RELEVANT, RELEVANT_PERPLEXITY, FLOOR = 0.05, 0.02, 0.15
 
 
@@ -85,21 +90,46 @@ def lines_of(page: str) -> list[Comparison]:
     return [comparison for block in BLOCK.finditer(page) for comparison in comparisons_of(block[2])]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A line with its two p, corrected over all lines of its page.
+
+    p: of a difference. p_equal: of equality within 5 points, or within 2 % of a perplexity.
+    """
+
+    line: Difference
+    p: float
+    p_equal: float
+
+    @property
+    def verdict(self) -> str:
+        """What one of the two p decides; below 15 % nothing can show."""
+        assert None not in (self.line.difference, self.line.mean_a, self.line.mean_b)
+        if self.p <= ALPHA:
+            return "B better" if ((self.line.difference or 0.0) > 0) != _is_of_texts(self.line) else "B worse"
+        if not _is_of_texts(self.line) and max(self.line.mean_a or 0.0, self.line.mean_b or 0.0) < FLOOR:
+            return "both near the floor"
+        return f"equal within {_margin(self.line)[1]}" if self.p_equal <= ALPHA else "not decided"
+
+
 def difference(comparison: Comparison) -> Difference:
     """All paired rows of a comparison as one line. Raises ValueError if none has two values."""
-    compared = compare(_side(comparison.a), _side(comparison.b))
-    line = compared.overall or compared.lines[0]
-    if not line.n:
-        raise ValueError(f"{comparison.label}: nothing to compare")
-    return line
+    return _line_of(comparison.label, _side(comparison.a), _side(comparison.b))
+
+
+def judged(comparisons: Sequence[Comparison]) -> list[Judged]:
+    """The lines of a page, whose comparisons are the family of both corrections. Raises ValueError as `difference`."""
+    sides = [(comparison.label, _side(comparison.a), _side(comparison.b)) for comparison in comparisons]
+    lines = [_line_of(*each) for each in sides]
+    p = holm([line.p if line.p is not None else 1.0 for line in lines])
+    p_equal = holm([_p_equal(line, a, b) for line, (_, a, b) in zip(lines, sides, strict=True)])
+    return list(map(Judged, lines, p, p_equal))
 
 
 def rewritten(page: str) -> str:
     """The page with its tables generated again."""
     comparisons = lines_of(page)
-    lines = list(map(difference, comparisons))
-    corrected = holm([line.p if line.p is not None else 1.0 for line in lines])
-    texts = {key: _line(key, line, p) for key, line, p in zip(comparisons, lines, corrected, strict=True)}
+    texts = dict(zip(comparisons, map(_line, comparisons, judged(comparisons)), strict=True))
     page = BLOCK.sub(
         lambda block: f"{block[1]}{HEAD}{''.join(texts[key] for key in comparisons_of(block[2]))}{block[4]}", page
     )
@@ -109,19 +139,25 @@ def rewritten(page: str) -> str:
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
-def verdict(line: Difference, p: float) -> str:
-    """Holm decides whether A and B differ, the interval whether 5 points, or 2 % of a perplexity, are ruled out; below
-    15 % nothing can show.
-    """
-    assert line.difference is not None and line.low is not None and line.high is not None
-    if p <= ALPHA:
-        return "B better" if (line.difference > 0) != _is_of_texts(line) else "B worse"
-    assert line.mean_a is not None and line.mean_b is not None
-    if not _is_of_texts(line) and max(line.mean_a, line.mean_b) < FLOOR:
-        return "both near the floor"
-    relevant, words = (RELEVANT_PERPLEXITY, "2 %") if _is_of_texts(line) else (RELEVANT, "5 points")
-    is_equal = _share(line, line.low) >= -relevant and _share(line, line.high) <= relevant
-    return f"equal within {words}" if is_equal else "not decided"
+def _line_of(label: str, a: Side, b: Side) -> Difference:
+    compared = compare(a, b)
+    line = compared.overall or compared.lines[0]
+    if not line.n:
+        raise ValueError(f"{label}: nothing to compare")
+    return line
+
+
+def _p_equal(line: Difference, a: Side, b: Side) -> float:
+    """The p of "the difference is not within the margin", over the rows of the line."""
+    rows = [both for match in pair(a, b).matches for both in match.rows]
+    return p_not_within(Paired.of(rows), *_margin(line)[0])
+
+
+def _margin(line: Difference) -> tuple[tuple[float, float], str]:
+    """The limits of what counts as equal, in the unit of the values, and their name."""
+    if _is_of_texts(line):
+        return (math.log1p(-RELEVANT_PERPLEXITY), math.log1p(RELEVANT_PERPLEXITY)), "2 %"
+    return (-RELEVANT, RELEVANT), "5 points"
 
 
 def _is_of_texts(line: Difference) -> bool:
@@ -221,11 +257,13 @@ def _card(name: str) -> str:
     return head + "".join(f"| {task} | {line} |\n" for task, line in zip(values, lines, strict=True))
 
 
-def _line(comparison: Comparison, line: Difference, p: float) -> str:
+def _line(comparison: Comparison, judged: Judged) -> str:
+    line = judged.line
     assert None not in (line.mean_a, line.mean_b, line.difference, line.low, line.high)
     is_of_texts, numbers = _is_of_texts(line), [line.mean_a or 0.0, line.mean_b or 0.0]
     means = [f"{math.exp(mean):.2f}" if is_of_texts else f"{100 * mean:.1f}" for mean in numbers]
     change, low, high = (100 * _share(line, number or 0.0) for number in (line.difference, line.low, line.high))
     changed = f"{change:+.1f}{' %' if is_of_texts else ''} [{low:+.1f}, {high:+.1f}]"
-    shown = "<0.001" if p < 0.001 else f"{p:.3f}"
-    return f"| {comparison.label} | {line.n} | {means[0]} | {means[1]} | {changed} | {shown} | {verdict(line, p)} |\n"
+    p, p_equal = ("<0.001" if p < 0.001 else f"{p:.3f}" for p in (judged.p, judged.p_equal))
+    cells = (comparison.label, line.n, *means, changed, p, p_equal, judged.verdict)
+    return f"| {' | '.join(map(str, cells))} |\n"

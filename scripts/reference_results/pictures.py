@@ -54,6 +54,7 @@ FORESTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
     "smollm2-claims.png": (
         TOP / "docs" / "smollm2-claims.md",
         (
+            "The newest tokens, at equal bytes",
             "OBCache: the joint score against attention",
             "CAOTE and FastCAOTE over their hosts",
             "LAVa: dynamic heads, dynamic layers; other allocations",

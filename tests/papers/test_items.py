@@ -40,6 +40,13 @@ def signature(settings):
     )
 
 
+SAID = {
+    r"task=ruler(/|$)": "task.era",
+    r"policy=(\w+,)*kvzip": "score.repeat_prompt",
+    r"task\.samples=50$": "task.samples",
+}
+"""Settings by their beginning, and what an item that has them says in its sources."""
+
 RUNS = {like: words for item in ITEMS.values() for run in item.all_runs for words, like in [signature(run)]}
 
 
@@ -97,8 +104,16 @@ def test_the_published_block_has_the_numbers_of_the_csv(name):
 
 @pytest.mark.parametrize("name", [name for name, item in ITEMS.items() if item.all_runs])
 def test_settings_name_their_sources(name):
+    """What the papers leave open or say otherwise is named too, and nothing that no run sets."""
     item = ITEMS[name]
     assert item.sources and all(item.sources.values())
+    settings = {text for run in item.all_runs for text in run}
+    named_there = {key for keys in item.sources for key in keys.split(", ")}
+    for like, key in SAID.items():
+        assert key in named_there or not any(re.match(like, text) for text in settings), (like, key)
+    is_set = {text.partition("=")[0] for text in settings}
+    assert not [key for key, source in item.sources.items() for each in key.split(", ")
+                if each.startswith("task.") and each not in is_set and "ours" not in source]  # fmt: skip
 
 
 def test_crossing_tasks_and_methods_gives_the_cells_of_every_combination(tmp_path):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,12 +19,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 from PIL import Image
+from scipy.stats import ttest_1samp
 
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
 from kvbench.records import COLUMNS, Row, read_rows, recorded_samples
 from kvbench.report.compare.compare import Difference
 from kvbench.report.rows import describer, load_table, rows_of, write_parquet
+from kvbench.report.stats.paired_tests import holm
 from kvbench.run.plan import plan
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -373,6 +376,7 @@ def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleN
     [
         "docs/claims.md",
         "docs/sensitivity.md",
+        "docs/readers.md",
         "docs/smollm2-findings.md",
         "docs/smollm2-claims.md",
         "results/smollm2/README.md",
@@ -418,20 +422,45 @@ def test_digits_of_a_number_are_counted_up_to_the_first_wrong_one(scripts: Simpl
 
 
 @pytest.mark.parametrize(
-    ("change", "margin", "p", "line"),
+    ("change", "margin", "p", "p_equal", "line"),
     [
-        (0.95, 0.01, 0.04, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | B better"),
-        (1.05, 0.01, 0.04, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | B worse"),
-        (1.005, 0.01, 1.0, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | equal within 2 %"),
-        (1.005, 0.03, 1.0, "60.00 | 60.30 | +0.5 % [-2.5, +3.6] | 1.000 | not decided"),
+        (0.95, 0.01, 0.04, 1.0, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | 1.000 | B better"),
+        (1.05, 0.01, 0.04, 1.0, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | 1.000 | B worse"),
+        (1.005, 0.01, 1.0, 0.01, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.010 | equal within 2 %"),
+        (1.005, 0.01, 1.0, 0.06, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.060 | not decided"),
     ],
 )
 def test_perplexities_are_compared_in_percent_and_lower_is_better(
-    scripts: SimpleNamespace, change: float, margin: float, p: float, line: str
+    scripts: SimpleNamespace, change: float, margin: float, p: float, p_equal: float, line: str
 ) -> None:
-    """`margin`: half of the interval of the mean difference, in nats."""
+    """`margin`: half of the interval of the mean difference, in nats; it decides nothing."""
     changed, before = math.log(change), math.log(60)
     numbers = {"mean_a": before, "mean_b": before + changed, "low": changed - margin, "high": changed + margin}
     difference = Difference(key={}, metric="nll", rate=False, n=20, clusters=20, difference=changed, **numbers)
-    written = scripts.pages._line(scripts.pages.Comparison("books", "", ""), difference, p)
-    assert written == f"| books | 20 | {line} |\n"
+    judged = scripts.pages.Judged(difference, p, p_equal)
+    assert scripts.pages._line(scripts.pages.Comparison("books", "", ""), judged) == f"| books | 20 | {line} |\n"
+
+
+def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -> None:
+    """Over all lines that are judged together, each with the p of two one-sided tests of the rows of its line."""
+    comparison = scripts.pages.Comparison
+    full = [comparison(f"full, {store}", "main policy=full,store=flat", f"main policy=full*,store={store}")
+            for store in ("int8", "int2", "kivi2")]  # fmt: skip
+    alone = [scripts.pages.judged([each])[0] for each in full]
+    together = scripts.pages.judged(full)
+    assert [each.verdict for each in together] == ["equal within 5 points", "B worse", "B worse"]
+    for name in ("p", "p_equal"):
+        p = [getattr(each, name) for each in alone]
+        assert [getattr(each, name) for each in together] == pytest.approx(holm(p)), name
+    rows = [scripts.pages._side(text).rows for text in (full[0].a, full[0].b)]
+    values = ({(row.task, row.sample): row.value for row in side} for side in rows)
+    a, b = (np.array([side[key] for key in sorted(side)]) for side in values)
+    tests = [ttest_1samp(b - a, limit, alternative=way) for limit, way in ((-0.05, "greater"), (0.05, "less"))]
+    assert all(test.pvalue < 1e-6 for test in tests) and alone[0].p_equal < 1e-6
+
+
+def test_lines_of_smollm2_are_of_one_budget_a_side(scripts: SimpleNamespace) -> None:
+    """A mean over budgets would hide effects of opposite sign."""
+    for line in scripts.pages.lines_of((SCRIPTS.parent / "docs" / "smollm2-claims.md").read_text("utf-8")):
+        for side in (line.a, line.b):
+            assert len({row.budget for row in scripts.pages._side(side).rows}) == 1, side
