@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.write_faults.commands import COMMANDS
-from benchmarks.write_faults.disk import KINDS
+from benchmarks.write_faults.disk import Kind
 from benchmarks.write_faults.trials import clean, tried
 from kvbench.run import runner
 
@@ -78,7 +78,8 @@ def faults(name: str, place: Path, every: int, shows: bool = False) -> tuple[str
     """Try the faults of a command, until an interrupt; returns the line of the table, and how many went wrong."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         known = clean(COMMANDS[name], place)
-    chosen = [(n, kind) for n, call in enumerate(known.calls) for kind in KINDS if kind in call.kinds()][::every]
+    each: list[tuple[int, Kind]] = [(n, kind) for n, call in enumerate(known.calls) for kind in call.kinds()]
+    chosen = each[::every]
     counts, bad = Counter[str](), 0
     if shows:
         print("\n".join(f"  {n} {call.name} {call.path}" for n, call in enumerate(known.calls)))

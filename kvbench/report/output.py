@@ -52,7 +52,7 @@ def _temporary(out: Path) -> Iterator[Path]:
     if target.is_dir():
         raise UserError(f"cannot write {os.fspath(out)!r}: it is a folder; name a file with --out")
     folder = None if is_stream or is_special else target.parent
-    path = (folder or Path(tempfile.gettempdir())) / f".{out.stem[:64]}-{uuid4().hex}{out.suffix}"
+    path = (folder or Path(tempfile.gettempdir())) / f".kvbench-{uuid4().hex}{out.suffix}"
     try:
         _create(path, out)
         yield path
