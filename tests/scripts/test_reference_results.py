@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,7 +18,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 from matplotlib.text import Text
 from PIL import Image
-from scipy.stats import ttest_1samp
 
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
@@ -442,7 +440,7 @@ def test_perplexities_are_compared_in_percent_and_lower_is_better(
 
 
 def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -> None:
-    """Over all lines that are judged together, each with the p of two one-sided tests of the rows of its line."""
+    """Over all lines that are judged together."""
     comparison = scripts.pages.Comparison
     full = [comparison(f"full, {store}", "main policy=full,store=flat", f"main policy=full*,store={store}")
             for store in ("int8", "int2", "kivi2")]  # fmt: skip
@@ -452,11 +450,7 @@ def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -
     for name in ("p", "p_equal"):
         p = [getattr(each, name) for each in alone]
         assert [getattr(each, name) for each in together] == pytest.approx(holm(p)), name
-    rows = [scripts.pages._side(text).rows for text in (full[0].a, full[0].b)]
-    values = ({(row.task, row.sample): row.value for row in side} for side in rows)
-    a, b = (np.array([side[key] for key in sorted(side)]) for side in values)
-    tests = [ttest_1samp(b - a, limit, alternative=way) for limit, way in ((-0.05, "greater"), (0.05, "less"))]
-    assert all(test.pvalue < 1e-6 for test in tests) and alone[0].p_equal < 1e-6
+    assert alone[0].p_equal < 1e-6 and alone[1].p_equal > 0.99
 
 
 def test_lines_of_smollm2_are_of_one_budget_a_side(scripts: SimpleNamespace) -> None:
