@@ -4,14 +4,13 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from yaml import safe_load
 
 from kvbench.support.plugins import items
 
 METHODS = ("press", "press_name", "method", "methods")
-BACKENDS = {"flash_attention_2": "flash", "flash_attention_3": "flash3"}
-"""Attention by its name in transformers, where ours is another."""
 
 
 def equivalent(key: str, values: Sequence[str]) -> str | None:
@@ -26,15 +25,14 @@ def equivalent(key: str, values: Sequence[str]) -> str | None:
         folder, _, name = values[0].rpartition("/")
         is_path = folder not in ("", "shape") and name.lower() not in items("model")
         return f"model=hf model.path={values[0]}" if is_path else None
-    if key == "attn_implementation":
-        values = [BACKENDS.get(value, value) for value in values]
-    settings = synonyms()["settings"]
-    return settings[key].replace("VALUE", ",".join(values)) if key in settings else None
+    settings, ours = synonyms()["settings"], synonyms()["values"].get(key, {})
+    given = ",".join(ours.get(value, value) for value in values)
+    return settings[key].replace("VALUE", given) if key in settings else None
 
 
 @cache
-def synonyms() -> dict[str, dict[str, str]]:
-    """The `methods` and the `settings` of other tools, as `synonyms.yaml` lists them."""
+def synonyms() -> dict[str, dict[str, Any]]:
+    """The `methods`, `values` and `settings` of other tools, as `synonyms.yaml` lists them."""
     return safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 

@@ -97,8 +97,8 @@ def test_lengths_are_promised_or_counted(tmp_path: Path) -> None:
 
 
 def test_seconds_by_speed_follow_the_slower_of_two() -> None:
-    """Twice as many prompts take twice as long; with endless arithmetic, steps take what their bytes take, which read the
-    weights once for the cells of both prompts.
+    """Twice as many prompts take twice as long; with endless arithmetic, steps take what their bytes take: the weights
+    are read once for the cells of both prompts.
     """
     words = "task=ruler/niah_single_1 task.context_length=512 policy=full,snapkv budget=0.5 task.max_new_tokens=10"
     few, many = (group_of(f"{words} task.samples={samples}") for samples in (2, 4))

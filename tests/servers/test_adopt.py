@@ -70,6 +70,24 @@ def test_our_lines_become_rows(tmp_path: Path, prompts: list[dict[str, Any]]) ->
     assert adopt(file, tmp_path / "rows", *LABELS) == 0 and len(rows_of(tmp_path / "rows")) == 4
 
 
+def test_adopted_answers_pair_with_ours_of_a_score(
+    tmp_path: Path, prompts: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With two scores of ours the one that is named is compared, although adopted rows name none."""
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    file = written(tmp_path / "mine.jsonl", [{**line, "answer": line["answers"][0]} for line in prompts])
+    assert main(["adopt", str(file), *TASK, *LABELS, f"results.dir={theirs}"]) == 0
+    local = [word for word in TASK if not word.startswith("model.path=")]
+    run = ["run", *local, "policy=snapkv", "score=attn,obcache_joint", "budget=0.5", "reference=none", "--quiet"]
+    assert main([*run, f"results.dir={ours}"]) == 0
+    capsys.readouterr()
+    assert main(["compare", ours, theirs]) == 2
+    assert "add score=attn or score=obcache_joint to it" in capsys.readouterr().err
+    assert main(["compare", ours, theirs, "score=attn"]) == 0
+    assert f"B: {theirs} score=attn" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["compare", ours, theirs, "policy=h2o"]) == 4
+
+
 def test_samples_of_lm_eval(tmp_path: Path, prompts: list[dict[str, Any]]) -> None:
     forms = [
         {"gen_args_0": {"arg_0": p["text"], "arg_1": {}}} if n % 2 else [[p["text"], {}]] for n, p in enumerate(prompts)

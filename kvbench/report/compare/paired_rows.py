@@ -304,7 +304,8 @@ def counted(unpaired: Sequence[Unpaired]) -> dict[tuple[str, str], list[int]]:
 def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, Side]:
     """Both sides with their rows, from the words of a command line.
 
-    `DIR_A DIR_B`: all rows of two folders; with one selection, what it selects of both; with two, what the first
+    `DIR_A DIR_B`: all rows of two folders; with one selection, what it selects of both, by `UNSAID` columns not of
+    answers from elsewhere; with two, what the first
     selects of A and the second of B. Two selections without folders are both of `results`, None if it was not named.
     Raises ValueError for words that are not two sides, FileNotFoundError where a folder has no rows, NothingSelected
     where a side has none.
@@ -320,12 +321,27 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
         )
     if not folders:
         first, second = (side(text, results or "results/runs", text, warn) for text in selections)
+    elif len(selections) == 1:
+        first, second = (_side_of_both(folder, selections[0], warn) for folder in folders)
     else:
-        chosen = selections if len(selections) == 2 else (selections or [""]) * 2
+        chosen = selections or ["", ""]
         first, second = (
             side(f"{folder} {text}".strip(), folder, text, warn) for folder, text in zip(folders, chosen, strict=True)
         )
     return first, second
+
+
+def _side_of_both(folder: str, selection: str, warn: Warn) -> Side:
+    """What a selection of both sides selects of one. Raises what `sides` raises."""
+    name = f"{folder} {selection}"
+    try:
+        return side(name, folder, selection, warn)
+    except NothingSelected:
+        said = {key: values for key, values in conditions(selection).items() if key not in UNSAID}
+        elsewhere = side(name, folder, said, warn)
+        if not elsewhere.is_served:
+            raise
+        return elsewhere
 
 
 def side(name: str, source: Source, selection: str | Where, warn: Warn) -> Side:
