@@ -21,6 +21,8 @@ from kvbench.tasks.task import Ending, Sample, TaskSettings
 
 Way = Literal["ids", "text", "chat"]
 WAYS: tuple[Way, ...] = ("ids", "text", "chat")
+MOST_TOKENS = 2**31 - 1
+"""The most tokens that a server may have counted."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,10 @@ class Server:
         if not isinstance(values, list) or len(values) < prompt.tokens:
             raise UserError("the server gives no log-probabilities of its prompt (echo=true, logprobs=1)")
         scored = values[1 : prompt.tokens]
-        if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in scored):
-            raise UserError("the log-probabilities of the prompt are no numbers")
+        if wrong := [value for value in scored if not _is_logprob(value)]:
+            raise UserError(
+                f"a log-probability of the prompt is {str(wrong[0])[:40]}: allowed: finite numbers, at most 0"
+            )
         _check_read(_count(content, "prompt_tokens"), prompt.tokens, self.way)
         return [-float(value) for value in scored]
 
@@ -198,7 +202,15 @@ def _ending(choice: dict[str, Any], stop: Collection[str]) -> Ending | None:
 
 
 def _count(content: dict[str, Any], *names: str) -> int | None:
+    """A number of tokens that the server counted; None where it says none. Raises Refused for another value."""
     count: Any = content.get("usage")
     for name in names:
         count = count.get(name) if isinstance(count, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) else None
+    if count is not None and (type(count) is not int or not 0 <= count <= MOST_TOKENS):
+        said = f"the server's usage.{'.'.join(names)} is {str(count)[:40]}"
+        raise Refused(f"{said}: allowed: a whole number from 0 to {MOST_TOKENS}, or none", 200)
+    return count
+
+
+def _is_logprob(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value <= 0  # type: ignore[arg-type, operator]

@@ -33,8 +33,8 @@ depths in an order that covers the whole range early; officially rows are ordere
 Scorers: each function scores one answer in 0..1; the benchmark's number is the mean over rows, which papers show x 100.
 References are texts; the first one counts if one is expected, and a multiple choice has two: the option's text and its
 letter. All raise UserError without references. The `loose_` functions are the three tasks that LAVa and kvpress score
-more generously, from experiments/InfiniteBench/src/compute_scores.py of MGDDestiny/Lava at 0873e81; kvpress gives the
-same on the released answers.
+more generously than 88b3daa, from experiments/InfiniteBench/src/compute_scores.py of MGDDestiny/Lava at 0873e81;
+kvpress gives the same on the released answers. That of longdialogue_qa_eng is the benchmark's own since August 2024.
 """
 
 import json
@@ -57,7 +57,7 @@ from kvbench.tasks.task import Sample, Tokens, require_choice, require_positive
 
 PROMPTS = "infinitebench/prompts.json"
 """A table of templates for each kind of model (`yarn_mistral_templates`, ...): the literals of src/prompt.py."""
-Scorer = Literal["official", "loose"]
+Scorer = Literal["official", "official_88b3daa", "loose"]
 SINGLE = ("passkey", "number_string", "kv_retrieval")
 NUMBERS = ("code_run", "math_find")
 CHOICES = ("longbook_choice_eng", "code_debug")
@@ -86,7 +86,10 @@ def kv_retrieval(prediction: str, references: Sequence[str]) -> float:
 
 
 def longdialogue(prediction: str, references: Sequence[str]) -> float:
-    """1 if the first label is one of the words in upper case, else 0; no label with a blank or small letter matches."""
+    """1 if the first label is one of the words in upper case, else 0; no label with a blank or small letter matches.
+
+    The rule at 88b3daa.
+    """
     return float(first(references) in [word.upper() for word in _blanked(prediction, RETRIEVAL).split()])
 
 
@@ -186,7 +189,10 @@ def summary(prediction: str, references: Sequence[str]) -> float:
 
 
 def loose_longdialogue(prediction: str, references: Sequence[str]) -> float:
-    """1 if the answer contains any label, regardless of case, else 0."""
+    """1 if the answer contains any label, regardless of case, else 0.
+
+    The rule since August 2024 (https://github.com/OpenBMB/InfiniteBench/issues/18), which LAVa and kvpress have too.
+    """
     first(references)
     answer = prediction.strip().upper()
     return float(any(reference.upper() in answer for reference in references))
@@ -266,7 +272,7 @@ def _alone(text: str, letters: str) -> str | None:
     return match[0] if match else None
 
 
-OFFICIAL: dict[str, Metric] = {
+OFFICIAL_88B3DAA: dict[str, Metric] = {
     "passkey": passkey,
     "number_string": passkey,
     "kv_retrieval": kv_retrieval,
@@ -280,12 +286,10 @@ OFFICIAL: dict[str, Metric] = {
     "code_run": code_run,
     "code_debug": code_debug,
 }
-LOOSE: dict[str, Metric] = {
-    "longdialogue_qa_eng": loose_longdialogue,
-    "longbook_choice_eng": loose_choice,
-    "code_debug": loose_code_debug,
-}
-"""The tasks that the loose scorer scores differently."""
+OFFICIAL = OFFICIAL_88B3DAA | {"longdialogue_qa_eng": loose_longdialogue}
+LOOSE = OFFICIAL | {"longbook_choice_eng": loose_choice, "code_debug": loose_code_debug}
+METRICS: dict[str, dict[str, Metric]] = {"official": OFFICIAL, "official_88b3daa": OFFICIAL_88B3DAA, "loose": LOOSE}
+"""The metric of each task by scorer."""
 MEMBERS = tuple(OFFICIAL)
 
 
@@ -293,16 +297,16 @@ def metric_of(member: str, scorer: str, skip_first: bool = False) -> Metric:
     """The metric of a task. `skip_first` applies to math_calc."""
     if member == "math_calc":
         return partial(math_calc, skip_first=skip_first)
-    return (OFFICIAL | (LOOSE if scorer == "loose" else {}))[member]
+    return METRICS[scorer][member]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfiniteBench(jsonl.RowTask):
     """The published rows of one task, `member`.
 
-    templates: a table of infinitebench/prompts.json. scorer: the benchmark's own, or LAVa's `loose` one, which differs
-    in longdialogue_qa_eng, longbook_choice_eng and code_debug. label_fix: take the label of kv_retrieval out of its
-    list; false scores 0 on the rows as published today, like the official scorer.
+    templates: a table of infinitebench/prompts.json. scorer: the benchmark's own; its own of June 2024, which differs
+    in longdialogue_qa_eng; or LAVa's `loose` one, which differs in longbook_choice_eng and code_debug. label_fix: take
+    the label of kv_retrieval out of its list; false scores 0 on the rows as published today, like the official scorer.
     """
 
     member: str
@@ -329,7 +333,7 @@ class InfiniteBench(jsonl.RowTask):
 
     @property
     def version(self) -> str:
-        return f"infinitebench-88b3daa-{self.templates}.2"
+        return f"infinitebench-88b3daa-{self.templates}.{3 if self.member == 'longdialogue_qa_eng' else 2}"
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def test_answers_of_gpt4_to_math_calc_lose_their_first_number(
     (tmp_path / "metrics" / "files.jsonl").write_text("\n".join(lines))
     assert run_command("conform", [str(tmp_path / "metrics" / "files.jsonl")]) == 0
     out = capsys.readouterr().out
-    assert "PASS  infinitebench/math_calc gpt4, official, n=2 (0.75)" in out and "4 of 4 cases match" in out
+    assert "PASS  infinitebench/math_calc gpt4, official_88b3daa, n=2 (0.75)" in out and "4 of 4 cases match" in out
 
 
 def test_answers_have_either_name_of_the_official_scorer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_answers_have_either_name_of_the_official_scorer(tmp_path: Path, capsys:
     (tmp_path / "metrics" / "files.jsonl").write_text("\n".join([*lines, lines[0]]))
     assert run_command("conform", [str(tmp_path / "metrics" / "files.jsonl")]) == 5
     out = capsys.readouterr().out
-    assert out.count("PASS  infinitebench/passkey a, official, n=4 (0.75)") == 2
+    assert out.count("PASS  infinitebench/passkey a, official_88b3daa, n=4 (0.75)") == 2
     assert "preds_passkey.jsonl line 2 has id: it needs prediction or pred, and label" in out and "KeyError" not in out
     assert "4 of 5 cases match" in out
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -342,3 +344,63 @@ def test_lines_of_pred_py_on_rows_of_longbench(tmp_path: Path, shared: Path) -> 
     settings = ["task=longbench/trec", f"task.samples={min(4, len(rows))}", f"data.root={root}", *LABELS]
     assert main(["adopt", str(source), f"model.path={FOLDER}", *settings, f"results.dir={tmp_path / 'rows'}"]) == 0
     assert {row.value for row in rows_of(tmp_path / "rows")} == {1.0}
+
+
+WRITTEN = Path(__file__).parents[1] / "golden" / "kvpress"
+"""Folders by the evaluate.py of kvpress (`scripts/golden_kvpress.py`), and the rows that it read."""
+KINDS = ("vt", "niah_multivalue", "niah_multiquery", "qa_1", "cwe", "fwe")
+
+
+def adopt_written(name: str, kind: str, root: Path, *more: str, samples: int = 2) -> int:
+    """Adopt a folder of kvpress for a task, whose rows are a Parquet file under `root`."""
+    file = root / "data" / "ruler" / "simonjegou" / "4096" / "test-00000-of-00001.parquet"
+    if not file.is_file():
+        file.parent.mkdir(parents=True)
+        read = [json.loads(line) for line in (WRITTEN / "rows.jsonl").read_text("utf-8").splitlines()]
+        parquet.write_table(pa.Table.from_pylist(read), file)
+    task = [
+        f"task=ruler_published/{kind}",
+        "task.context_length=4096",
+        f"task.samples={samples}",
+        f"model.path={FOLDER}",
+    ]
+    settings = [f"data.root={root / 'data'}", "data.verify=false", f"results.dir={root / 'rows'}", *more]
+    return main(["adopt", str(WRITTEN / name), *task, *settings])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_evaluate_py_wrote_is_adopted_whole(tmp_path: Path, kind: str) -> None:
+    """Every answer is that of its row, and the mean that of metrics.json; the two rows of cwe and fwe look alike."""
+    folder = WRITTEN / "ruler__4096__reference__knorm__0.50"
+    assert adopt_written(folder.name, kind, tmp_path) == 0
+    rows = rows_of(tmp_path / "rows")
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        said = [line["predicted_answer"] for line in csv.DictReader(file) if line["task"] == kind]
+    assert [row.prediction for row in rows] == said and {row.budget for row in rows} == {"0.5"}
+    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert 100 * sum(row.value for row in rows) / 2 == pytest.approx(metrics[kind]["string_match"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("ruler__4096__reference__think__1.00__key_channel_cr0.50", "name what it keeps, such as endpoint.budget=0.2"),
+        ("ruler__4096__reference__decoding_knorm__1.00", "name what it keeps, such as endpoint.budget=0.2"),
+        ("ruler__4096__reference__knorm__0.50__query_aware", "query_aware: true"),
+    ],
+)
+def test_what_evaluate_py_wrote_without_a_share_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, part: str
+) -> None:
+    assert adopt_written(name, "vt", tmp_path) == 2
+    assert part in " ".join(capsys.readouterr().err.split())
+    if "query_aware" not in name:
+        assert adopt_written(name, "vt", tmp_path, "endpoint.budget=0.2") == 0
+
+
+def test_rows_that_look_alike_are_refused_where_order_cannot_tell_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert adopt_written("ruler__4096__reference__knorm__0.50", "cwe", tmp_path, samples=1) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "several answers, whose contexts are not in the file" in said

@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 RULER = {"string_match_all": string_match_all, "string_match_part": string_match_part}
 ODD = re.compile(r'(?P<task>\w+) "(?P<answer>.*?)"(?: vs (?P<label>.+?))?(?: \(.*\))?')
 TASKS = {"choice": "longbook_choice_eng", "longdialogue": "longdialogue_qa_eng"}
-SCORERS = {"official_88b3daa": "official", "lava": "loose"}
+SCORERS = {"official_88b3daa": "official_88b3daa", "lava": "loose"}
 
 
 def check_function(row: Row) -> Iterator[Verdict]:
@@ -120,7 +120,7 @@ def check_odd_answer(description: str, expected: Any) -> Verdict:
         is_choice = task == "longbook_choice_eng"
         labels = ["some option", label] if is_choice else [str(value) for value in json.loads(label)]
     try:
-        actual = metric_of(task, "official")(answer, labels)
+        actual = metric_of(task, "official_88b3daa")(answer, labels)
     except ValueError:
         return compare_text(description, "raises", "ValueError", expected)
     return compare_number(description, actual, expected)

@@ -10,7 +10,7 @@ import pytest
 
 from kvbench.config.compose import options
 from kvbench.tasks.infinitebench import MEMBERS
-from kvbench.tasks.task import InvalidSample, Task
+from kvbench.tasks.task import InvalidSample, Sample, Task
 from tests.tasks.infinitebench.conftest import Words, make, row, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "infinitebench" / "prompt_sha256.json"
@@ -109,6 +109,13 @@ def test_a_label_in_a_list_is_taken_out_of_it(root: Path):
     assert make("infinitebench/kv_retrieval", root, label_fix=False).score("x", sample) == 1.0
 
 
+def test_any_name_of_the_dialogue_counts_officially(root: Path):
+    for scorer, value in (("official", 1.0), ("official_88b3daa", 0.0), ("loose", 1.0)):
+        task = make("infinitebench/longdialogue_qa_eng", root, scorer=scorer)
+        sample = Sample(0, task.name, "", "", "", ("ACE", "Ace Rothstein"), 1)
+        assert task.metric == f"infinitebench_{scorer}" and task.score("maybe aces", sample) == value
+
+
 def test_the_scorer_is_a_setting(root: Path):
     for scorer, value in (("official", 0.0), ("loose", 1.0)):
         task = make("infinitebench/longbook_choice_eng", root, scorer=scorer)
@@ -174,7 +181,7 @@ def test_templates_that_are_none_are_named(root: Path, text: str, message: str):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scorer": "kvpress"}, "task.scorer=kvpress.*'official' or 'loose'"),
+        ({"scorer": "kvpress"}, "task.scorer=kvpress.*'official_88b3daa' or 'loose'"),
         ({"member": "book"}, "task.member=book .*passkey, number_string"),
         ({"samples": 0}, "task.samples=0"),
         ({"label_fix": False}, "task.label_fix=false"),
