@@ -5,7 +5,6 @@ The child is a fork, so that it has what the function needs; it is kept for the 
 
 import math
 import os
-import pickle
 import resource
 import signal
 import threading
@@ -118,7 +117,7 @@ def _serve(pipe: Connection, function: Callable[..., str], limits: Limits) -> No
     with suppress(OSError), open("/proc/self/statm") as file:
         _limit(resource.RLIMIT_AS, int(file.read().split()[0]) * resource.getpagesize() + limits.bytes)
     while True:
-        arguments, most = pickle.loads(pipe.recv_bytes())
+        arguments, most = pipe.recv()
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + limits.seconds)
         pipe.send_bytes(_made(function, arguments, most))
 

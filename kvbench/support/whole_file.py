@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 from kvbench.support.errors import UserError
 
@@ -19,6 +20,13 @@ def check_size(path: Path, most: int = LARGEST) -> None:
     """Raise UserError for a file of more than `most` bytes."""
     if path.stat().st_size > most:
         raise UserError(f"{path} has more than {most} bytes: remove it, or put the file back")
+
+
+def check_unpacked(archive: ZipFile, most: int = LARGEST) -> None:
+    """Raise UserError for an archive whose members have more than `most` bytes."""
+    size = sum(member.file_size for member in archive.infolist())
+    if size > most:
+        raise UserError(f"unpacked it has {size} bytes, more than {most}")
 
 
 def lines_of(path: Path) -> Iterator[bytes]:

@@ -32,6 +32,7 @@ from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.support.errors import UserError
 from kvbench.support.text import closest
+from kvbench.support.whole_file import check_unpacked
 
 Span = tuple[int, int]
 ArrayTypes = dict[str, tuple[tuple[int, ...], type]]
@@ -95,6 +96,7 @@ def load(path: Path) -> Case:
     arrays: dict[str, np.ndarray] = {}
     try:
         with zipfile.ZipFile(path) as archive:
+            check_unpacked(archive)
             for name in archive.namelist():
                 array = name.removesuffix(".npy")
                 if array == name or array in arrays:

@@ -25,7 +25,7 @@ from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
 from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.whole_file import check_size
+from kvbench.support.whole_file import check_size, check_unpacked
 
 EPSILON = 1e-6
 """Added to the mean square in the norms of Fast KVzip."""
@@ -165,9 +165,7 @@ def read_gates(path: str) -> list[Weights]:
         if Path(path).suffix == ".pt":
             if zipfile.is_zipfile(path):
                 with zipfile.ZipFile(path) as archive:
-                    unpacked = sum(member.file_size for member in archive.infolist())
-                if unpacked > LARGEST:
-                    raise UserError(f"unpacked it has {unpacked} bytes, more than {LARGEST}")
+                    check_unpacked(archive, LARGEST)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about the pickle of whoever wrote the file
                 content = torch.load(path, map_location="cpu", weights_only=True)
