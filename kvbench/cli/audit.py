@@ -21,7 +21,6 @@ depends, open).
     parser.epilog = """
   kvbench audit means.csv
   kvbench audit means.csv --format markdown --out audit.md
-  kvbench paper obcache/table1 --audit
 
 means.csv has the columns method, host, task, mean and n; a host is a line whose host is itself or blank. n may be \
 13x500 (a mean of 13 tasks of 500 prompts) or blank (not known: no verdict). Optional columns: unit (percent, rate, or \

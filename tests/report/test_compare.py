@@ -172,6 +172,7 @@ def test_survivors_are_marked_against_their_baseline(cell) -> None:
     marks = survivors(rows, lambda row: row.policy == "full")
     assert set(marks) == {worse[0].cell, same[0].cell, there[0].cell}
     assert (marks[worse[0].cell].survives, marks[worse[0].cell].better) == (True, False)
+    assert (marks[worse[0].cell].won, marks[worse[0].cell].lost) == (0, 35)
     assert (marks[same[0].cell].survives, marks[same[0].cell].p_holm) == (False, pytest.approx(0.5))
     assert (marks[there[0].cell].survives, marks[there[0].cell].baseline) == (True, base[1][0].cell)
 

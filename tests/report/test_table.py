@@ -371,8 +371,9 @@ def test_means_that_differ_beyond_chance_are_marked(cell, results) -> None:
         cell([0.5] * 40, "snapkv", task="pg19", metric="nll"),
     )
     text = table(folder, against="full")
-    assert re.search(r"^h2o .*▼$", text, re.MULTILINE) and re.search(r"^snapkv .*▲$", text, re.MULTILINE)
-    assert not re.search(r"^(tova|full) .*[▲▼]", text, re.MULTILINE)
+    assert re.search(r"^h2o .* 0:40▼$", text, re.MULTILINE) and re.search(r"^snapkv .* 40:0▲$", text, re.MULTILINE)
+    assert not re.search(r"^(tova|full) .*[▲▼]", text, re.MULTILINE) and re.search(r"^tova .* 0:1$", text, re.MULTILINE)
+    assert "a:b prompts won and lost" in text.replace("\n", " ") and "0:1" not in table(folder)
     assert "worse than full beyond chance" in text.replace("\n", " ") and "▼" not in table(folder)
     with pytest.raises(ValueError, match=r"against=h20: no selected row has it; allowed: policy full, h2o, snapkv"):
         table(folder, against="h20")

@@ -260,12 +260,17 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Mark:
-    """One cell against its baseline over their common samples: Holm's p, whether it survives, and whether it gains."""
+    """One cell against its baseline over their common samples: Holm's p, whether it survives, and whether it gains.
+
+    won, lost: samples on which the cell is better, and worse.
+    """
 
     baseline: str
     p_holm: float
     survives: bool
     better: bool
+    won: int
+    lost: int
 
 
 def survivors(
@@ -295,10 +300,12 @@ def survivors(
             tested[cell] = (base, Paired.of(paired_rows))
     finest = alpha / max(1, len(tested))
     corrected = holm([sign_flip(paired.sums()[0], finest=finest).p for _, paired in tested.values()])
-    return {
-        cell: Mark(base, p_holm, p_holm <= alpha, bool(paired.gain().difference.mean() > 0))
-        for (cell, (base, paired)), p_holm in zip(tested.items(), corrected, strict=True)
-    }
+    marks = {}
+    for (cell, (base, paired)), p_holm in zip(tested.items(), corrected, strict=True):
+        gains = paired.gain().difference
+        won, lost = int((gains > 0).sum()), int((gains < 0).sum())
+        marks[cell] = Mark(base, p_holm, p_holm <= alpha, bool(gains.mean() > 0), won, lost)
+    return marks
 
 
 def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:

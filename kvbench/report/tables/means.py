@@ -109,6 +109,8 @@ def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], 
         for end in (cell.low, cell.high)
     )
     note = ("" if cell.n == common else f"n={cell.n}") + blank
+    if mark:
+        note = f"{note} {mark.won}:{mark.lost}".strip()
     if mark and mark.survives:
         note += BETTER if mark.better else WORSE
     return Figure(_number(factor * cell.mean, places), low, high, note)
@@ -178,9 +180,9 @@ def _metrics(cells: Sequence[Summary]) -> str:
 
 
 def _compared(against: str) -> str:
-    """What the marks of differences mean, if there are any."""
+    """What the marks of differences and the counts beside them mean, if there are any."""
     tested = "beyond chance (paired sign-flip test, Holm over all)"
-    return f"{BETTER}{WORSE} better or worse than {against} {tested}" if against else ""
+    return f"{BETTER}{WORSE} better or worse than {against} {tested}; a:b prompts won and lost" if against else ""
 
 
 def _notes(block: Block) -> list[str]:
