@@ -84,8 +84,8 @@ def comparisons(file: Path) -> tuple[list[Compared], list[Compared], list[str]]:
         if host is None:
             place = ", ".join(filter(None, line.column))
             raise UserError(
-                f"{file}, line {line.number}: host {line.host} has no line of its own for {place}: add one whose host is "
-                "blank"
+                f"{file}, line {line.number}: host {line.host} has no line of its own for {place}: "
+                "add one whose host is blank"
             )
         pairs.append(_compared(file, host, line))
     if not pairs and len(lines) < 2:
