@@ -23,11 +23,11 @@ depends, open).
   kvbench audit means.csv --format markdown --out audit.md
 
 means.csv has the columns method, host, task, mean and n; a host is a line whose host is itself or blank. n may be \
-13x500 (a mean of 13 tasks of 500 prompts) or blank (not known: no verdict). Optional columns: unit (percent, rate, or \
-a name of scores without bounds, such as perplexity), scores (binary, parts=4, f1, rouge, code, graded; else known from \
-the names of LongBench, and right or wrong), prompts (the name of the set that was read), contexts (distinct texts \
-behind n), model, context_length, budget, sd (of the scores of a prompt), decimals (of the table). docs/audit.md \
-explains the method.
+13x500 (a mean of 13 tasks of 500 prompts) or blank (not known: no verdict). Optional columns: unit (percent, rate, \
+or a name of scores without bounds, such as perplexity), scores (binary, parts=4, f1, rouge, code, graded; else \
+known from the names of LongBench, and right or wrong), prompts (the name of the set that was read), contexts \
+(distinct texts behind n), model, context_length, budget, sd (of the scores of a prompt), decimals (of the table). \
+docs/audit.md explains the method.
 """
     parser.bare_exit = Exit.USAGE
     parser.words = Words("FILE.csv")

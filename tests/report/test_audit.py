@@ -246,6 +246,13 @@ def test_perplexity_is_not_judged_without_sd(tmp_path: Path, capsys: pytest.Capt
         assert json.loads(capsys.readouterr().out)[0]["verdict"] == expected
 
 
+def test_a_method_has_a_line_on_every_host(tmp_path: Path) -> None:
+    text = "method,host,task,mean,n\nH2O,,x,40,100\nTOVA,,x,50,100\nKey,H2O,x,45,100\nKey,TOVA,x,52,100\n"
+    pairs, bests, _ = comparisons(write(tmp_path, text))
+    assert [(pair.of, pair.against, pair.pair.net) for pair in pairs] == [("Key", "H2O", 5), ("Key", "TOVA", 2)]
+    assert [(best.against, best.pair.net, best.pair.rho) for best in bests] == [("TOVA", 2, 0.8)]
+
+
 def test_digits_of_a_task_are_shared_and_copies_named(tmp_path: Path) -> None:
     file = write(tmp_path, "method,host,task,mean,n\nA,,x,0.33,500\nB,A,x,0.332,500\n")
     assert comparisons(file)[0][0].pair.net == 1
@@ -265,7 +272,7 @@ def test_digits_of_a_task_are_shared_and_copies_named(tmp_path: Path) -> None:
         ("method,host,task,mean,n\nA,,x,50,0\n", "n=0"),
         ("method,host,task,mean,n\nA,,x,50,ten\n", "n=ten"),
         ("method,host,task,mean,n\nA,,x,50,10\nA,,x,60,10\n", "lines 2 and 3 are both of A, x"),
-        ("method,host,task,mean,n\nB,A,x,50,10\nA,,y,60,10\n", "host A has no line for x"),
+        ("method,host,task,mean,n\nB,A,x,50,10\nA,,y,60,10\n", "host A has no line of its own for x"),
         ("method,host,task,mean,n\nA,,x,50,10\nB,A,x,60,20\n", "differ in n"),
         ("method,host,task,mean,n\nA,,x,50,10\nB,,x,60,10\n", "no method with a host"),
         ("method,host,task,mean,n,scores\nA,,x,50,10,fine\n", "scores=fine"),

@@ -75,7 +75,7 @@ def comparisons(file: Path) -> tuple[list[Compared], list[Compared], list[str]]:
     Raises MissingFile without the file, and UserError, naming the line, for whatever cannot be read as printed means.
     """
     lines = _lines(file)
-    hosts = {(line.method, line.column): line for line in lines}
+    hosts = {(line.method, line.column): line for line in lines if line.host == line.method}
     pairs = []
     for line in lines:
         if line.host == line.method:
@@ -83,7 +83,10 @@ def comparisons(file: Path) -> tuple[list[Compared], list[Compared], list[str]]:
         host = hosts.get((line.host, line.column))
         if host is None:
             place = ", ".join(filter(None, line.column))
-            raise UserError(f"{file}, line {line.number}: host {line.host} has no line for {place}: add it")
+            raise UserError(
+                f"{file}, line {line.number}: host {line.host} has no line of its own for {place}: "
+                "add one whose host is blank"
+            )
         pairs.append(_compared(file, host, line))
     if not pairs and len(lines) < 2:
         raise UserError(f"{file} has nothing to compare: a method needs a line of its host for the same task")
@@ -128,7 +131,7 @@ def _compared(file: Path, a: MeanLine, b: MeanLine) -> Compared:
 
 def _copies(lines: Sequence[MeanLine]) -> list[str]:
     """Methods that have the means of another one throughout, in three places or more."""
-    means = grouped(lines, lambda line: line.method)
+    means = grouped(lines, lambda line: line.method if line.host == line.method else f"{line.method} on {line.host}")
     of = {name: tuple((line.column, line.mean) for line in members) for name, members in means.items()}
     alike = [names for names in grouped(of, lambda name: of[name]).values() if len(names) > 1 and len(of[names[0]]) > 2]
     return [f"{' and '.join(names)} have the same means throughout: one of them is a copy" for names in alike]
@@ -166,9 +169,9 @@ def _with_units(file: Path, rows: Sequence[dict[str, str]]) -> list[MeanLine]:
     lines = [_line(file, *values, digits) for values in zip(range(2, len(rows) + 2), rows, means, units, strict=True)]
     seen: dict[tuple[str, ...], int] = {}
     for line in lines:
-        key = line.method, *line.column
+        key = line.method, line.host, *line.column
         if key in seen:
-            place = ", ".join(filter(None, key))
+            place = ", ".join(dict.fromkeys(filter(None, key)))
             raise UserError(f"{file}, lines {seen[key]} and {line.number} are both of {place}: leave one out")
         seen[key] = line.number
     return lines
