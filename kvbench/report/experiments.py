@@ -33,6 +33,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 """The settings that a column of rows is made from, where they have other names."""
 _COLUMNS = {"policy": ("variant", "layout"), "task": ("task_version",)}
 """Columns of rows that follow another."""
+_DATA = ("task.data_sha256", "task.data_altered")
 _LEAST = 12
 
 
@@ -70,15 +71,13 @@ class Experiments:
         return len({self.of(cell) for cell in cells}) > 1
 
     def partners(self, cell: str, others: Iterable[str]) -> list[str]:
-        """The cells that are one experiment with a cell; else those that agree in all settings that both descriptions
-        have, as a server says little and rows without a description nothing.
+        """The cells that are one experiment with a cell; else those that nothing tells from it (`unlike`), as a server
+        says little and rows without a description nothing.
         """
         others = list(others)
         if same := [other for other in others if self.of(other) == self.of(cell)]:
             return same
-        own = self.settings(cell) or {}
-        settings = {other: self.settings(other) or {} for other in others}
-        return [o for o in others if all(own[name] == settings[o][name] for name in own.keys() & settings[o].keys())]
+        return [other for other in others if not unlike(self.settings(cell), self.settings(other))]
 
     def told_apart(self, names: Mapping[str, Hashable]) -> dict[str, str | None]:
         """The `words` of each cell among those of its name. names: of cells, by cell."""
@@ -108,6 +107,19 @@ class Experiments:
             return " ".join(parts) or None
 
         return {cell: written(cell) for cell in cells}
+
+
+def unlike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[str]:
+    """The settings that differ between two cells, of those that both describe.
+
+    Of a task that both describe that is all but what its files are: what a description leaves out has its first value.
+    """
+    a, b = a or {}, b or {}
+    names = a.keys() & b.keys()
+    tasks = [{name for name in settings if name.startswith("task.") and name not in _DATA} for settings in (a, b)]
+    if all(tasks):
+        names |= set.union(*tasks)
+    return sorted(name for name in names if repr(a.get(name)) != repr(b.get(name)))
 
 
 def _texts(values: Sequence[Any]) -> dict[str, str]:

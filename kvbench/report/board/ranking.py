@@ -276,7 +276,7 @@ def _places(
     """The places, best first; the first of ``values [1 + methods, prompts]`` is the full cache."""
     order = np.argsort(-values.mean(axis=1), kind="stable")
     p = all_pairs(values[order], cluster)
-    apart = pairstold_apart(p, alpha)
+    apart = pairs_told_apart(p, alpha)
     groups = letters(apart, len(order))
     full = int(np.flatnonzero(order == 0)[0])
     held = [

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.experiments import CODE, Experiments
+from kvbench.report.experiments import CODE, Experiments, unlike
 from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import Warn, describer, load
 from kvbench.report.selection import (
@@ -99,8 +99,8 @@ def _value(name: str, row: Row, side: Side) -> Any:
 def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     """Pair the rows of two sides, each of which has some.
 
-    ``strict``: every column but the version of the task must agree, and so must the settings of tasks that all cells
-    describe; no column is compared.
+    ``strict``: every column but the version of the task must agree, and so must the settings of tasks, as far as they
+    are described; no column is compared.
 
     Raises ValueError if the sides have no question in common, if both hold the same row, and if a row has more than
     one possible partner.
@@ -146,17 +146,14 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
 
 
 def _told_apart(matches: Sequence[Match], a: Side, b: Side, compared: Iterable[str]) -> list[Match]:
-    """The lines; where what differs between their sides, beside what is compared, is not the same in all, each says it.
-
-    A setting that one side does not describe tells nothing.
-    """
+    """The lines; each says what differs between its sides beside what is compared, if that is not the same in all."""
     of_a, of_b = (Experiments((*compared, CODE), side.describe).settings for side in (a, b))
 
     @cache
     def differing(cells: tuple[str, str]) -> str:
         both = [of_a(cells[0]) or {}, of_b(cells[1]) or {}]
-        names = sorted(name for name in both[0].keys() & both[1].keys() if both[0][name] != both[1][name])
-        return ", ".join(f"{name}={as_typed(both[0][name])} | {as_typed(both[1][name])}" for name in names)
+        values = {name: [as_typed(settings.get(name)) for settings in both] for name in unlike(*both)}
+        return ", ".join(f"{name}={' | '.join(texts)}" for name, texts in values.items())
 
     texts = [" ".join(sorted({differing((row.cell, other.cell)) for row, other in match.both})) for match in matches]
     if len({text for text, match in zip(texts, matches, strict=True) if match.both}) < 2:
@@ -200,7 +197,7 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
 
 
 def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
-    """The settings of tasks that differ between cells of one line, of those that every cell of it describes."""
+    """The settings of tasks that differ between cells of one line, as far as both describe them."""
     lines: dict[tuple, list[Mapping[str, Any] | None]] = {}
     for side in (a, b):
         settings = Experiments((CODE,), side.describe).settings
@@ -208,8 +205,7 @@ def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
             lines.setdefault(key, []).append(settings(cell))
     names: set[str] = set()
     for cells in lines.values():
-        described = set.intersection(*({*(settings or {})} for settings in cells))
-        names |= {name for name in described if len({repr(settings[name]) for settings in cells if settings}) > 1}
+        names |= {name for other in cells for name in unlike(cells[0], other)}
     return {name for name in names if name.startswith("task.")}
 
 

@@ -80,4 +80,4 @@ def _panel(axis: Axes, bars: Sequence[tuple[Line, Summary]], marks: Marks) -> No
 
 def _name_of(line: Line) -> str:
     """All labels."""
-    return " ".join(filter(None, label_of(line)))
+    return " ".join(filter(None, dict.fromkeys(label_of(line))))

@@ -40,8 +40,12 @@ class Request:
         return arrange(self.cells("question_number" in cols), rows, cols, describer(self.source))
 
     def windows(self, cells: Iterable[str]) -> str:
-        """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has."""
-        text = windows(cells, describer(self.source))
+        """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has, and
+        which protocol is not that of papers.
+        """
+        rows = load_table(self.source, ("policy",), lambda text: None, self.where)
+        labels = dict(zip(rows["cell"].to_pylist(), rows["policy"].to_pylist(), strict=True))
+        text = windows(cells, describer(self.source), labels)
         return f"\n{text}" if text else ""
 
 
