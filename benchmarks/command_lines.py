@@ -128,6 +128,16 @@ GRAMMARS: Mapping[str, Grammar] = {
     "list": Grammar(
         "policies | scores | tasks | models | launchers | papers", "--long | --json |", "nobody | --lon | a=b | {}"
     ),
+    "audit": Grammar(
+        "means.csv | means.csv --format csv",
+        "--format json |",
+        "nowhere.csv | file.txt | --format pdf | a=b | --nothing",
+    ),
+    "claims": Grammar(
+        "check claims.yaml --results one",
+        "--format json |",
+        "chek claims.yaml | check | check nowhere.yaml | check file.txt | --format pdf | a=b | --nothing",
+    ),
     "view": Grammar("nowhere --port 0", "", "one | --port x | --port 70000 | --nothing", changed=False),
     "doctor": Grammar("--json", "", "now | --nothing | data.rot=x"),
     "completion": Grammar("bash | zsh | fish", "", "bsh | --nothing"),
@@ -267,12 +277,29 @@ def place() -> Iterator[None]:
                 _write(Path(name), policy, right)
         Path("empty").mkdir()
         Path("file.txt").write_text("no table")
+        Path("means.csv").write_text(MEANS)
+        Path("claims.yaml").write_text(CLAIMS)
         try:
             yield
         finally:
             os.chdir(before)
             os.environ.pop("HF_HUB_OFFLINE")
             os.environ.update({} if offline is None else {"HF_HUB_OFFLINE": offline})
+
+
+MEANS = "method,host,task,mean,n\nA,,x,7.6,250\nB,A,x,36.8,250\n"
+CLAIMS = """
+says: What the two folders can say.
+families: {all: {tasks: [ruler/niah_single_1], samples: 5}}
+claims:
+  - name: one
+    says: B is better.
+    family: all
+    a: {score: attn}
+    b: {score: "null"}
+    shows: difference
+    expects: b better
+"""
 
 
 def _write(folder: Path, policy: str, right: int) -> None:
