@@ -18,7 +18,7 @@ from tests.cli.test_comparing import folder, rows
 DUO = "plan policy=duo_attention budget=0.5"
 TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     # names
-    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: adopt, board, cancel, ")),
+    "command": ("rnu", 2, ("unknown command rnu", "did you mean run?", "allowed: adopt, audit, board, ")),
     "command of others": ("evaluate", 2, ("unknown command evaluate: write kvbench run",)),
     "list of others": ("list presses", 2, ("cannot list presses: kvbench list policies",)),
     "list": ("list polices", 2, ("cannot list polices", "did you mean policies?")),
@@ -112,6 +112,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "export format": ("export --results one --format juni", 2, ("'juni'", "did you mean junit?")),
     "quantity": ("export --results one --format junit what=speed", 2, ("what=speed", "accuracy, bytes, seconds")),
     "heads": ("heads --output x.json policy=h2o_obcache", 2, ("heads takes no policy", "leave it out")),
+    "audit": ("audit nothing.csv", 3, ("nothing.csv",)),
     "claims": ("claims check nothing.yaml", 3, ("nothing.yaml: there is no such file of claims",)),
     "verb of data": ("data pul pg19", 2, ("unknown data pul", "did you mean pull?")),
     "data": ("data pull pg20", 2, ("no data pg20", "did you mean pg19?")),
@@ -174,7 +175,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "memory of a recommendation": ("recommend task=ruler/vt memory=2", 2, ("memory=2", "such as memory=2GiB")),
     "tolerated loss": ("recommend task=ruler/vt loss=all", 2, ("loss=all", "such as loss=2")),
     "two sources of prompts": ("recommend task=ruler/vt data=x.jsonl", 2, ("data=x.jsonl and task=ruler/vt", "leave")),
-    "recommendation of one task": ("recommend task=ruler/vt,ruler/fwe", 2, ("task has 2 values", "name one")),
+    "recommendation of one task": (
+        "recommend task=ruler/vt,ruler/fwe",
+        2,
+        ("task has several values", "differ in", "name one"),
+    ),
     "recommendation on a text": ("recommend task=efficiency", 2, ("efficiency", "data=FILE")),
     "recommendation without a reference": ("recommend task=ruler/vt reference=none", 2, ("reference=none", "leave")),
     "recommendation elsewhere": ("recommend task=ruler/vt launcher=local", 2, ("launcher=local", "leave launcher out")),

@@ -54,7 +54,7 @@ OUT = {
     "merge": ("runs other",),
 }
 """Lines without their --out. Those of the commands of `OUT_ELSEWHERE` are tried by the tests of these."""
-OUT_ELSEWHERE = {"board", "paper", "probe", "prompts", "recommend"}
+OUT_ELSEWHERE = {"audit", "board", "claims", "paper", "probe", "prompts", "recommend"}
 
 
 def test_every_out_is_tried() -> None:

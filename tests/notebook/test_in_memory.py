@@ -228,7 +228,6 @@ def test_rows_of_a_run_are_a_frame_and_what_a_model_in_memory_keeps(tmp_path: Pa
         haystack="noise",
         keys="words",
         values="numbers",
-        context_length=512,
         max_new_tokens=8,
     )
     (sample,) = task.generate(TokensOf(tokenizer), [0])
