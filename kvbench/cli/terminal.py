@@ -75,13 +75,29 @@ def print_commands(lines: Iterable[str]) -> None:
 
 
 def forgive(*streams: TextIO | None) -> None:
-    """Let streams write a character that their encoding lacks as the nearest one that it has, or as an escape."""
+    """Let streams write a character that their encoding lacks as the nearest one that it has, or as an escape.
+
+    A stream whose encoding is for something else than lines of text, as `idna`, gets UTF-8.
+    """
     codecs.register_error(NEAREST, _nearest)
     for stream in streams:
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            utf = codecs.lookup(stream.encoding or "ascii").name.startswith("utf")  # type: ignore[union-attr]
-            reconfigure(errors="backslashreplace" if utf else NEAREST)
+        if reconfigure is None:
+            continue
+        encoding = codecs.lookup(stream.encoding or "ascii").name  # type: ignore[union-attr]
+        if not _writes_lines(encoding):
+            reconfigure(encoding="utf-8", errors="backslashreplace")
+        else:
+            reconfigure(errors="backslashreplace" if encoding.startswith("utf") else NEAREST)
+
+
+def _writes_lines(encoding: str) -> bool:
+    """Whether an encoding can write a line with a letter that it may lack."""
+    try:
+        "a line: \u00e9\n".encode(encoding, NEAREST)
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 def open_closed() -> None:

@@ -60,6 +60,16 @@ def test_a_terminal_without_unicode_gets_the_table(
     assert "better or worse than h2o_obcache" in printed and "^" in printed
 
 
+@pytest.mark.parametrize("encoding", ["idna", "undefined"])
+def test_an_encoding_that_writes_no_lines_is_utf_8(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", stream(encoding, tmp_path / "said"))
+    assert main(["list", "policies"]) == 0
+    sys.stdout.flush()
+    assert "snapkv" in (tmp_path / "said").read_bytes().decode("utf-8")
+
+
 @pytest.mark.parametrize("command", [["list", "tasks"], ["--help"], ["report", "rows", "--results", "out"]])
 def test_a_reader_that_goes_away_is_no_error(
     compared: list[str],

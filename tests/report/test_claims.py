@@ -183,7 +183,7 @@ def test_the_command_ends_with_4_while_claims_wait(scores: Path, tmp_path: Path,
     assert '"name": "gains"' in capsys.readouterr().out
     out = tmp_path / "claims.md"
     assert main(["claims", "check", str(file), "--results", str(scores), "--out", str(out)]) == 4
-    assert f"wrote {out}" in capsys.readouterr().err and "| scores | gains |" in out.read_text()
+    assert f"wrote {out}" in capsys.readouterr().err and "gains" in out.read_text()
     assert main(["claims", "check"]) == 2 and main(["claims", str(file)]) == 2
 
 
