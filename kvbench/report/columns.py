@@ -233,7 +233,7 @@ def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
     for name in Named._fields:
         of_rows = pa.array([getattr(new, name) for new in named], TYPES[name]).take(pa.array(places))
         kept = rows[name].combine_chunks().cast(TYPES[name])
-        values = pc.replace_with_mask(kept, pa.array(is_earlier), of_rows)
+        values = pc.call_function("replace_with_mask", [kept, pa.array(is_earlier), of_rows])
         rows = rows.set_column(rows.column_names.index(name), name, values)
     return rows
 

@@ -22,7 +22,7 @@ from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, re
 from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
 from kvbench.run import timed
-from kvbench.run.estimate import estimate
+from kvbench.run.estimate import SimilarRuns, estimate
 from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.progress import Outcome
 from kvbench.run.roofline import ceiling
@@ -247,7 +247,7 @@ def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(
     expected = 2 * sum(row.prefill_seconds or 0 for row in rows) / 4
     expected += sum((row.evict_seconds or 0) + (row.decode_seconds or 0) for row in rows) / 2
     sweep = plan(more, recorded_samples(read_rows(folder)))
-    assert estimate(sweep, rows) == {group.key: pytest.approx(expected)}
-    assert estimate(sweep, alone) == {group.key: None}
-    assert estimate(Plan((replace(group, jobs=()),)), rows) == {}
+    assert estimate(sweep, SimilarRuns(tuple(rows))) == {group.key: pytest.approx(expected)}
+    assert estimate(sweep, SimilarRuns(tuple(alone))) == {group.key: None}
+    assert estimate(Plan((replace(group, jobs=()),)), SimilarRuns(tuple(rows))) == {}
     assert "prefill: 2 prompts, 106 tokens, warming up included; answers: 10 tokens" in cost_of(group)

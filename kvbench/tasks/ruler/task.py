@@ -119,7 +119,8 @@ class RulerTask(Task):
         try:
             for index, prompt in enumerate(islice(self._prompts(count_tokens, template), last + 1)):
                 if index in indices:
-                    *parts, in_common = prompt
+                    context, question, prefix, answers, in_common = prompt
+                    parts = (context, question, prefix, answers)
                     yield Sample(index, self.name, *parts, self.max_new_tokens, text_in_common=in_common)
         except DoesNotFit as error:
             samples = max(self.samples, last + 1)
