@@ -95,6 +95,19 @@ def test_noise_is_counted_where_the_dtype_is_known(cell) -> None:
     assert compare(Side("A", a, "runs"), Side("B", b, "runs")).lines[0].noisy is None
 
 
+def test_lines_that_differ_in_more_than_their_columns_say_so_and_have_no_overall(cell) -> None:
+    """Both sides answer with 128 tokens at one budget and with 24 at the other."""
+    sides, settings = [], {}
+    for score in ("attn", "caote"):
+        cells = [cell([1.0, 0.0], score=score, budget=budget) for budget in ("0.1", "0.2")]
+        for (row, _), tokens in zip(cells, (128, 24), strict=True):
+            settings[row.cell] = {"task": {"max_new_tokens": tokens}, "score": {"name": score}, "budget": row.budget}
+        sides.append(Side(score, [row for rows in cells for row in rows], "runs", settings.get))
+    found = compare(*sides)
+    assert [line.key["setting"] for line in found.lines] == ["task.max_new_tokens=128", "task.max_new_tokens=24"]
+    assert found.overall is None and any("No overall line" in note for note in found.notes)
+
+
 def test_other_prompts_and_settings_are_told(cell) -> None:
     a = [replace(row, prompt_sha256="a" * 64) for row in cell([1.0] * 5)]
     b = [replace(row, prompt_sha256=("b" if row.sample else "a") * 64) for row in cell([1.0] * 5, "h2o")]

@@ -123,7 +123,7 @@ def compare(
     overall: _Line | None = None
     matches = [match for match in pairing.matches if match.rows]
     if any(SETTING in match.key for match in matches):
-        notes.append("No overall line: other settings differ in some lines than in others.")
+        notes.append("No overall line: lines differ in settings that their columns do not say.")
     elif len(matches) > 1:
         rows = tuple(pair for match in matches for pair in match.rows)
         try:

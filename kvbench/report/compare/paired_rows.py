@@ -36,7 +36,7 @@ from kvbench.support.quantity import shortened
 QUESTION = ("task", "context_length", "seed")
 CELL = ("model", "task_version", "policy", "score", "budget", "variant", "layout", "schedule")
 SETTING = "setting"
-"""The key of a line that says which settings differ between its sides."""
+"""The key of a line that says which settings set it apart, or differ between its sides."""
 UNSAID = ("score", "variant", "layout", "schedule")
 """Columns that rows of servers and adopted answers leave open."""
 _LISTED = 6
@@ -142,11 +142,15 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
     # by key, so that the same rows in any order and from either side give the same lines
     keys = sorted({*left, *right}, key=lambda key: [_sortable(key[i]) for i in columns])
     matches = [_match({shared[i]: key[i] for i in columns}, left.get(key, {}), right.get(key, {})) for key in keys]
-    return Pairing(tuple(_told_apart(matches, a, b, compared)), compared)
+    return Pairing(tuple(_told_apart(matches, a, b, shared, compared)), compared)
 
 
-def _told_apart(matches: Sequence[Match], a: Side, b: Side, compared: Iterable[str]) -> list[Match]:
-    """The lines; each says what differs between its sides beside what is compared, if that is not the same in all."""
+def _told_apart(
+    matches: Sequence[Match], a: Side, b: Side, shared: Sequence[str], compared: Iterable[str]
+) -> list[Match]:
+    """The lines. Each says what sets it apart from others of its task beside their columns, and what differs between
+    its sides beside what is compared, if that is not the same in all.
+    """
     of_a, of_b = (Experiments((*compared, CODE), side.describe).settings for side in (a, b))
 
     @cache
@@ -155,8 +159,17 @@ def _told_apart(matches: Sequence[Match], a: Side, b: Side, compared: Iterable[s
         values = {name: [as_typed(settings.get(name)) for settings in both] for name in unlike(*both)}
         return ", ".join(f"{name}={' | '.join(texts)}" for name, texts in values.items())
 
-    texts = [" ".join(sorted({differing((row.cell, other.cell)) for row, other in match.both})) for match in matches]
-    if len({text for text, match in zip(texts, matches, strict=True) if match.both}) < 2:
+    between = [" ".join(sorted({differing((row.cell, other.cell)) for row, other in match.both})) for match in matches]
+    is_alike = len({text for text, match in zip(between, matches, strict=True) if match.both}) < 2
+    along = Experiments((*(name for name in shared if name != "task"), CODE), a.describe)
+    apart: dict[str, str | None] = {}
+    for lines in grouped((match for match in matches if match.both), lambda match: match.key.get("task")).values():
+        apart |= along.words([match.both[0][0].cell for match in lines])
+    texts = [
+        ", ".join(filter(None, (apart[match.both[0][0].cell] if match.both else None, None if is_alike else text)))
+        for match, text in zip(matches, between, strict=True)
+    ]
+    if not any(texts):
         return [*matches]
     return [
         replace(match, key={**match.key, SETTING: text or None}) for match, text in zip(matches, texts, strict=True)
