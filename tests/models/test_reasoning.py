@@ -1,7 +1,9 @@
 """What of an answer is reasoning, by the marks of models that think, and what a metric sees of it."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,3 +148,41 @@ def test_each_token_is_reasoning_or_a_mark_or_of_the_final_part(pieces: list[str
         assert len(by_ids.text) <= len(letters) - by_ids.tokens
     else:
         assert answer.rfind("<think>") > answer.rfind("</think>")
+
+
+TEMPLATES = os.environ.get("KVBENCH_TEMPLATES")
+"""A folder with chat templates of models, as models/templates of llama.cpp, which its sdists hold too."""
+OF_MODELS = {
+    "Qwen-Qwen3-0.6B": "<think>",
+    "Qwen3.5-4B": "<think>",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B": "<think>",
+    "GLM-4.6": "<think>",
+    "GLM-4.7-Flash": "<think>",
+    "HuggingFaceTB-SmolLM3-3B": "<think>",
+    "MiniMax-M2": "<think>",
+    "NVIDIA-Nemotron-Nano-v2": "<think>",
+    "ibm-granite-granite-3.3-2B-Instruct": "<think>",
+    "ByteDance-Seed-OSS": "<seed:think>",
+    "mistralai-Ministral-3-14B-Reasoning-2512": "[THINK]",
+    "Apertus-8B-Instruct": "<|inner_prefix|>",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "<|START_THINKING|>",
+    "google-gemma-4-31B-it": "<|channel>",
+    "openai-gpt-oss-120b": CHANNELS[0],
+}
+
+
+@pytest.mark.skipif(TEMPLATES is None, reason="needs the chat templates of models: KVBENCH_TEMPLATES=FOLDER")
+@pytest.mark.parametrize(("model", "mark"), OF_MODELS.items())
+def test_templates_of_models_that_think(model: str, mark: str) -> None:
+    """The marks are found, and an answer is divided whether the template has begun the reasoning or not."""
+    kind = next(kind for kind in KNOWN if mark in kind.marks)
+    tokenizer = of_bytes(template=(Path(str(TEMPLATES)) / f"{model}.jinja").read_text("utf-8"))
+    tokenizer.add_tokens([AddedToken(each, special=True, normalized=False) for each in kind.marks])
+    assert marks_of(tokenizer, "auto") == kind and marks_of(tokenizer, "keep") is None
+    if isinstance(kind, Channels):
+        begins, ends = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
+    else:
+        is_open = around(tokenizer, None)[1].rstrip().endswith(mark)
+        begins, ends = "" if is_open else mark, kind.closes[0]
+    assert final(tokenizer, f"{begins}ab{ends}42") == Final("42", 2)
+    assert final(tokenizer, f"{begins}ab") == Final(None, 2)
