@@ -97,13 +97,14 @@ def test_noise_is_counted_where_the_dtype_is_known(cell) -> None:
 
 def test_lines_that_differ_in_more_than_their_columns_say_so_and_have_no_overall(cell) -> None:
     """Both sides answer with 128 tokens at one budget and with 24 at the other."""
-    sides, settings = [], {}
+    sides: list[Side] = []
+    settings: dict[str, dict] = {}
     for score in ("attn", "caote"):
         cells = [cell([1.0, 0.0], score=score, budget=budget) for budget in ("0.1", "0.2")]
         for (row, _), tokens in zip(cells, (128, 24), strict=True):
             settings[row.cell] = {"task": {"max_new_tokens": tokens}, "score": {"name": score}, "budget": row.budget}
         sides.append(Side(score, [row for rows in cells for row in rows], "runs", settings.get))
-    found = compare(*sides)
+    found = compare(sides[0], sides[1])
     assert [line.key["setting"] for line in found.lines] == ["task.max_new_tokens=128", "task.max_new_tokens=24"]
     assert found.overall is None and any("No overall line" in note for note in found.notes)
 
