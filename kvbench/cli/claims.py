@@ -50,7 +50,7 @@ def main(flags: argparse.Namespace) -> int:
     claims = file.claims
     verdicts = check(claims, flags.results, warn)
     processes = read_processes(flags.results, warn) if Path(flags.results).is_dir() else []
-    when = [f"claims: {file.path}, sha256 {hashlib.sha256(file.path.read_bytes()).hexdigest()[:16]}"]
+    when = [f"claims: {file.path}, sha256 {hashlib.sha256(file.content).hexdigest()[:16]}"]
     if processes:
         first, last = min(each.started_utc for each in processes), max(each.beat_utc for each in processes)
         when.append(f"rows: {flags.results}, made from {first[:16]} to {last[:16]} UTC")

@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from scipy.optimize import root_scalar
-from scipy.special import bdtr, betaincinv, ndtr, ndtri
+from scipy.special import betaincinv, ndtr, ndtri
 
 from kvbench.report.audit.pairs import Level, Pair
+from kvbench.report.stats.paired_tests import mcnemar
 from kvbench.report.stats.power import POWER
 
 ALPHA = 0.05
@@ -39,7 +40,8 @@ def p_value(pair: Pair, level: Level) -> float:
 
 def binomial_p(net: int, discordant: int) -> float:
     """McNemar's exact p of `discordant` prompts, won less lost ones being `net`."""
-    return min(1.0, 2 * float(bdtr(float((discordant - abs(net)) // 2), discordant, 0.5)))
+    lost = (discordant - abs(net)) // 2
+    return mcnemar(lost, discordant - lost)
 
 
 def normal_p(distance: float, error: float, prompts: float = math.inf) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvbench.report.audit.pair_tests import FEWEST, least_correlation, needed, smallest_gain
 from kvbench.report.audit.pairs import LEVELS, Pair, possible_sizes
@@ -189,20 +189,34 @@ def _digits(each: Compared) -> int:
     return max(0, len(f"{unit:.9f}".rstrip("0").partition(".")[2])) if unit else 3
 
 
-def _averages(pairs: Sequence[Compared]) -> list[tuple[str, str, str, list[Compared], Judged]]:
+class Averaged(NamedTuple):
+    """A method against its host over a group of comparisons. budget: `all`, or the one of the group. holm: its p,
+    corrected for all averages.
+    """
+
+    of: str
+    against: str
+    budget: str
+    group: list[Compared]
+    result: Judged
+    holm: float
+
+
+def _averages(pairs: Sequence[Compared]) -> list[Averaged]:
     """The mean of each method against its host over everything, and over each budget if there are several."""
-    found = []
+    lines: list[tuple[str, str, str, list[Compared], Judged]] = []
     usable = [each for each in pairs if _is_judged(each)]
     for (of, against, _), members in grouped(usable, lambda each: (each.of, each.against, each.scale)).items():
         budgets = grouped(members, lambda each: each.place.get("budget", ""))
         groups = {"all": members, **(budgets if len(budgets) > 1 else {})}
         for name, group in groups.items():
             if len(group) > 1:
-                found.append((of, against, name, group, judged([each.pair for each in group])))
-    return found
+                lines.append((of, against, name, group, judged([each.pair for each in group])))
+    corrected = holm([result.decisive for *_, result in lines])
+    return [Averaged(*line, adjusted) for line, adjusted in zip(lines, corrected, strict=True)]
 
 
-def _averages_table(averages: Sequence[tuple[str, str, str, list[Compared], Judged]]) -> Table:
+def _averages_table(averages: Sequence[Averaged]) -> Table:
     heads = (
         "cells",
         "sets",
@@ -216,9 +230,8 @@ def _averages_table(averages: Sequence[tuple[str, str, str, list[Compared], Judg
         "holm",
         "verdict",
     )
-    corrected = holm([result.decisive for *_, result in averages])
     lines = []
-    for (of, against, budget, group, result), adjusted in zip(averages, corrected, strict=True):
+    for of, against, budget, group, result, adjusted in averages:
         tasks, scale, digits = result.tasks, group[0].scale, _digits(group[0]) + 1
         times = [result.average.times_needed(level) for level in LEVELS]
         interval = ""
@@ -245,8 +258,7 @@ def _averages_table(averages: Sequence[tuple[str, str, str, list[Compared], Judg
     return Table.of(("B", "against A", "budget"), heads, lines, title="averages", notes=notes, align="r" * 10 + "l")
 
 
-def _average_records(averages: Sequence[tuple[str, str, str, list[Compared], Judged]]) -> list[dict[str, Any]]:
-    corrected = holm([result.decisive for *_, result in averages])
+def _average_records(averages: Sequence[Averaged]) -> list[dict[str, Any]]:
     return [
         {
             "kind": "average",
@@ -270,7 +282,7 @@ def _average_records(averages: Sequence[tuple[str, str, str, list[Compared], Jud
             "holm": adjusted,
             "verdict": str(result.verdict),
         }
-        for (of, against, budget, group, result), adjusted in zip(averages, corrected, strict=True)
+        for of, against, budget, group, result, adjusted in averages
     ]
 
 

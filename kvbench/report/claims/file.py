@@ -121,12 +121,17 @@ class ClaimsFile:
     path: Path
 
     @cached_property
-    def claims(self) -> Claims:
-        """Its content. Raises MissingFile without the file, UserError, in one line, for one that breaks the rules."""
+    def content(self) -> bytes:
+        """Its bytes, read once. Raises MissingFile without the file, UserError for one that is too large."""
         if not self.path.is_file():
             raise MissingFile(f"{self.path}: there is no such file of claims")
+        return small_file(self.path)
+
+    @cached_property
+    def claims(self) -> Claims:
+        """What it says. Raises as `content`, and UserError, in one line, for a file that breaks the rules."""
         try:
-            content = yaml.safe_load(small_file(self.path).decode())
+            content = yaml.safe_load(self.content.decode())
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"{self.path} is no YAML: {' '.join(str(error).split())[:200]}") from None
         try:

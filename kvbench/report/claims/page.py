@@ -7,10 +7,12 @@ from typing import Any
 
 from kvbench.report.claims.file import Claims
 from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, NOTHING, WAITING, OfTask, Verdict
+from kvbench.report.compare.compare import p_text
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.support.grouped import grouped
 
 _HEADS = ("shows", "n", "A", "B", "B - A [95 %]", "p", "p Holm", "verdict")
+_CLAIMED = ("name", "family", "says", "shows", "expects", "margin")
 _TONES = {CONFIRMED: "good", CONTRADICTED: "bad"}
 
 
@@ -43,7 +45,7 @@ def _figures(each: Verdict) -> list[Figure]:
         texts[-1] += f" ({each.clusters} texts)"
     limits = "" if each.low is None else f" [{_points(each, each.low)}, {_points(each, each.high)}]"
     texts += [_mean(each, each.mean_a), _mean(each, each.mean_b), _points(each, each.difference) + limits]
-    texts += [_p(each.p), _p(each.p_holm), each.verdict]
+    texts += [p_text(each.p), p_text(each.p_holm), each.verdict]
     return [*map(Figure, texts[:-1]), Figure(texts[-1], tone=_TONES.get(each.verdict, ""))]
 
 
@@ -59,10 +61,6 @@ def _points(each: Verdict, value: float | None) -> str:
     if value is None:
         return ""
     return f"{100 * value:+.1f}" if each.rate else f"{100 * math.expm1(value):+.1f}"
-
-
-def _p(value: float | None) -> str:
-    return "" if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def _notes(claims: Claims, verdicts: Sequence[Verdict]) -> list[str]:
@@ -96,8 +94,5 @@ def _left_out(task: OfTask) -> str:
 
 
 def _record(each: Verdict) -> dict[str, Any]:
-    columns = asdict(each)
-    claim = columns.pop("claim")
-    del columns["b_is_better"]
-    names = ("name", "family", "says", "shows", "expects", "margin")
-    return {name: getattr(each.claim, name) for name in names if claim} | columns
+    columns = {name: value for name, value in asdict(each).items() if name not in ("claim", "b_is_better")}
+    return {name: getattr(each.claim, name) for name in _CLAIMED} | columns

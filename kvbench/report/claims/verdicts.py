@@ -14,10 +14,10 @@ from typing import Any
 from kvbench.records import Row
 from kvbench.report.claims.file import Claim, Claims
 from kvbench.report.compare.paired_rows import Match, Side, pair
-from kvbench.report.rows import describer, fetched, load_table
+from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import NothingSelected, select
 from kvbench.report.stats.equivalence import p_not_above, p_not_within
-from kvbench.report.stats.intervals import interval
+from kvbench.report.stats.intervals import estimates, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm, sign_flip
 from kvbench.support.errors import UserError
@@ -72,7 +72,7 @@ def check(claims: Claims, results: Any, warn: Callable[[str], None]) -> list[Ver
     def side(claim: Claim, name: str) -> Side | str:
         conditions = claims.where(claim, getattr(claim, name))
         try:
-            rows = fetched(select(table, conditions, describe, lambda text: None))
+            rows = rows_of(select(table, conditions, describe, lambda text: None))
         except NothingSelected as error:
             return str(error)
         family = claims.family(claim)
@@ -119,7 +119,6 @@ def _measured(claims: Claims, claim: Claim, a: Side | str, b: Side | str) -> Ver
     if not rows:
         return Verdict(claim, tasks, needed, NOTHING)
     paired = Paired.of(rows)
-    limits = interval(paired)
     return Verdict(
         claim,
         tasks,
@@ -127,13 +126,7 @@ def _measured(claims: Claims, claim: Claim, a: Side | str, b: Side | str) -> Ver
         OPEN,
         rate=paired.rate,
         b_is_better=bool(paired.gain().difference.mean() > 0),
-        n=paired.n,
-        clusters=paired.clusters,
-        mean_a=float(paired.a.mean()),
-        mean_b=float(paired.b.mean()),
-        difference=float(paired.difference.mean()),
-        low=limits.low,
-        high=limits.high,
+        **estimates(paired, interval(paired)),
         p=_p(claim, paired, claims.alpha / len(claims.claims)),
     )
 

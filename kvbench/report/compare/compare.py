@@ -19,7 +19,7 @@ from kvbench.report.compare.paired_rows import SETTING, Match, Pairing, Side, Un
 from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.selection import Describe, as_typed, differences
-from kvbench.report.stats.intervals import FEW, RESAMPLES, interval
+from kvbench.report.stats.intervals import FEW, RESAMPLES, estimates, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
 from kvbench.report.tables.windows import windows
@@ -173,13 +173,7 @@ def _line(match: Match, a: Side, b: Side, resamples: int) -> _Line:
         key=match.key,
         metric=match.rows[0][0].metric,
         rate=paired.rate,
-        n=paired.n,
-        clusters=paired.clusters,
-        mean_a=float(paired.a.mean()),
-        mean_b=float(paired.b.mean()),
-        difference=float(paired.difference.mean()),
-        low=limits.low,
-        high=limits.high,
+        **estimates(paired, limits),
         interval=limits.method,
         noisy=None if all(flip is None for pair in flips for flip in pair) else sum(any(pair) for pair in flips),
         unpaired=match.unpaired,
@@ -372,6 +366,11 @@ def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
     return lines
 
 
+def p_text(value: float | None) -> str:
+    """A p with four decimals; "" for none."""
+    return "" if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
 def figures(line: Difference) -> list[str]:
     """The texts of ``_FIGURES``."""
     factor, digits = (100.0, 1) if line.rate else (1.0, 4)
@@ -379,15 +378,12 @@ def figures(line: Difference) -> list[str]:
     def number(value: float | None, sign: str = "") -> str:
         return "" if value is None else f"{factor * value:{sign}.{digits}f}"
 
-    def p(value: float | None) -> str:
-        return "" if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
-
     n = str(line.n) if line.clusters == line.n else f"{line.n} ({line.clusters} contexts)"
     limits = f" [{number(line.low, '+')}, {number(line.high, '+')}]" if line.low is not None else ""
     means = [number(line.mean_a), number(line.mean_b), number(line.difference, "+") + limits]
     discordant = "" if line.only_a is None else f"{line.only_a}:{line.only_b}"
     near_ties = "" if line.noisy is None else str(line.noisy)
-    tests = [p(line.p), p(line.p_holm), discordant, p(line.mcnemar)]
+    tests = [p_text(line.p), p_text(line.p_holm), discordant, p_text(line.mcnemar)]
     return [n, *means, *tests, number(line.detectable), near_ties, line.verdict]
 
 

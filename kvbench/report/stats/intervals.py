@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, stdtrit
@@ -62,6 +63,19 @@ def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Inter
     if paired.rate:
         low, high = max(float(low), -1.0), min(float(high), 1.0)
     return Interval(float(low), float(high), method)
+
+
+def estimates(paired: Paired, limits: Interval) -> dict[str, Any]:
+    """What a line says of paired values, by column: n, clusters, both means, their difference and its limits."""
+    return {
+        "n": paired.n,
+        "clusters": paired.clusters,
+        "mean_a": float(paired.a.mean()),
+        "mean_b": float(paired.b.mean()),
+        "difference": float(paired.difference.mean()),
+        "low": limits.low,
+        "high": limits.high,
+    }
 
 
 def with_pseudo_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
