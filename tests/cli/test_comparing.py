@@ -61,7 +61,14 @@ def test_two_selections_of_one_folder(kvbench, results: Path) -> None:
         ("0.1", 30, "worse"),
         ("0.2", 30, "worse"),
     ]
-    assert tree["overall"]["n"] == 60
+    assert tree["overall"] is None and any("lines differ in settings" in note for note in tree["notes"])
+
+
+def test_lines_of_one_window_have_an_overall_line(kvbench, tmp_path: Path) -> None:
+    cells = (rows(policy, 20, budget=budget) for policy in ("snapkv", "h2o_obcache") for budget in ("0.1", "0.2"))
+    one = folder(tmp_path / "one", *cells)
+    done = kvbench("compare", "--results", str(one), "policy=snapkv", "policy=h2o_obcache", "--format", "json")
+    assert json.loads(done.out)["overall"]["n"] == 60
 
 
 def test_a_setting_of_cells_selects_too(kvbench, results: Path) -> None:

@@ -201,6 +201,17 @@ def test_a_baseline_with_the_same_budget_is_preferred_and_two_are_refused(cell) 
         survivors([*rows, *other], lambda row: row.policy == "h2o")
 
 
+@pytest.mark.parametrize(
+    ("schedule", "nearest"),
+    [("prompt", 0), ("context", 1), ("prompt decode_every=16", 0), ("context prefill_block=64", 1), (None, 2)],
+)
+def test_among_baselines_of_several_schedules_the_nearest_is_taken(cell, schedule: str | None, nearest: int) -> None:
+    bases = [cell([1.0] * 9, "full", budget="1.0", schedule=text) for text in ("prompt", "context", None)]
+    mine = cell([1.0] * 9, schedule=schedule)
+    marks = survivors([row for rows in (*bases, mine) for row in rows], lambda row: row.policy == "full")
+    assert marks[mine[0].cell].baseline == bases[nearest][0].cell
+
+
 @pytest.mark.parametrize("format", ["text", "markdown", "json"])
 def test_the_header_says_which_cells_differ_in_their_windows(cell, format: str) -> None:
     """Sides with one window share it in the header; others are named there, above the table."""

@@ -276,8 +276,8 @@ def survivors(
     """Marks by cell, for all cells with a baseline that answered the same questions.
 
     The baseline of a cell is the cell accepted by ``is_baseline`` with its model, task, context length and seed that
-    differs in nothing but its method; among several, the one with its budget, and then the one with its schedule. The
-    family of the correction is all marks of one call.
+    differs in nothing but its method; among several, the one with its budget, and then the one with the nearest
+    schedule. The family of the correction is all marks of one call.
 
     Raises ValueError if a cell has two baselines.
     """
@@ -313,7 +313,8 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
     is_by_budget = len({firsts[cell].budget for cell in candidates}) > 1
     same = [cell for cell in candidates if firsts[cell].budget == row.budget or not is_by_budget]
     if len(same) > 1:
-        same = [cell for cell in same if firsts[cell].schedule == row.schedule] or same
+        apart = {cell: _schedules_apart(row.schedule, firsts[cell].schedule) for cell in same}
+        same = [cell for cell in same if apart[cell] == min(apart.values())]
     if len(same) > 1:
         name, *names = (
             " ".join(map(as_typed, (first.policy, first.score, first.budget)))
@@ -324,6 +325,12 @@ def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str
             f"them, such as policy={as_typed(firsts[same[0]].policy)},score={as_typed(firsts[same[0]].score)}"
         )
     return same[0] if same else None
+
+
+def _schedules_apart(a: str | None, b: str | None) -> tuple[bool, int]:
+    """Say whether two schedules first evict at other moments, and how many of their other settings differ."""
+    words_a, words_b = (a or "").split(), (b or "").split()
+    return words_a[:1] != words_b[:1], len({*words_a[1:]} ^ {*words_b[1:]})
 
 
 def report_of(comparison: Comparison) -> Report:
