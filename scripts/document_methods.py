@@ -16,16 +16,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from kvbench.cli.list import notes_of, words_of
+from kvbench.cli.list import meanings_of_steps, notes_of, words_of
 from kvbench.config.compose import MISSING, combinations, flat, options, resolved
 from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
 from kvbench.config.settings import build
+from kvbench.config.steps import kinds
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
-from kvbench.eviction.policy import ApplyKind, Policy, TokenFraction
+from kvbench.eviction.policy import Policy, TokenFraction
 from kvbench.eviction.scores.score import Score
 from kvbench.support.annotations import meanings
 from kvbench.support.plugins import items
@@ -133,9 +134,9 @@ def defaults() -> str:
 def policy_fields() -> str:
     """What every setting of a policy means."""
     lines = ["| setting | meaning |", "|---|---|"]
-    parts = ("heads", "layers", "apply")
-    texts = {key: text for key, text in meanings(Policy).items() if key.partition(".")[0] not in parts}
-    texts |= {key: text for key, text in meanings(Policy).items() if key in parts}
+    parts, said = ("heads", "layers", *kinds()), meanings(Policy) | meanings_of_steps()
+    texts = {key: text for key, text in said.items() if key.partition(".")[0] not in parts}
+    texts |= {key: text for key, text in said.items() if key in parts}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
 
 
@@ -229,8 +230,8 @@ def allocations() -> str:
     built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
     policies_by_name: dict[str, Policy] = dict(built)
     parts = []
-    for group, kinds in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
-        for kind in kinds:
+    for group, each in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
+        for kind in each:
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.takes]
             users = [name for name in users if kinds_of(policies_by_name[name])[group] == kind().kind]
             used = f"Used by {', '.join(users)}." if users else "Used by no policy's file."
@@ -240,7 +241,7 @@ def allocations() -> str:
 
 def applied() -> str:
     """A part for each way to treat pairs after selection: its formula, source and settings."""
-    return "\n\n".join(_kind("apply", kind) for kind in get_args(ApplyKind))
+    return "\n\n".join(_kind(part, kind) for part, each in kinds().items() for kind in each)
 
 
 def _kind(group: str, kind: Any, *facts: str) -> str:

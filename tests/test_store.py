@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvbench.eviction.schedule import Schedule
+from kvbench.extras.stores.packed import Packed
 from kvbench.run.plan import plan
 from kvbench.tasks.likelihood import PG19
 from tests.run.test_prefill_job import SNAPKV, cells
@@ -14,7 +15,7 @@ from tests.run.test_prefill_job import SNAPKV, cells
 def test_a_flat_cell_is_named_as_before_there_was_a_choice() -> None:
     (cell,) = cells()
     assert "store" not in cell.description
-    assert replace(cell, store="int4").description == cell.description | {"store": "int4"}
+    assert replace(cell, holder=Packed("int4")).description == cell.description | {"store": "int4"}
 
 
 @pytest.mark.parametrize(
@@ -33,4 +34,4 @@ def test_what_a_store_cannot_hold_is_refused(changes: dict[str, Any], reason: st
     """A copy is packed once, after the eviction of the prompt."""
     (_, cell) = cells("0.3", evict_after="prompt")
     with pytest.raises(ValueError, match=f"store=int4 is quantized once, after eviction, but {reason}"):
-        plan([replace(cell, store="int4", **changes)], set())
+        plan([replace(cell, holder=Packed("int4"), **changes)], set())

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from kvbench.cache.quantized import pack_cache
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
+from kvbench.extras.stores.quantized import pack_cache
+from kvbench.extras.stores.quantized_batch import QuantizedBatch
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.quantized_batch import QuantizedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec

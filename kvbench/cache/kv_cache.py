@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import Kernels
@@ -92,16 +92,6 @@ class FutureQueryStats:
 
 
 @dataclass(frozen=True)
-class PrunedKeys:
-    """Keys without some channels: in all but the newest `whole` pairs of a cache head only its `channels` may differ
-    from 0.
-    """
-
-    channels: Int[Tensor, "cache_heads stored"]
-    whole: int
-
-
-@dataclass(frozen=True)
 class LayerCache:
     """The KV pairs of one layer, whose heads may hold different numbers of them. Head h owns the rows offsets[h] to
     offsets[h + 1] of `keys`, `values` and `positions`, oldest first.
@@ -113,8 +103,7 @@ class LayerCache:
     and token from extra forward passes, by request, or made of hidden states, by score.
     projections: matrices of the model's attention that scores asked for, by name.
     state: numbers that belong to each KV pair from one eviction to the next, by name, e.g. accumulated attention.
-    thresholds: a number of each cache head from one eviction to the next (`policy.apply=d2o`).
-    pruned: which channels of keys were removed (`policy.apply=think`).
+    by_head: numbers of each cache head that a step remembers, by name.
     sliding_window: set for a local layer, where a query at position p attends to the positions above
     p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
     """
@@ -131,8 +120,7 @@ class LayerCache:
     sliding_window: int | None = None
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
     projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
-    thresholds: Float[Tensor, "cache_heads"] | None = None
-    pruned: PrunedKeys | None = None
+    by_head: Mapping[str, Shaped[Tensor, "cache_heads ..."]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def evictable(self) -> bool:
@@ -232,7 +220,6 @@ class LayerCache:
             future_queries=(),
             probed={},
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
-            pruned=None,
         )
 
     def of_heads(self, heads: Sequence[int]) -> "LayerCache":
@@ -240,12 +227,10 @@ class LayerCache:
         group = self.query_heads // self.cache_heads
         spans = [torch.arange(self.offsets[head], self.offsets[head + 1]) for head in heads]
         pairs = torch.cat(spans).to(self.keys.device)
-        pruned = self.pruned and replace(self.pruned, channels=self.pruned.channels[list(heads)])
         return replace(
             self.gather(pairs, [len(span) for span in spans]),
             query_heads=len(heads) * group,
-            thresholds=None if self.thresholds is None else self.thresholds[list(heads)],
-            pruned=pruned,
+            by_head={name: numbers[list(heads)] for name, numbers in self.by_head.items()},
         )
 
     def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
@@ -342,10 +327,9 @@ class KVCache:
 
     @property
     def bytes_allocated(self) -> int:
-        """`bytes_held`, and the bytes of positions and state."""
-        numbers = (layer.thresholds for layer in self.layers if layer.thresholds is not None)
-        metadata = (tensor for layer in self.layers for tensor in (layer.positions, *layer.state.values()))
-        return self.bytes_held + storage_bytes((*metadata, *numbers))
+        """`bytes_held`, and the bytes of positions, of state, and of what steps remember."""
+        beside = ((layer.positions, *layer.state.values(), *layer.by_head.values()) for layer in self.layers)
+        return self.bytes_held + storage_bytes(tensor for tensors in beside for tensor in tensors)
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:

@@ -25,7 +25,6 @@ ASK = "--ask"
 SHELLS = ("bash", "zsh", "fish")
 """Each has a script beside this file."""
 CHOICES = {
-    "store": ("flat", "int8", "int4", "int2", "kivi4", "kivi2"),
     "reference": ("full", "none"),
 }
 """Values of settings that are words: what a run takes, which tests compare."""
@@ -142,7 +141,11 @@ def _fields(group: str) -> Iterable[str]:
     """Settings in a group, of conf/run.yaml and of all files of the group together, each once."""
     import yaml
 
+    from kvbench.config.compose import step_settings
+
     fields: dict[str, None] = {}
+    if group == "policy":
+        fields |= dict.fromkeys(f"policy.{name}=" for name in step_settings())
     for path in dict.fromkeys((paths.conf() / "run.yaml", *(item.path for item in items(group).values()))):
         try:
             text = path.read_text("utf-8")

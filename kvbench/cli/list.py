@@ -17,12 +17,13 @@ from kvbench.config.protocol import protocols
 from kvbench.support.annotations import meanings
 from kvbench.support.errors import UserError
 from kvbench.support.noted import noted
-from kvbench.support.plugins import OURS, Item, items
+from kvbench.support.plugins import OURS, Item, held_groups, items
 from kvbench.support.settings_file import LOADER, Entry, entry_of
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
-GROUPS |= {"readers": "reader", "probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
+GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
+GROUPS |= {"steps": "step"} | {f"{group}s": group for group in held_groups()}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
@@ -127,9 +128,24 @@ def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
     from kvbench.config.compose import class_of
 
     try:
-        return noted(node["_target_"])
+        texts: Mapping[str, str] = noted(node["_target_"])
     except LookupError:  # a plugin's
-        return meanings(class_of(group, node))
+        texts = meanings(class_of(group, node))
+    return {**texts, **meanings_of_steps()} if group == "policy" else texts
+
+
+def meanings_of_steps() -> dict[str, str]:
+    """What the settings mean that steps add to policies."""
+    from kvbench.config.compose import NO_STEP, STEP, content, step_parts
+
+    texts: dict[str, str] = {}
+    for part in step_parts():
+        kinds = (name.rpartition("/")[2] for name in items(STEP) if name.startswith(f"{part}/"))
+        texts[part] = f"what happens to pairs after selection: {', '.join((NO_STEP, *kinds))}"
+    for name, item in items(STEP).items():
+        if "/" not in name:
+            texts |= meanings_of(STEP, content(item))
+    return texts
 
 
 def notes_of(item: Item) -> dict[str, str]:
@@ -184,12 +200,12 @@ def _explained(group: str, described: Description) -> Description:
 
 def _settings(item: Item) -> Iterator[Setting]:
     """Settings with what the file notes of a value, else with what the class says of the field."""
-    from kvbench.config.compose import composed, content, flat
+    from kvbench.config.compose import STEP, composed, content, flat
     from kvbench.config.overrides import GROUPS as OF_RUNS
     from kvbench.config.overrides import written
 
     group, tree = item.group, content(item)
-    tree = tree if group in tree else {group: tree}
+    tree = tree if group in tree else {"policy" if group == STEP else group: tree}
     whole = composed({group: item.name}) if group in OF_RUNS else tree  # with its defaults
     texts: dict[str, str] = {}
     for name, node in ((name, whole.get(name)) for name in tree):

@@ -12,7 +12,7 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.papers import FORMATS
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import items
+from kvbench.support.plugins import held_groups, items
 
 if TYPE_CHECKING:
     from kvbench.config.sweep import Sweep
@@ -49,8 +49,8 @@ model; 4: some rows are missing, or samples have failed.
     parser.words = Words(
         "list|all|NAME [settings]",
         lambda before: () if before else ("list", "all", *items("paper")),
-        groups=("model", "task", "policy", "score", "reader", "data", "launcher"),
-        settings=("budget=", "seed=", "store="),
+        groups=("model", "task", "policy", "score", *held_groups(), "data", "launcher"),
+        settings=("budget=", "seed="),
     )
     parser.add_argument(
         "--smoke", action="store_true", help="check that an item runs: embedded model, one sample, short contexts"

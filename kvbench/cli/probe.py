@@ -43,7 +43,7 @@ Exit code 4: some samples have failed.
         "NAME [settings of kvbench run] [probe.KEY=VALUE]",
         lambda before: () if before else items("probe"),
         groups=("model", "task", "policy", "score", "data"),
-        settings=("budget=", "seed=", "store="),
+        settings=("budget=", "seed="),
     )
     parser.add_results(f"a results folder (default {DEFAULT})", default=None)
     parser.add_argument("--retry-errors", action="store_true", help="measure failed samples again")

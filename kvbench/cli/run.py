@@ -14,7 +14,7 @@ from kvbench.cli.terminal import print_columns, say, screen, tell
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.noted import noted
-from kvbench.support.plugins import items
+from kvbench.support.plugins import held_groups, items
 from kvbench.support.settings_file import entry_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SETTINGS = Words(
     "[key=value ...]",
-    groups=("model", "task", "policy", "score", "reader", "launcher", "logger", "data", "results", "schedule"),
-    settings=("budget=", "seed=", "store=", "protocol=", "reference="),
+    groups=("model", "task", "policy", "score", *held_groups(), "launcher", "logger", "data", "results", "schedule"),
+    settings=("budget=", "seed=", "protocol=", "reference="),
 )
 SCHEDULE = "kvbench.eviction.schedule.Schedule"
 ESSENTIALS = """

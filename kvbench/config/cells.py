@@ -16,21 +16,21 @@ from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
+from kvbench.support.plugins import held_groups
 from kvbench.tasks.data.record import altered
 from kvbench.tasks.files import FromFiles, NoData, command, folder
 from kvbench.tasks.likelihood import Likelihood
 
 if TYPE_CHECKING:
-    from kvbench.cache.quantized import Store
     from kvbench.eviction.policy import Layout, Policy
-    from kvbench.eviction.readers.reader import Reader
+    from kvbench.models.decode.holder import Holder
     from kvbench.models.loading.spec import ModelSpec
 
 Reference = Literal["full", "none"]
 """What a sweep holds its cells against: the full cache, or nothing."""
 SERVER = "endpoint"
 """The part of a tree that a server has: its cell is made without a policy, and without torch."""
-OF_EVICTION = ("policy", "score", "reader", "budget", "store", "schedule", "protocol")
+OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protocol")
 """Settings of cells that evict here."""
 
 
@@ -70,20 +70,18 @@ class Cells:
         model, task = (self._once(build, group, tree[group]) for group in ("model", "task"))
         if SERVER in tree:
             return served_cell(model, self._once(build, SERVER, tree[SERVER]), task, seed)
-        from kvbench.cache.quantized import Store, packing_of
-
         policy = self._once(build, "policy", tree["policy"])
         score = self._once(build, "score", tree["score"])
-        reader: Reader = self._once(build, "reader", tree["reader"])
-        store: Store = self._once(validated, Store, "store", tree["store"])
+        holders = {group: self._once(build, group, tree[group]) for group in held_groups()}
+        holders = {group: holder for group, holder in holders.items() if not holder.idle}
+        check(claim for holder in holders.values() for claim in holder.claims())
+        holder = next(iter(holders.values()), None)
         evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
-        packing = f" store={store}" if packing_of(store) else ""
         protocol = self._once(_protocol, tree["policy"], tree["protocol"])
-        reading = "" if reader.reads_all else f" {self._label('reader', tree)}"
-        budget_setting: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
-        budget = (
-            self._counted(budget_setting, model, policy, store) if isinstance(budget_setting, Bytes) else budget_setting
-        )
+        held = "".join(f" {self._label(group, tree)}" for group in holders)
+        budget: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
+        if isinstance(budget, Bytes):
+            budget = self._counted(budget, model, policy, holder)
         return Cell(
             model=model,
             task=task,
@@ -92,10 +90,9 @@ class Cells:
             budget=budget,
             schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
-            policy_label=self._label("policy", tree, protocol) + packing + reading,
+            policy_label=self._label("policy", tree, protocol) + held,
             score_label=self._label("score", tree) if "score" in policy.takes else None,
-            store=store,
-            reader=None if reader.reads_all else reader,
+            holder=holder,
             protocol=protocol,
         )
 
@@ -103,12 +100,11 @@ class Cells:
         """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
         return self._once(_results, resolved(tree, "results"))
 
-    def _counted(self, budget: Bytes, model: "ModelSpec", policy: "Policy", store: "Store") -> Tokens:
+    def _counted(self, budget: Bytes, model: "ModelSpec", policy: "Policy", holder: "Holder | None") -> Tokens:
         """A budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized pairs."""
-        from kvbench.cache.quantized import claims_of
         from kvbench.run.memory import token_bytes
 
-        check((*budget.claims(), *claims_of(store), *policy.claims()))
+        check((*budget.claims(), *(holder.claims() if holder else ()), *policy.claims()))
         return budget.tokens((self._token_bytes or token_bytes)(model, policy.layout))
 
     def _label(self, group: str, tree: Tree, protocol: str = PAPER) -> str:

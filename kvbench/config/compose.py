@@ -20,14 +20,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from kvbench.config.loose_score import BASES, class_in, is_loose, loose_item, node_of
+from kvbench.config.loose_score import bases, class_in, is_loose, loose_item, node_of
 from kvbench.config.objects import item_of, names_object, node_of_object, object_of, usual_of
 from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import Item, groups, items
+from kvbench.support.plugins import Item, groups, held_groups, items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
 
@@ -41,8 +41,12 @@ HOST = "score.host"
 LENGTH = "task.context_length"
 ARGUMENTS = "score.args"
 """Arguments of code of others: any name is a setting, and the score checks them."""
-KINDS_OF_HEADS = ("policy.heads", "policy.layers", "policy.apply")
-"""Parts that have a kind, and fields that depend on it."""
+STEP = "step"
+"""The group of files that add settings to policies (`kvbench.config.steps`)."""
+KINDS = ("policy.heads", "policy.layers")
+"""Parts of every policy that have a kind, and fields that depend on it."""
+NO_STEP = "drop"
+"""The kind of a part that does nothing after selection."""
 NULLABLE = {"policy.pool": "{kind:max,size:7}", "policy.phases": "{decode:{window:1}}"}
 """Parts that are null in some files, with a value that can be set."""
 PLACEHOLDERS = {
@@ -93,7 +97,7 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
 def file_of(group: str, name: str, target: str = "") -> Tree:
     """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
 
-    target: the `_target_`, which for a score or reader in a file of its own is that file. Raises UserError for an
+    target: the `_target_`, which for a class in a file of its own is that file. Raises UserError for an
     unknown name, and for a file that cannot be read or lacks what it must say.
     """
     if is_loose(target):
@@ -112,10 +116,10 @@ def file_of(group: str, name: str, target: str = "") -> Tree:
 
 
 def _item(group: str, name: str) -> Item | None:
-    """The file of a name, which for a score or reader may be a Python file; or an object that was given."""
+    """The file of a name, which of some groups may be a Python file; or an object that was given."""
     if names_object(name):
         return item_of(group, name)
-    return loose_item(group, name) if group in BASES and is_loose(name) else items(group).get(name)
+    return loose_item(group, name) if group in bases() and is_loose(name) else items(group).get(name)
 
 
 def combinations(overrides: Sequence[Override], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
@@ -295,6 +299,11 @@ def composed(chosen: Mapping[str, str]) -> Tree:
     """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
     used: dict[str, Item] = {}
     tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
+    for group, name in held_groups().items():
+        file = _item(group, chosen.get(group, name))
+        assert file is not None, "names of a command line are checked before"
+        used[group] = file
+        tree = _merged(tree, file.path, file, chosen, used)
     policy = used["policy"]
     for group in GROUPS:
         if group not in tree:
@@ -363,15 +372,45 @@ def _merge(old: Any, new: Any) -> Any:
     return {**old, **{key: _merge(old[key], value) if key in old else value for key, value in new.items()}}
 
 
+def step_parts() -> list[str]:
+    """The parts of a policy of which steps are kinds."""
+    return sorted({name.rpartition("/")[0] for name in items(STEP) if "/" in name})
+
+
+def parts_with_kinds() -> tuple[str, ...]:
+    """The parts of a policy that have a kind, by their full names."""
+    return (*KINDS, *(f"policy.{part}" for part in step_parts()))
+
+
+def step_settings() -> Tree:
+    """What steps add to the settings of a policy, as they are by default."""
+    added: Tree = dict.fromkeys(step_parts(), NO_STEP)
+    for name, item in items(STEP).items():
+        if "/" not in name:
+            added |= {key: value for key, value in content(item).items() if key not in ("_target_", "name")}
+    return added
+
+
 def content(item: Item) -> Any:
-    """What the file of an item says of it. Raises UserError for one that is no YAML. Never change the result."""
+    """What the file of an item says of it; of a policy that evicts, with what steps add. Raises UserError for one that
+    is no YAML. Never change the result.
+    """
     if is_loose(item.path.name):
         return node_of(item.group, str(item.path))
     if names_object(word := str(item.path)):
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
         return scored | node_of_object(word)
-    node = _read(item.path, str(item))
-    return _settings_of(node, item.group, item.name)
+    node = _settings_of(_read(item.path, str(item)), item.group, item.name)
+    return _with_steps(node) if item.group == "policy" and isinstance(node, dict) else node
+
+
+def _with_steps(node: Tree) -> Tree:
+    """What the file of a policy says, with the settings of steps where it evicts."""
+    policy = node.get("policy", node)
+    if not isinstance(policy, dict) or "budget" not in (policy.get("takes") or ()):
+        return node
+    policy = step_settings() | policy
+    return node | {"policy": policy} if "policy" in node else policy
 
 
 def _settings_of(node: Any, group: str, name: str) -> Any:
@@ -405,7 +444,7 @@ def _checked_file(item: Item, node: Any) -> Tree:
 
 def _has(tree: Tree, key: str) -> bool:
     parent, _, last = key.rpartition(".")
-    if parent in KINDS_OF_HEADS:  # a part that is written by its kind has fields too
+    if parent in parts_with_kinds():  # a part that is written by its kind has fields too
         return True
     node = _at(_with_host(tree) if parent.startswith(HOST) else tree, parent.split(".") if parent else ())
     return isinstance(node, dict) and (last in node or parent == ARGUMENTS)
@@ -414,7 +453,7 @@ def _has(tree: Tree, key: str) -> bool:
 def _with_value(tree: Tree, key: str, value: Value) -> Tree:
     """The tree with another value of a setting that it has. A dict changes the fields that it names."""
     names, (parent, _, last) = key.split("."), key.rpartition(".")
-    if parent in KINDS_OF_HEADS:  # `uniform` is short for {kind: uniform}; another kind has other fields
+    if parent in parts_with_kinds():  # `uniform` is short for {kind: uniform}; another kind has other fields
         part = _at(tree, names[:-1])
         kept = {} if last == "kind" else part if isinstance(part, dict) else {"kind": part}
         return _replaced(tree, names[:-1], kept | {last: value.read})
@@ -425,7 +464,7 @@ def _with_value(tree: Tree, key: str, value: Value) -> Tree:
         texts = text_fields(class_of(group, tree[group])) if group in GROUPS else ("results.dir", "data.root")
         new = value.text if key.removeprefix(f"{group}." if group in GROUPS else "") in texts else new
     if isinstance(old, dict) and isinstance(new, dict):
-        other_kind = key in KINDS_OF_HEADS and new.get("kind", old.get("kind")) != old.get("kind")
+        other_kind = key in parts_with_kinds() and new.get("kind", old.get("kind")) != old.get("kind")
         new = new if other_kind else old | new
     return _replaced(tree, names, new)
 
@@ -472,7 +511,10 @@ def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
     siblings = [name for name in allowed if name.split(".")[:-1] == parents]
     if parents and parents[0] in GROUPS and not siblings:
         names = ", ".join(dict.fromkeys(tree[parents[0]]["name"] for tree in trees))
-        advice = "; add reader=quest, or another" if names == "dense" else ""
+        advice = ""
+        if parents[0] in held_groups():
+            others = [name for name in items(parents[0]) if name != held_groups()[parents[0]]]
+            advice = f"; add {parents[0]}=NAME: {', '.join(others)}"
         return f"unknown setting {key}: {names} has none{advice}"
     return f"unknown setting {key}: {closest(key, siblings or allowed)}"
 

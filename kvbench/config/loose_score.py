@@ -1,4 +1,4 @@
-"""A score or reader in a file of its own, `score=my_score.py`: its settings are the fields of the class in it."""
+"""A score or a holder in a file of its own, `score=my_score.py`: its settings are the fields of the class in it."""
 
 import hashlib
 import sys
@@ -11,17 +11,22 @@ from types import ModuleType
 from typing import Any
 
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.plugins import LOOSE, Item, Source, items
+from kvbench.support.plugins import LOOSE, Item, Source, held_groups, items
 from kvbench.support.whole_file import read_whole
 
-BASES = {"score": "kvbench.eviction.scores.score.Score", "reader": "kvbench.eviction.readers.reader.Reader"}
-"""What the class of a file derives from, by group and name: importing it would import torch with the settings."""
+SCORE = "kvbench.eviction.scores.score.Score"
+HOLDER = "kvbench.models.decode.holder.Holder"
 PLAIN = (bool, int, float, str, tuple, type(None))
 """Types of defaults that are settings; a field with another default keeps it."""
 
 
+def bases() -> dict[str, str]:
+    """What the class of a file derives from, by group and name: importing it would import torch with the settings."""
+    return {"score": SCORE} | dict.fromkeys(held_groups(), HOLDER)
+
+
 def is_loose(name: str) -> bool:
-    """Whether the name of a score or reader, or a `_target_`, is a Python file."""
+    """Whether a name, or a `_target_`, is a Python file."""
     return name.endswith(".py")
 
 
@@ -34,7 +39,7 @@ def loose_item(group: str, path: str) -> Item:
 
 
 def class_in(path: str, group: str = "score") -> Any:
-    """The one score or reader that a file defines; names with _ first do not count. Raises MissingFile or UserError."""
+    """The class of a group that a file defines; names with _ first do not count. Raises MissingFile or UserError."""
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         setting = "score.path" if group == "score" else group
@@ -44,11 +49,12 @@ def class_in(path: str, group: str = "score") -> Any:
         value
         for name, value in vars(module).items()
         if name[0] != "_" and isinstance(value, type) and value.__module__ == module.__name__
-        if any(f"{base.__module__}.{base.__qualname__}" == BASES[group] for base in value.__mro__)
+        if any(f"{base.__module__}.{base.__qualname__}" == bases()[group] for base in value.__mro__)
     ]
+    base = bases()[group]
     if len(classes) != 1:
         names = ", ".join(each.__name__ for each in classes) or "none"
-        raise UserError(f"{path} must define one {group}, a dataclass that derives from {BASES[group]}: it has {names}")
+        raise UserError(f"{path} must define one {group}, a dataclass that derives from {base}: it has {names}")
     if not is_dataclass(classes[0]):
         raise UserError(f"{path}: {classes[0].__name__} is not a dataclass: make it one, its fields are the settings")
     return classes[0]

@@ -13,11 +13,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from kvbench.config.compose import content, with_members
-from kvbench.config.overrides import parse
+from kvbench.config.compose import content, step_settings, with_members
+from kvbench.config.overrides import Override, parse
 from kvbench.config.sweep import Tell, checked
+from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import groups, items, sources
+from kvbench.support.plugins import groups, held_groups, items, plugins, source_of
 from kvbench.support.settings_file import member_names
 
 try:  # Hydra has no public call that runs a multirun over given words: hydra.main reads sys.argv
@@ -27,6 +28,8 @@ except ImportError as error:
     reason = f"-m needs internals of Hydra that version {hydra_version} lacks ({error}): pip install 'hydra-core<1.4'"
     raise UserError(f"{reason}, or leave -m out") from error
 
+EXTRAS, DOT = "++of_extras.", "__of__"
+"""How Hydra is told settings of extras."""
 OF_HYDRA = re.compile(r"[+~]*hydra[./]")
 
 
@@ -54,13 +57,13 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     codes = [0]
 
     def job(_: DictConfig) -> None:
-        settings = list(HydraConfig.get().overrides.task)
+        settings = [_from_hydra(word) for word in HydraConfig.get().overrides.task]
         GlobalHydra.instance().clear()
         codes.append(run(settings))
         if codes[-1] == stop:
             sys.exit(stop)  # past Hydra, which would go on with the next job
 
-    settings = [override.canonical for override in overrides]
+    settings = [_for_hydra(override) for override in overrides]
     try:
         GlobalHydra.instance().clear()
         hydra = Hydra.create_main_hydra2("kvbench run", search_path())
@@ -76,6 +79,22 @@ def multirun(words: Sequence[str], run: Callable[[list[str]], int], tell: Tell, 
     return max(codes)
 
 
+def _for_hydra(override: Override) -> str:
+    """A setting as Hydra takes it: those of extras, which no file of `conf` has, as keys of their own."""
+    added = (*(f"policy.{name}" for name in step_settings()), *held_groups())
+    if not override.key.startswith(added):
+        return override.canonical
+    return f"{EXTRAS}{override.canonical.replace('.', DOT, override.key.count('.'))}"
+
+
+def _from_hydra(word: str) -> str:
+    """A setting as it was before `_for_hydra`."""
+    if not word.startswith(EXTRAS):
+        return word
+    key, _, value = word.removeprefix(EXTRAS).partition("=")
+    return f"{key.replace(DOT, '.')}={value}"
+
+
 def search_path() -> ConfigSearchPath:
     """Where Hydra looks for settings. kvbench's own come first, so that nothing of those can be replaced.
 
@@ -87,8 +106,7 @@ def search_path() -> ConfigSearchPath:
             folder, _, name = f"{item.group}/{item.name}".rpartition("/")
             tree = content(item)
             store.store(name, tree, group=folder, package="_global_" if item.group in tree else item.group)
-    ours, *plugins = sources()
-    path = create_config_search_path(str(ours.conf.resolve()))
-    for source in plugins:
+    path = create_config_search_path(str(paths.conf().resolve()))
+    for source in map(source_of, plugins()):
         path.append(str(source), f"file://{source.conf.resolve()}")
     return path

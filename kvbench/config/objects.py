@@ -1,4 +1,4 @@
-"""Scores, policies, readers and models that are Python objects: a word names each, as other words name files of `conf`.
+"""Scores, policies, holders and models that are Python objects: a word names each, as other words name files of `conf`.
 
 The fields of an object are its settings. Its class is where it is: in a module, a file, or a cell of a notebook.
 """
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import Item, Source
+from kvbench.support.plugins import Item, Source, held_groups
 
 MARK = "@"
 """What ends the name of an object in its word; a number follows, since several objects can have one name."""
 CLASSES = {
     "score": "kvbench.eviction.scores.score.Score",
     "policy": "kvbench.eviction.policy.Policy",
-    "reader": "kvbench.eviction.readers.reader.Reader",
     "model": "kvbench.models.loading.spec.ModelSpec",
 }
 """What an object of a group derives from, by name: importing it would import torch with the settings."""
+HOLDER = "kvbench.models.decode.holder.Holder"
 OPEN = "???"
 
 _objects: dict[str, Any] = {}
@@ -27,7 +27,8 @@ _objects: dict[str, Any] = {}
 
 def is_kind(group: str, kind: type) -> bool:
     """Whether a class is one of a group."""
-    return CLASSES.get(group) in {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+    wanted = HOLDER if group in held_groups() else CLASSES.get(group)
+    return wanted in {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
 
 
 def is_object(group: str, value: Any) -> bool:

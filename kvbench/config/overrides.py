@@ -12,12 +12,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kvbench.support.errors import UserError
+from kvbench.support.plugins import held_groups
 
 if TYPE_CHECKING:  # loaded by the first word that is read: help and lists read none
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override as HydraOverride
 
-GROUPS = ("model", "task", "policy", "score", "reader", "launcher", "logger")
+GROUPS = ("model", "task", "policy", "score", *held_groups(), "launcher", "logger")
+"""The groups of a run, whose members are named on a command line."""
 MOST_VALUES = 100_000
 """Values that a range may list."""
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)

@@ -8,18 +8,17 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from kvbench.config.compose import Tree, class_of, text_fields
-from kvbench.config.objects import names_object, node_of_object, object_of
+from kvbench.config.compose import Tree, class_of, parts_with_kinds, step_parts, text_fields
+from kvbench.config.objects import HOLDER, names_object, node_of_object, object_of
 from kvbench.config.overrides import written
 from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import items
+from kvbench.support.plugins import held_groups, items
 from kvbench.support.text import closest, printable
 
 KINDS = {
     "policy": "kvbench.eviction.policy.Policy",
     "score": "kvbench.eviction.scores.score.Score",
-    "reader": "kvbench.eviction.readers.reader.Reader",
     "task": "kvbench.tasks.task.Task",
     "model": "kvbench.models.loading.spec.ModelSpec",
 }
@@ -33,7 +32,6 @@ ALLOWED = {
     "policy.pool": "null, or a kind and an odd size such as {kind:max,size:7}",
     "policy.heads": "the name of a kind, such as uniform",
     "policy.layers": "the name of a kind, such as uniform",
-    "policy.apply": "the name of a kind, such as drop",
     "policy.window": "an integer such as 16, all, question, or a part such as {part:0.05,of:budget}",
     "policy.window_skips": "an integer such as 0, or template",
     "policy.recent": "an integer such as 16, question, or a part such as {part:0.05,of:budget}",
@@ -64,8 +62,8 @@ def build(group: str, node: Tree) -> Any:
         for key, value in node.items()
         if key != "_target_"
     }
-    built = validated(target, group, values)
-    if base := KINDS.get(group):
+    built = _policy(target, values) if group == "policy" else validated(target, group, values)
+    if base := HOLDER if group in held_groups() else KINDS.get(group):
         module, _, name = base.rpartition(".")
         if not isinstance(built, getattr(import_module(module), name)):
             item = items(group).get(built.name, f"{group} {built.name}")
@@ -75,25 +73,42 @@ def build(group: str, node: Tree) -> Any:
 
 def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
     """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open. Of
-    a reader, which is a part of a policy's label, these are words of the command line, its budget in any case.
+    a holder, which is a part of a policy's label, these are words of the command line, its budget in any case.
     """
-    before, built = asdict(build(group, usual)), build(group, node)
-    changed = dict(_changed({}, left_open)) | dict(_changed(_of_same_kind(before, built), asdict(built)))
-    if kind := changed.pop("apply.kind", ""):  # as on a command line, the kind first
-        changed = {"apply": kind} | changed
-    if group == "reader":
+    before, now = (_settings_of(group, build(group, each)) for each in (usual, node))
+    changed = dict(_changed({}, left_open)) | dict(_changed(_of_same_kind(before, now), now))
+    for part in step_parts():
+        if kind := changed.pop(f"{part}.kind", ""):  # as on a command line, the kind first
+            changed = {part: kind} | changed
+    if group in held_groups():
         budget = {"budget": written(node["budget"])} if "budget" in node else {}
-        settings = (f"reader.{key}={value}" for key, value in (budget | changed).items())
-        return " ".join((f"reader={node['name']}", *settings))
+        settings = (f"{group}.{key}={value}" for key, value in (budget | changed).items())
+        return " ".join((f"{group}={node['name']}", *settings))
     return " ".join((node["name"], *(f"{key}={value}" for key, value in changed.items() if key not in COLUMNS)))
 
 
-def _of_same_kind(usual: dict[str, Any], built: Any) -> dict[str, Any]:
-    """`usual` with the defaults of the kind of `apply` that `built` has: a label names what differs from them."""
-    apply = usual.get("apply")
-    if apply is None or apply["kind"] == built.apply.kind:
-        return usual
-    return usual | {"apply": asdict(type(built.apply)()) | apply}
+def _policy(target: Any, values: Tree) -> Any:
+    """A policy from its own settings and those of steps."""
+    from kvbench.config.steps import form_of, policy_of
+
+    return policy_of(validated(form_of(target), "policy", values), target)
+
+
+def _settings_of(group: str, built: Any) -> dict[str, Any]:
+    """The settings of a part, of a policy with those of steps."""
+    from kvbench.config.steps import settings_of
+
+    return settings_of(built) if group == "policy" else asdict(built)
+
+
+def _of_same_kind(usual: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """`usual` with the defaults of the kinds of steps that there are now: a label names what differs from them."""
+    from kvbench.config.steps import usual_of_kind
+
+    for part in step_parts():
+        if part in now and now[part]["kind"] != usual[part]["kind"]:
+            usual = usual | {part: usual_of_kind(part, now[part]["kind"]) | usual[part]}
+    return usual
 
 
 def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -117,7 +132,7 @@ def validated(target: Any, group: str, values: Any) -> Any:
                 raise UserError(f"unknown setting {group}.{key}: {closest(key, allowed)}")
         values = dict(values)
         for key, value in values.items():
-            if key in ("heads", "layers", "apply") and isinstance(value, str):
+            if f"{group}.{key}" in parts_with_kinds() and isinstance(value, str):
                 values[key] = {"kind": value}  # policy.heads=uniform is short for policy.heads.kind=uniform
             elif key in texts and isinstance(value, (int, float)) and not isinstance(value, bool):
                 values[key] = str(value)  # task.era=2026 is a text
@@ -206,10 +221,12 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     members = ("int", "float", "str")
     names = (group, *(n for n in places if n not in members and not n.startswith("literal[") and not n[:1].isupper()))
     setting = ".".join(names[:2])
+    of_step = "the name of a kind, such as drop" if setting in parts_with_kinds() else ""
+    allowed = ALLOWED.get(setting, of_step)
     if setting in ("policy.order", "policy.window", "policy.window_skips", "policy.recent") or (
-        setting in ALLOWED and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type", "dict_type")
+        allowed and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type", "dict_type")
     ):
-        return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {ALLOWED[setting]}"
+        return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {allowed}"
     message = first["msg"].partition(", unable to ")[0].replace("Input should be", "allowed:")
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)

@@ -24,9 +24,9 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.step import Step
 from kvbench.support.errors import UserError
 from kvbench.support.facts import check
-from kvbench.support.quantity import plural
 
 Counts = tuple[tuple[int, ...], ...]
 """Candidates kept, by layer and cache head."""
@@ -67,17 +67,18 @@ class Eviction:
         """Carry out a decision: a compacted copy, or `cache` itself if nothing changes."""
         is_whole = decision.rankings is None and self.policy.layout == "kv_heads"
         smaller = cache if is_whole else compact(cache, decision.kept, decision.lengths)
-        if self.policy.apply.kind == "drop" or (is_whole and not self.policy.apply.prunes_keys):
-            return smaller
-        pairs = zip(cache.evictable, decision.kept, smaller.evictable, strict=True)
-        return smaller.with_evictable([self._applied(*each) for each in pairs])
+        for step in self.policy.steps:
+            if step.always or not is_whole:
+                pairs = zip(cache.evictable, decision.kept, smaller.evictable, strict=True)
+                smaller = smaller.with_evictable([self._changed(step, *each) for each in pairs])
+        return smaller
 
-    def _applied(self, before: LayerCache, kept: Kept, after: LayerCache) -> LayerCache:
-        """`policy.apply` on a dense layer, up to the end of the window."""
+    def _changed(self, step: Step, before: LayerCache, kept: Kept, after: LayerCache) -> LayerCache:
+        """What a step makes of a dense layer, up to the end of the window."""
         policy, stop = self.policy, before.lengths[0] - self.policy.skipped
         before = before.without_newest(policy.skipped)
-        number = policy.applied_rows(stop)
-        return policy.apply(before, kept[:, :stop], after, before.observed(number) if number else None, policy.variant)
+        rows = before.observed(step.rows(policy.rows(stop), stop)) if step.reads_rows else None
+        return step.change(before, kept[:, :stop], after, rows, policy.variant)
 
     def decide(self, cache: KVCache, rankings: Sequence[Ranking] | None = None) -> Decision:
         """Choose what to keep. `rankings`: the result of `rank`, which does not depend on the budget, to reuse it.
@@ -91,15 +92,14 @@ class Eviction:
             return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
         rankings = tuple(self.rank(cache) if rankings is None else rankings)
         budget = self.policy.budget_info(self.pairs(cache.num_tokens), cache.num_tokens)
-        pages = self.policy.pages(cache.num_tokens)
-        by_page = [pages.ranking(ranking) for ranking in rankings]
-        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, by_page, budget))
+        units = self.policy.units(cache.num_tokens)
+        by_unit = [units.ranking(ranking) for ranking in rankings]
+        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, by_unit, budget))
         kept = tuple(
-            pages.kept_tokens(mark(pages.ranking(chosen), layer_counts, pages.number))
+            units.kept_tokens(mark(units.ranking(chosen), layer_counts, units.number))
             for chosen, layer_counts in zip(self.policy.choices(rankings), counts, strict=True)
         )
-        lengths = counts + self.policy.protected if pages.size == 1 else lengths_of(kept)
-        return Decision(kept, lengths, rankings)
+        return Decision(kept, units.lengths(counts, kept), rankings)
 
     def check(self, cache: KVCache) -> None:
         """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""
@@ -117,10 +117,8 @@ class Eviction:
         share = f"budget={self.budget} is {pairs - outside} of {cache.num_tokens - outside} tokens and"
         if pairs < min(self.policy.protected, cache.num_tokens):
             raise UserError(too_small(self.policy, share))
-        if self.policy.page > 1 and not self.keeps_all(cache):
-            in_pages = self.policy.budget_info(pairs, cache.num_tokens)
-            if in_pages.budget < max(1, in_pages.protected):
-                raise UserError(too_few_pages(self.policy, in_pages.protected, share))
+        if not self.keeps_all(cache):
+            self.policy.units(cache.num_tokens).check(pairs, self.policy.name, share)
 
     def pairs(self, num_tokens: int) -> int:
         """KV pairs per cache head that are kept of `num_tokens` tokens, protected ones included."""
@@ -331,15 +329,6 @@ def check_host(policy: Policy, score: Score) -> None:
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         subject = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
         raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")
-
-
-def too_few_pages(policy: Policy, protected: int, subject: str) -> str:
-    """The message for a budget below the pages that protected tokens touch, or below one."""
-    least, why = max(1, protected), f" that protected tokens of {policy.name} touch" if protected else ""
-    return (
-        f"{subject} cannot hold {plural(least, 'page')} of {policy.page} tokens{why}: raise the budget to at least "
-        f"{least * policy.page} tokens, protect fewer, or use a smaller policy.page"
-    )
 
 
 def too_small(policy: Policy, subject: str) -> str:

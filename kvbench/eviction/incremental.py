@@ -244,16 +244,17 @@ class IncrementalEviction:
         return allocate(self.policy.layers, self.policy.heads, rankings, budget)
 
     def keep(self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: Window | None = None) -> Step:
-        """Keep so many candidates of each cache head, and the protected pairs. rows: what `policy.apply` may read."""
+        """Keep so many candidates of each cache head, and the protected pairs. rows: what steps may read."""
         chosen = self.policy.chooses(ranking)
         kept = mark(chosen, torch.tensor(counts), max(layer.lengths))
         lengths = [
             length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
         ]
         kept_layer = layer.select(kept, lengths)
-        if self.policy.apply.kind != "drop" and counts != ranking.available:
+        if counts != ranking.available:
             observed = rows and rows.last(self.policy.rows(rows.queries.shape[1]))
-            kept_layer = self.policy.apply(layer, kept, kept_layer, observed, self.policy.variant)
+            for step in self.policy.steps:
+                kept_layer = step.change(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
             kept_layer = best_slots_first(kept_layer, kept, chosen)
         return Step(kept_layer, layer, ranking)
@@ -292,14 +293,15 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     fix = "schedule.prefill_block=null schedule.decode_every=null"
     later = Claim("the schedule", fix, breaks=dict.fromkeys(facts, "evicts again"))
     check((*policy.claims(), *score.claims(), later))
-    if policy.state == "none" and (score.inputs.window or policy.apply.reads_rows):
-        part = f"score {score.name}" if score.inputs.window else f"policy.apply={policy.apply.kind}"
+    reading = [step.setting for step in policy.reading_steps]
+    if policy.state == "none" and (score.inputs.window or reading):
+        part = f"score {score.name}" if score.inputs.window else reading[0]
         raise UserError(
             f"policy.state=none, but {part} reads observed queries: use policy.state=overwrite or accumulate"
         )
-    if blocks and policy.apply.reads_rows and not even(policy):
+    if blocks and reading and not even(policy):
         raise UserError(
-            f"policy.apply={policy.apply.kind} reads the queries of a block, but with policy.heads={policy.heads.kind} "
+            f"{reading[0]} reads the queries of a block, but with policy.heads={policy.heads.kind} "
             f"policy.layers={policy.layers.kind} the budget is divided after them: use policy.heads=uniform "
             "policy.layers=uniform, or schedule.prefill_block=null"
         )

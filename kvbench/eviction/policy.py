@@ -8,15 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
-from kvbench.eviction.apply.apply import Apply, Drop
-from kvbench.eviction.apply.channels import ThinK
-from kvbench.eviction.apply.merging import D2O, CaM, Nearest
 from kvbench.eviction.budget import Budget
-from kvbench.eviction.pages import Merge, Pages
-from kvbench.eviction.pooling import ORDERS, Group, Pool, Step
+from kvbench.eviction.pooling import ORDERS, Group, Pool, Shaping
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
-from kvbench.eviction.sharing import over_heads, over_layers
+from kvbench.eviction.step import Step, Units
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 from kvbench.support.facts import (
@@ -30,7 +26,6 @@ from kvbench.support.facts import (
     LATER_EVICTION,
     MODEL_KEYS,
     NO_BLOCKS,
-    ONE_EVICTION,
     OWN_ROTATION,
     PROMPT_END,
     QUESTION_READ,
@@ -46,9 +41,7 @@ Memory = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
 Positions = Literal["original", "cache"]
 Span = Literal["prompt", "context"]
-Share = Literal["head", "layer", "model"]
 Crossed = Literal["score", "budget"]
-ApplyKind = Drop | D2O | CaM | Nearest | ThinK
 QUESTION = "question"
 """As window or recent: the tokens of a prompt from its question on."""
 ASSUMED_QUESTION = 16
@@ -66,9 +59,6 @@ ALLOWED = {
     "slot_order": get_args(SlotOrder),
     "positions": get_args(Positions),
     "budget_span": get_args(Span),
-    "page_score": get_args(Merge),
-    "share": get_args(Share),
-    "share_score": get_args(Merge),
 }
 """Allowed values of the fields that are words."""
 
@@ -100,7 +90,7 @@ class Phase:
     window: int | Literal["all"] | None = None
     reduce: Reduce | None = None
     group: Group | None = None
-    order: tuple[Step, Step] | None = None
+    order: tuple[Shaping, Shaping] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +119,7 @@ class Policy:
         the prompt, so that only the answer is evicted from; `recent=question` its question with what follows. window
         and recent may be a `TokenFraction`.
     heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
-    apply: what happens to the pairs once it is chosen which are kept. See `kvbench.eviction.apply`.
+    steps: what follows the scores, in the order of `Step.order`. See `kvbench.eviction.step`.
     variant: the rule of the paper or of its published code, where they differ.
     layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
         group, as the published code of SnapKV and OBCache does.
@@ -139,10 +129,6 @@ class Policy:
         re-rotated, and new tokens follow.
     budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
         tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is that of the answer).
-    page, page_score: tokens of a page, which is kept or dropped as a whole; the score of a page is the max or mean of
-        those of its tokens. See `kvbench.eviction.pages`.
-    share, share_score: whether every cache head has a set of its own, or one set is kept for all heads of a layer or
-        for all layers, by the mean or max of their scores. See `kvbench.eviction.sharing`.
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
     takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
         score.
@@ -169,7 +155,7 @@ class Policy:
     ] = None
     group: Annotated[Group | None, Means("null: the score's default (attn mean, obcache sum)")] = None
     order: Annotated[
-        tuple[Step, Step], Means("which comes first: pooling, or the reduction over the query heads of a KV head")
+        tuple[Shaping, Shaping], Means("which comes first: pooling, or the reduction over the query heads of a KV head")
     ] = ("group", "pool")
     sink: Annotated[
         int | Literal["head", "prompt"],
@@ -184,10 +170,6 @@ class Policy:
         LayerAllocation | Layers,
         Means("how the budget is divided over layers: uniform, pyramid, entropy, preference, global"),
     ] = field(default_factory=UniformLayers)
-    apply: Annotated[
-        ApplyKind | Apply,
-        Means("what happens to pairs after selection: drop, d2o, cam, nearest (merged into kept ones), think (pruned)"),
-    ] = field(default_factory=Drop)
     variant: Annotated[
         Variant, Means("official: the rule of the published code where it differs; the policy's page says how")
     ] = "paper"
@@ -204,27 +186,14 @@ class Policy:
     budget_span: Annotated[
         Span, Means("context: the budget is a share of the context, and the first tokens are kept in addition")
     ] = "prompt"
-    page: Annotated[
-        int, Means("tokens of a page, which is kept or dropped as a whole, as an engine allocates it (16, 64, 256)")
-    ] = 1
-    page_score: Annotated[
-        Merge, Means("the score of a page: the max or mean of the scores of its tokens, pooled and reduced")
-    ] = "max"
-    share: Annotated[
-        Share, Means("who keeps the same tokens: nobody (head), the heads of a layer (layer), all layers (model)")
-    ] = "head"
-    share_score: Annotated[
-        Merge,
-        Means(
-            "the score of a token for all of them: the mean, over layers of standardised scores; or the max of the "
-            "standardised scores of all heads"
-        ),
-    ] = "mean"
     phases: Annotated[Phases | None, Means("fields that differ while decoding, such as {decode:{window:1}}")] = None
     takes: tuple[Crossed, ...] = ("score", "budget")
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins
+    steps: tuple[Step, ...] = ()
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins, steps
 
     def __post_init__(self) -> None:
+        ordered = sorted(self.steps, key=lambda step: (step.order, type(step).__name__))
+        object.__setattr__(self, "steps", tuple(ordered))
         self._check_choices()
         self._check_token_counts()
         if self.group == "none" and self.layout == "kv_heads":
@@ -263,7 +232,6 @@ class Policy:
             ("sink", 0, ("head", PROMPT)),
             ("recent", 0, (QUESTION,)),
             ("window_skips", 0, (TEMPLATE,)),
-            ("page", 1, ()),
         ):
             value = getattr(self, name)
             if value in words or (isinstance(value, TokenFraction) and name in ("window", "recent")):
@@ -271,8 +239,7 @@ class Policy:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise UserError(f"policy.{name}={value!r} is not an integer, e.g. 16")
             if value < least:
-                unit = "tokens" if name == "page" else "observed queries"
-                reason = f"allowed: 1 or more {unit}, e.g. 16" if least else "allowed: 0 or more"
+                reason = "allowed: 1 or more observed queries, e.g. 16" if least else "allowed: 0 or more"
                 raise UserError(f"policy.{name}={value}: {reason}")
 
     def claims(self) -> Iterator[Claim]:
@@ -290,8 +257,8 @@ class Policy:
         if "budget" not in self.takes:
             grants = frozenset({LATER_EVICTION, COUNTED_BUDGET})
             yield Claim(f"policy {self.name}", "another policy", breaks={EVICTS: "evicts none"}, grants=grants)
-        yield from self.apply.claims(self)
-        yield from self._claims_of_sets()
+        for step in self.steps:
+            yield from step.claims(self)
 
     def _claims_of_allocation(self) -> Iterator[Claim]:
         uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
@@ -321,23 +288,6 @@ class Policy:
             why = f"ends the window of {self.name} before the newest tokens of a prompt"
             yield Claim(f"policy.window_skips={self.window_skips}", "policy.window_skips=0", dict.fromkeys(facts, why))
 
-    def _claims_of_sets(self) -> Iterator[Claim]:
-        """Those of pages, and of sets that heads or layers share."""
-        once = {ONE_EVICTION: "is decided once, after the prompt"} if "budget" in self.takes else {}
-        if self.page > 1:
-            uneven = "lets only some heads keep the last page, which is partly filled (with policy.share=model all do)"
-            breaks = dict.fromkeys((EVEN_IN_LAYER, EVEN_HEADS), uneven)
-            yield Claim(f"policy.page={self.page} of {self.name}", "policy.page=1", once, breaks)
-        if self.share != "head":
-            needs = {EVEN_BUDGET: "keeps one set for all heads of a layer"}
-            if self.share_score == "mean":
-                needs[COMPARABLE] = "averages scores of several heads (policy.share_score=max does not)"
-            yield Claim(f"policy.share={self.share} of {self.name}", "policy.share=head", needs)
-        if self.share == "model":
-            needs = {EVEN_LAYERS: "keeps one set for all layers"} | once
-            grants = frozenset({EVEN_HEADS})
-            yield Claim(f"policy.share=model of {self.name}", "policy.share=layer", needs, grants=grants)
-
     @property
     def decoding(self) -> "Policy":
         """The policy of evictions while decoding."""
@@ -361,13 +311,6 @@ class Policy:
     def budgeted(self) -> int:
         """The protected tokens that the budget has to hold."""
         return self.protected - (self.sink if self.budget_span == "context" and isinstance(self.sink, int) else 0)
-
-    @property
-    def least_pages(self) -> int:
-        """Pages that the protected tokens which the budget has to hold fill at least, wherever the prompt ends."""
-        sink = self.sink if isinstance(self.sink, int) and self.budget_span == "prompt" else 0
-        newest = sum(number for number in (self.recent, self.window_skips) if isinstance(number, int))
-        return -(-sink // self.page) - (-newest // self.page)
 
     @property
     def unbudgeted(self) -> int:
@@ -431,9 +374,14 @@ class Policy:
         observable = tokens - self.skipped
         return {self.rows(observable) + self.skipped, self.layer_rows(observable) + self.skipped}
 
-    def applied_rows(self, tokens: int) -> int:
-        """Observed queries that `apply` reads of `tokens` tokens up to the end of the window; 0 if it reads none."""
-        return self.apply.rows(self.rows(tokens), tokens) if self.apply.reads_rows else 0
+    @property
+    def reading_steps(self) -> tuple[Step, ...]:
+        """The steps that read observed queries."""
+        return tuple(step for step in self.steps if step.reads_rows)
+
+    def step_rows(self, tokens: int) -> int:
+        """Observed queries that steps read of `tokens` tokens up to the end of the window; 0 if they read none."""
+        return max((step.rows(self.rows(tokens), tokens) for step in self.reading_steps), default=0)
 
     def rows(self, tokens: int) -> int:
         """Observed queries of `tokens` tokens up to the end of the window."""
@@ -446,18 +394,21 @@ class Policy:
         """Observed queries that the weight of a layer is made of."""
         return self.layers.rows(self.rows(tokens), tokens)
 
-    def pages(self, tokens: int) -> Pages:
-        """The pages of a prompt of `tokens` tokens; a page of one token is the token."""
-        return Pages(self.page, tokens, self.sinks, self.last, self.page_score)
+    def units(self, tokens: int) -> Units:
+        """What of a prompt of `tokens` tokens is kept or dropped as one."""
+        units = Units(tokens, self.sinks, self.last)
+        for step in self.steps:
+            units = step.units(units)
+        return units
 
     def budget_info(self, budget: int, tokens: int) -> BudgetInfo:
-        """The budget for the allocations: `budget` of `tokens` KV pairs per cache head, in whole pages."""
-        pages = self.pages(tokens)
+        """The budget for the allocations: `budget` of `tokens` KV pairs per cache head, in whole units."""
+        units = self.units(tokens)
         return BudgetInfo(
-            budget=budget // self.page,
-            sink=pages.first if self.page > 1 else self.sinks,
-            recent=pages.last if self.page > 1 else self.last,
-            tokens=pages.number,
+            budget=units.of_pairs(budget),
+            sink=units.first,
+            recent=units.last,
+            tokens=units.number,
             variant=self.variant,
             even_heads=self.heads.kind == "uniform",
             stale_floor=self.layers.kind == "entropy",
@@ -467,13 +418,17 @@ class Policy:
         """The candidates that each cache head chooses from; global layers override the head allocation."""
         if self.layers.kind == "global":
             return ranking
-        chosen = self.heads.chooses(ranking)
-        return chosen if self.share == "head" else over_heads(chosen, self.share_score)
+        ranking = self.heads.chooses(ranking)
+        for step in self.steps:
+            ranking = step.chooses(ranking)
+        return ranking
 
     def choices(self, rankings: Sequence[Ranking]) -> tuple[Ranking, ...]:
         """What `chooses` says of every layer, or one ranking for all layers."""
         chosen = tuple(map(self.chooses, rankings))
-        return over_layers(chosen, self.share_score) if self.share == "model" else chosen
+        for step in self.steps:
+            chosen = step.choices(chosen)
+        return chosen
 
     def group_of(self, default: Group) -> Group:
         """The reduction over query heads; `default` is the score's."""

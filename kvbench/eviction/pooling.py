@@ -12,8 +12,8 @@ from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 
 Kind = Literal["max", "avg"]
-Step = Literal["pool", "group"]
-ORDERS: tuple[tuple[Step, Step], ...] = (("group", "pool"), ("pool", "group"))
+Shaping = Literal["pool", "group"]
+ORDERS: tuple[tuple[Shaping, Shaping], ...] = (("group", "pool"), ("pool", "group"))
 """Both orders of the two steps."""
 Group = Literal["mean", "max", "sum", "none", "layer_mean"]
 """How the query heads of a KV head are merged; `none` keeps them separate, `layer_mean` gives all heads one mean."""
@@ -82,7 +82,7 @@ def pool_and_reduce(
     scores: Scores,
     pool: Pool | None,
     group: str,
-    order: tuple[Step, Step],
+    order: tuple[Shaping, Shaping],
     kv_heads: int,
     weight: Weight | None = None,
 ) -> Ranked:

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache
-from kvbench.cache.quantized import PackedCache
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
@@ -24,6 +22,7 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 from kvbench.models import bridge
+from kvbench.models.decode.holder import Held
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import check_architecture, text_config
 from kvbench.models.loading.load import LoadedModel, end_tokens
@@ -38,13 +37,14 @@ from kvbench.run.prefill_job import BROKEN, batches, prefill
 from kvbench.run.rows import TimedPrefill
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.plugins import held_groups
 
 Item = TypeVar("Item")
 Named = str | Item | Sequence[str | Item]
 """What has a name on the command line: its name, an object, or a list of them."""
 Ids = str | Sequence[int] | Tensor | Mapping[str, Any]
 """A prompt: text, token ids, or what a tokenizer returns."""
-ROOTS = ("policy", "score", "reader", "budget", "schedule", "store", "seed")
+ROOTS = ("policy", "score", *held_groups(), "budget", "schedule", "seed")
 """The settings that say how a cache is evicted from and read."""
 
 
@@ -78,7 +78,7 @@ class Evicted:
     kept: KeptSets
     kept_fraction: float
     cache_bytes: int
-    cache: KVCache | PackedCache
+    cache: Held
 
     def __repr__(self) -> str:
         return f"{_named(self)}, kept {self.kept_fraction:.1%}"

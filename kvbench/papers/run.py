@@ -55,7 +55,7 @@ from kvbench.tasks.shared_context import SharedContext
 from kvbench.tasks.task import Task
 
 OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
-ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed", "store")
+ROOTS = (*GROUPS, "budget", "data", "probe", "results", "schedule", "seed")
 """The first part of a setting of an item."""
 
 

@@ -14,17 +14,18 @@ from kvbench.tasks.task import Task
 
 if TYPE_CHECKING:
     from kvbench.eviction.policy import Policy
-    from kvbench.eviction.readers.reader import Reader
     from kvbench.eviction.scores.score import Score
+    from kvbench.models.decode.holder import Holder
 
-SCORES, READERS, TASKS = "kvbench.eviction.scores", "kvbench.eviction.readers", "kvbench.tasks"
-EXECUTED = ("kvbench.cache.", "kvbench.eviction.", "kvbench.models.", f"{TASKS}.")
+SCORES, EXTRAS, TASKS = "kvbench.eviction.scores", "kvbench.extras", "kvbench.tasks"
+EXECUTED = ("kvbench.cache.", "kvbench.eviction.", f"{EXTRAS}.", "kvbench.models.", f"{TASKS}.")
 """Packages whose functions count where another part imports them; the functions of others write words."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Hashes of the code of a cell by part: cache, eviction, engine, run, its score, its reader, its task, and plugins.
+    """Hashes of the code of a cell by part: cache, eviction, engine, run, its score, steps, holder
+    and task, and plugins.
 
     None: a source cannot be read.
     """
@@ -37,8 +38,8 @@ class Code:
         return NO_SOURCE if self.parts is None else environment_id(self.parts)
 
 
-def code_of(policy: "Policy", score: "Score", task: Task, reader: "Reader | None" = None) -> Code:
-    """The code of a cell. A score or reader counts with what it imports of others, a task with its metric.
+def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None" = None) -> Code:
+    """The code of a cell. A score, step or holder counts with what it imports of others, a task with its metric.
 
     Parts of different files have different names: two hashes of one name are two versions of it. Reading it takes
     0.2 s, once per process.
@@ -50,8 +51,9 @@ def code_of(policy: "Policy", score: "Score", task: Task, reader: "Reader | None
     components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
     if "budget" in policy.takes:
         components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
-    if reader is not None:
-        components[f"reader {reader.name}"] = (reader, READERS)
+    components |= {f"step {type(step).__name__.lower()}": (step, EXTRAS) for step in policy.steps}
+    for part in (holder,) if holder else ():
+        components[f"{part.group} {getattr(part, 'name', '')}"] = (part, EXTRAS)
     try:
         parts = {run: _sha256((f"kvbench.run.{runner}", "kvbench.run.evict_cell"))}
         parts |= {name: _package_sha256(name) for name in ("cache", "eviction", "models")}
@@ -91,9 +93,9 @@ def _component_sha256(modules: frozenset[str], within: str) -> str:
 
 @cache
 def _package_sha256(name: str) -> str:
-    """A package, eviction without its scores and readers."""
+    """A package, eviction without its scores."""
     modules = modules_in(f"kvbench.{name}")
-    return _sha256(tuple(module for module in modules if not module.startswith((SCORES, READERS))))
+    return _sha256(tuple(module for module in modules if not module.startswith(SCORES)))
 
 
 @cache

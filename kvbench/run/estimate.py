@@ -189,7 +189,7 @@ def _kind_of(cell: Cell) -> Hashable:
     """What similar cells have in common."""
     benchmark, length = cell.task.name.partition("/")[0], cell.task.context_length
     kind = (cell.model.label, benchmark, length, cell.policy_label, cell.score_label, cell.policy.layout)
-    return (*kind, str(cell.schedule), cell.store)
+    return (*kind, str(cell.schedule), "flat" if cell.is_served else cell.held.store)
 
 
 def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]], similar: SimilarRuns) -> float | None:

@@ -3,23 +3,21 @@
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.cache.quantized import PackedCache, pack_cache, packing_of
 from kvbench.cache.shapes import Kept
 from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_alike
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Repeat, Score
-from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
-from kvbench.models.decode.quantized_batch import QuantizedBatch
-from kvbench.models.decode.reading_batch import ReadingBatch
+from kvbench.models.decode.holder import Held
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
@@ -52,7 +50,7 @@ class CompressedCache:
     """
 
     result: EvictionResult
-    cache: KVCache | PackedCache
+    cache: Held
     incremental: IncrementalEviction | None = None
 
 
@@ -77,20 +75,16 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
         seconds = repeat_seconds + ranking_seconds
     start = clock(model)
     decision = eviction.decide(full, rankings)
-    cache: KVCache | PackedCache = eviction.evict(full, decision)
-    incremental = None
-    packing = packing_of(cell.store)
-    if packing is not None or cell.policy.apply.prunes_keys:
-        cache = pack_cache(cache, packing)
-    else:
-        if cell.schedule.decode_every is not None:
-            incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
-            cache = incremental.remember(full, decision, cache)
-            incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
-        if cell.policy.positions == "cache":
-            cache = model.engine.re_rotation.begin(cache)
-    result = measure(cell, cache, decision.kept, seconds + clock(model) - start)
-    return CompressedCache(result, cache, incremental)
+    cache, incremental = eviction.evict(full, decision), None
+    if cell.schedule.decode_every is not None:
+        incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
+        cache = incremental.remember(full, decision, cache)
+        incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
+    if cell.policy.positions == "cache":
+        cache = model.engine.re_rotation.begin(cache)
+    held = cell.held.hold(cache)
+    result = measure(cell, held, decision.kept, seconds + clock(model) - start)
+    return CompressedCache(result, held, incremental)
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -112,33 +106,25 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
 def batch_of(
     engine: Engine, compressed: list[CompressedCache], max_new_tokens: int, question_tokens: int = 0
 ) -> DecodeBatch:
-    """The decode batch of cells that share a store and a reader; all of them evict from the answer too, or none does.
+    """The decode batch of cells that share a holder; all of them evict from the answer too, or none does.
 
     question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
     soon as the batch has its copy.
     """
     cells = list(compressed)
     compressed.clear()
-    reader = cells[0].result.cell.reader
-    assert all(cell.result.cell.reader == reader for cell in cells), "cells of a batch share one reader"
-    quantized = [cell.cache for cell in cells if isinstance(cell.cache, PackedCache)]
-    if quantized:
-        assert len(quantized) == len(cells), "cells of a batch share one store"
-        return QuantizedBatch(quantized, engine.tile, max_new_tokens)
-    caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
+    holder, caches = cells[0].result.cell.held, [cell.cache for cell in cells]
+    assert all(cell.result.cell.held == holder for cell in cells), "cells of a batch share one holder"
     evictions = [(cell.incremental, cell.result.cell.schedule) for cell in cells]
     cells.clear()
     if evictions[0][0] is None:
-        popped = (caches.pop(0) for _ in range(len(caches)))
-        # keys rotated as the queries of a decode batch expect them
-        copied = (cache if cache.resumes is None else engine.re_rotation.show_all(cache) for cache in popped)
-        if reader is not None:
-            return ReadingBatch(copied, engine.tile, max_new_tokens, reader, question_tokens)
-        return RaggedBatch(copied, engine.tile, max_new_tokens, engine.kernels)
+        return holder.batch(caches, engine, max_new_tokens, question_tokens)
     evicting = []
     for incremental, schedule in evictions:
         assert incremental is not None and schedule.decode_every is not None
-        cache = engine.evicting_cache(incremental, schedule.decode_every, caches.pop(0))
+        kept = caches.pop(0)
+        assert isinstance(kept, KVCache), "what is packed is not evicted from"
+        cache = engine.evicting_cache(incremental, schedule.decode_every, kept)
         cache.pending = schedule.pending(cache.num_tokens)
         evicting.append(cache)
     return EvictingBatch(evicting, engine.tile, max_new_tokens)
@@ -191,7 +177,7 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
     return tuple(other for other in dict.fromkeys(alike) if other != policy)
 
 
-def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
+def measure(cell: Cell, cache: Held, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
     """What is kept of a cell's cache, and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
     device = kept[0].device if kept else None  # masks of several GPUs are read from the first: one wait for all
     on_host = torch.stack([mask.to(device, non_blocking=True) for mask in kept]).cpu() if kept else ()
@@ -203,17 +189,6 @@ def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seco
         lengths=lengths,
         masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in on_host),
         cache_bytes=cache.bytes_held,
-        allocated_bytes=cache.bytes_allocated + page_bytes(cache, cell.policy.page),
+        allocated_bytes=cache.bytes_allocated + sum(step.unused_bytes(cache) for step in cell.policy.steps),
         seconds=seconds,
     )
-
-
-def page_bytes(cache: KVCache | PackedCache, page: int) -> int:
-    """Bytes of the places for keys and values that partly filled pages leave empty, in every head that evicts."""
-    if page == 1:
-        return 0
-    empty = 0
-    for layer in cache.evictable:
-        held = replace(cache, layers=(layer,)).bytes_held  # type: ignore[arg-type]
-        empty += held * sum(-length % page for length in layer.lengths) // max(1, sum(layer.lengths))
-    return empty

@@ -44,8 +44,7 @@ def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
         return False
     if 2 * len(cells) > tile or len({batch_kind(cell) for cell in cells}) > 1:
         return False
-    store, prunes_keys, _, evicts, _ = batch_kind(cells[0])
-    if store != "flat" or prunes_keys or evicts or cells[0].reader is not None:
+    if not cells[0].held.joins or cells[0].schedule.decode_every is not None:
         return False
     return cells[0].schedule.evict_after != "context" or all(cell.policy.positions != "cache" for cell in cells)
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from kvbench.cache.quantized import packing_of
 from kvbench.eviction.evict import ranks_alike, reads_rows
 from kvbench.eviction.policy import ASSUMED_QUESTION, Layout
 from kvbench.models.bridge import state_bytes
@@ -29,8 +28,6 @@ from kvbench.tasks.likelihood import Likelihood
 
 SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
-COPIES = 2
-"""A cell's cache and its copy in the decode batch."""
 RANKED = 24
 """Bytes of a candidate of a cache head in a ranking: two scores in four bytes each, and its places in two orders."""
 RANKINGS = 0.25
@@ -50,19 +47,17 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     policy = cell.policy.of_prompt(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
-    if packing_of(cell.store) or policy.apply.prunes_keys:  # packed, and one layer at a time as attention reads it
-        return copies * (kept + max_new_tokens) * pair_bytes
-    return copies * (COPIES * kept + max_new_tokens) * pair_bytes
+    return cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
 
 
 def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0) -> set[int]:
     """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first,
     `question` from the question on and `tail` behind the user's text."""
-    scores, applies = reads_rows(cell.policy, cell.score), cell.policy.apply.reads_rows
+    scores, applies = reads_rows(cell.policy, cell.score), bool(cell.policy.reading_steps)
     if not (scores or applies):
         return set()
     policy = cell.policy.of_prompt(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
-    applied = {policy.applied_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
+    applied = {policy.step_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
     return (policy.recorded(tokens) if scores else set[int]()) | applied
 
 

@@ -30,10 +30,9 @@ from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
 
 if TYPE_CHECKING:
-    from kvbench.cache.quantized import Store
     from kvbench.eviction.policy import Policy
-    from kvbench.eviction.readers.reader import Reader
     from kvbench.eviction.scores.score import Score
+    from kvbench.models.decode.holder import Holder
 
 Description = dict[str, Any]
 LATER = (
@@ -44,11 +43,6 @@ LATER = (
     ("window_skips", 0),
     ("answer_budget", None),
     ("decode_counts", "answer"),
-    ("page", 1),
-    ("page_score", "max"),
-    ("share", "head"),
-    ("share_score", "mean"),
-    ("apply", {"kind": "drop"}),
 )
 """Fields of policies, their parts and schedules that came later, with the values at which names of cells leave them
 out."""
@@ -129,7 +123,7 @@ class Cell:
 
     protocol: the one that the policy has its settings by, before those that its label names; None of a server's.
 
-    reader: what a query reads of what is kept; None: all of it.
+    holder: what holds the kept pairs, and what a query reads of them; None: a copy, all of it.
     """
 
     model: ModelSpec
@@ -141,24 +135,27 @@ class Cell:
     seed: int
     policy_label: str
     score_label: str | None
-    store: "Store" = "flat"
-    reader: "Reader | None" = None
+    holder: "Holder | None" = None
     protocol: str | None = PAPER
     is_served = False  # whether a server evicts and answers: see kvbench.servers
 
     @cached_property
     def description(self) -> Description:
-        """Everything that the cell's numbers depend on, as JSON. A flat store is not named, nor is a reader of all
-        pairs, nor code of our own.
+        """Everything that the cell's numbers depend on, as JSON. A copy of the pairs, all of which is read, is not
+        named, nor is code of our own.
         """
 
         def without_later(fields: list[tuple[str, Any]]) -> Description:
             return {name: value for name, value in fields if (name, value) not in LATER}
 
+        policy = asdict(replace(self.policy, steps=()), dict_factory=without_later)
+        del policy["steps"]
+        for step in self.policy.steps:
+            policy |= step.described()
         description = {
             "model": describe_model(self.model),
             "task": describe_task(self.task),
-            "policy": asdict(self.policy, dict_factory=without_later) | {"name": first_name(self.policy.name)},
+            "policy": policy | {"name": first_name(self.policy.name)},
             "score": {
                 name: value for name, value in describe(self.score).items() if (name, value) not in LATER_OF_SCORES
             },
@@ -167,13 +164,25 @@ class Cell:
             "seed": self.seed,
         }
         plugins = self._evicting_plugins
-        for name, code in foreign(self.reader).items():
-            plugins[name if plugins.get(name, code) == code else f"reader {name}"] = code
+        for name, code in foreign(self.holder).items():
+            plugins[name if plugins.get(name, code) == code else f"{self.held.group} {name}"] = code
         if plugins:
             description["plugins"] = plugins
-        if self.reader is not None:
-            description["reader"] = describe(self.reader)
-        return description if self.store == "flat" else description | {"store": self.store}
+        return description | self._described_holder
+
+    @property
+    def _described_holder(self) -> Description:
+        return dict(self.holder.described()) if self.holder else {}
+
+    @cached_property
+    def held(self) -> "Holder":
+        """What holds its kept pairs: `holder`, or what steps ask for instead."""
+        from kvbench.models.decode.holder import Holder
+
+        holder = self.holder or Holder()
+        for step in self.policy.steps:
+            holder = step.holder(holder)
+        return holder
 
     @property
     def _evicting_plugins(self) -> dict[str, dict[str, str]]:
@@ -193,19 +202,20 @@ class Cell:
     @cached_property
     def code(self) -> Code:
         """The code that makes its numbers, as it is when it is asked for first."""
-        return code_of(self.policy, self.score, self.task, self.reader)
+        return code_of(self.policy, self.score, self.task, self.holder)
 
     @cached_property
     def shared(self) -> str:
         """What cells must have in common to share a prefill, as canonical JSON.
 
-        That is everything but the reader if eviction happens during the prefill; of texts, whose caches grow side by
+        That is everything but the holder if eviction happens during the prefill; of texts, whose caches grow side by
         side, the blocks.
         """
         reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
         if self.schedule.prefill_block is not None:
             if not isinstance(self.task, Likelihood):
-                parts = {name: part for name, part in self.description.items() if name not in ("plugins", "reader")}
+                left_out = {"plugins", *self._described_holder}
+                parts = {name: part for name, part in self.description.items() if name not in left_out}
                 return canonical(parts | {"plugins": self._evicting_plugins})
             reading |= {"prefill_block": self.schedule.prefill_block}
         if self.score.inputs.hidden_states == "prompt":  # read in one pass, which changes the last bits
@@ -232,7 +242,7 @@ class Cell:
 
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
-        from kvbench.eviction.evict import check_host, too_few_pages, too_small
+        from kvbench.eviction.evict import check_host, too_small
         from kvbench.eviction.incremental import check_answer_budget, check_steps
 
         check_host(self.policy, self.score)
@@ -247,10 +257,9 @@ class Cell:
             )
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
             raise UserError(too_small(self.policy, f"budget={self.budget.counted}"))
-        if self.policy.page > 1 and isinstance(self.budget, Tokens):
-            least = self.policy.least_pages
-            if self.budget.pairs // self.policy.page < max(1, least):
-                raise UserError(too_few_pages(self.policy, least, f"budget={self.budget.counted}"))
+        if isinstance(self.budget, Tokens):
+            for step in self.policy.steps:
+                step.check_budget(self.policy, self.budget)
         check(self.claims())
         if isinstance(self.task, Likelihood) and "budget" in self.policy.takes:
             self._check_reading(self.task)
@@ -261,13 +270,10 @@ class Cell:
 
     def claims(self) -> Iterator[Claim]:
         """What its parts need of each other, and what they make untrue."""
-        from kvbench.cache.quantized import claims_of
-
         yield from self.policy.claims()
         yield from self.score.claims()
-        yield from claims_of(self.store)
-        if self.reader is not None:
-            yield from self.reader.claims()
+        if self.holder is not None:
+            yield from self.holder.claims()
         for part in (self.task, self.schedule, self.budget):
             yield from part.claims()
 

@@ -395,7 +395,7 @@ def prefill(
     if block is None:
         prefilled = model.engine.prefill(ids, windows, [cell.score for cell in cells], tokens_per_pass)
     else:
-        cell = cells[0]  # the others differ in their readers alone
+        cell = cells[0]  # the others differ in their holders alone
         if block == TURN:
             prefilled = model.engine.prefill_turns(ids, partial(incremental_eviction, cell, prompt), prompt.blocks)
         else:
@@ -411,22 +411,19 @@ def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
 class BatchKind(NamedTuple):
     """What cells must have in common to be decoded in one batch."""
 
-    store: str
-    prunes_keys: bool
+    holder: str
     layout: str
     evicts: bool
-    reader: str
 
 
 def batch_kind(cell: Cell) -> BatchKind:
     """The kind of batch that decodes a cell."""
-    steps = cell.schedule.decode_every is not None
-    return BatchKind(cell.store, cell.policy.apply.prunes_keys, cell.policy.layout, steps, repr(cell.reader))
+    return BatchKind(repr(cell.held), cell.policy.layout, cell.schedule.decode_every is not None)
 
 
 def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
     """At most `size` units that can be decoded together: all evict from the answer too, or none does, and they have
-    one reader. Those that are scored alike stand together, which takes fewer operations.
+    one holder. Those that are scored alike stand together, which takes fewer operations.
     """
 
     def kind(unit: Unit) -> BatchKind:

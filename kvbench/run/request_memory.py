@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from kvbench.cache.quantized import FORMATS, packing_of
-from kvbench.eviction.apply.channels import ThinK
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import random, read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
@@ -60,12 +58,7 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     scoring = memory.scoring_bytes((cell,), tokens, full, heads, group_size)
     scoring += sum(memory.hidden_bytes(single) or ())
     later = min(lengths.later, (cell.schedule.answer_budget or 0) + (cell.schedule.decode_every or lengths.later))
-    held = kept
-    if packing := packing_of(cell.store):
-        form = FORMATS[packing]
-        held = int(kept * (form.bits / 8 / dtype.itemsize + 2 / form.group))  # the minimum and scale of each group
-    elif isinstance(cell.policy.apply, ThinK):
-        held = int(kept * (1 - cell.policy.apply.ratio / 2))  # of keys, not of values
+    held = cell.held.held_bytes(kept, dtype.itemsize)
     block = cell.schedule.block_of(tokens)
     activations = _activations(text, dtype, min(tokens, block or Engine.block))
     if block is None:

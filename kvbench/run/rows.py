@@ -151,7 +151,7 @@ def measured_row(
         kept_fraction=None if kept_tokens is None else kept_tokens / num_tokens,
         cache_bytes=eviction.cache_bytes,
         allocated_bytes=eviction.allocated_bytes,
-        store=cell.store,
+        store=cell.held.store,
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
         code=cell.code.id,

@@ -6,42 +6,45 @@ that code of others can add its own.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NewType
 
 from kvbench.support.errors import UserError
 
+Fact = NewType("Fact", str)
+
 # how a budget is divided
-EVEN_BUDGET = "a budget that is divided evenly over the heads of a layer"
-EVEN_LAYERS = "a budget that is divided evenly over the layers"
-EVEN_IN_LAYER = "the same number of KV pairs in all heads of a layer"
-EVEN_HEADS = "the same number of KV pairs in every head"
-COUNTED_BUDGET = "a budget that is a number of KV pairs"
-COMPARABLE = "scores of different heads that can be compared"
-EVICTS = "pairs that are evicted"
+EVEN_BUDGET = Fact("a budget that is divided evenly over the heads of a layer")
+EVEN_LAYERS = Fact("a budget that is divided evenly over the layers")
+EVEN_IN_LAYER = Fact("the same number of KV pairs in all heads of a layer")
+EVEN_HEADS = Fact("the same number of KV pairs in every head")
+COUNTED_BUDGET = Fact("a budget that is a number of KV pairs")
+COMPARABLE = Fact("scores of different heads that can be compared")
+EVICTS = Fact("pairs that are evicted")
 # what kept pairs are
-READ_ORDER = "KV pairs in the order in which they were read"
-MODEL_KEYS = "keys as the model made them"
-OWN_ROTATION = "keys that stay as they were rotated"
-PLAIN_COPY = "kept pairs as the model stores them"
+READ_ORDER = Fact("KV pairs in the order in which they were read")
+MODEL_KEYS = Fact("keys as the model made them")
+OWN_ROTATION = Fact("keys that stay as they were rotated")
+PLAIN_COPY = Fact("kept pairs as the model stores them")
 # when pairs are evicted
-FULL_CACHE = "the full cache of the prompt"
-NO_BLOCKS = "no eviction while a prompt is read"
-ONE_EVICTION = "one eviction, after the prompt"
-SCORED_ONCE = "scores that are computed once"
-SCORED_BEFORE_ANSWER = "scores that are computed before the answer"
-NO_LATER_EVICTION = "no eviction from the answer"
-LATER_EVICTION = "an eviction after the prompt"
-QUESTION_READ = "a question that is read before the eviction"
-WHOLE_PROMPT = "a prompt that is read as a whole before the eviction"
+FULL_CACHE = Fact("the full cache of the prompt")
+NO_BLOCKS = Fact("no eviction while a prompt is read")
+ONE_EVICTION = Fact("one eviction, after the prompt")
+SCORED_ONCE = Fact("scores that are computed once")
+SCORED_BEFORE_ANSWER = Fact("scores that are computed before the answer")
+NO_LATER_EVICTION = Fact("no eviction from the answer")
+LATER_EVICTION = Fact("an eviction after the prompt")
+QUESTION_READ = Fact("a question that is read before the eviction")
+WHOLE_PROMPT = Fact("a prompt that is read as a whole before the eviction")
 # what is read and answered
-PROMPT_END = "the newest tokens of a prompt"
-PROMPT = "a prompt that is evicted from once it is read"
-QUESTION = "a question"
-TURNS = "turns of a run"
-TEXT_IN_BLOCKS = "a text that may be read in blocks"
-ANSWER = "an answer that is generated"
-UNTIMED = "an answer whose seconds do not count"
-ALL_READ = "kept pairs that are all read"
-UNCHANGED = "kept pairs as they were selected"
+PROMPT_END = Fact("the newest tokens of a prompt")
+PROMPT = Fact("a prompt that is evicted from once it is read")
+QUESTION = Fact("a question")
+TURNS = Fact("turns of a run")
+TEXT_IN_BLOCKS = Fact("a text that may be read in blocks")
+ANSWER = Fact("an answer that is generated")
+UNTIMED = Fact("an answer whose seconds do not count")
+ALL_READ = Fact("kept pairs that are all read")
+UNCHANGED = Fact("kept pairs as they were selected")
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class Claim:
 
     setting: str
     instead: str
-    needs: Mapping[str, str] = field(default_factory=dict)
-    breaks: Mapping[str, str] = field(default_factory=dict)
-    grants: frozenset[str] = frozenset()
+    needs: Mapping[Fact, str] = field(default_factory=dict)
+    breaks: Mapping[Fact, str] = field(default_factory=dict)
+    grants: frozenset[Fact] = frozenset()
 
 
 def check(claims: Iterable[Claim]) -> None:
@@ -65,7 +68,7 @@ def check(claims: Iterable[Claim]) -> None:
     The message: `A needs this, but B breaks it: use the settings without B, or those without A`.
     """
     claims = tuple(claims)
-    granted = frozenset[str]().union(*(claim.grants for claim in claims))
+    granted = frozenset[Fact]().union(*(claim.grants for claim in claims))
     for claim in claims:
         for fact, why in claim.needs.items():
             other = next((other for other in claims if fact in other.breaks and fact not in granted), None)

@@ -16,6 +16,11 @@ def conf() -> Path:
     return _shipped("conf")
 
 
+def extras() -> list[Path]:
+    """The folders of the extras inside the package, by name."""
+    return sorted(path.parent for path in (Path(str(files("kvbench"))) / "extras").glob("*/__init__.py"))
+
+
 def papers() -> Path:
     """The folder of the numbers that papers published, one CSV per paper. Raises `MissingFile` without it."""
     return _shipped("results/papers")

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
+
 from kvbench.support import __version__, paths
 from kvbench.support.class_code import class_sha256
 from kvbench.support.errors import UserError
@@ -59,8 +61,15 @@ class Item:
 
 
 def sources() -> tuple[Source, ...]:
-    """kvbench's own settings first, then every plugin by name. Raises UserError for one that cannot be read."""
-    return (Source(OURS, __version__, OURS, paths.conf()), *map(source_of, plugins()))
+    """Settings of kvbench and of its extras, then of every plugin by name. Raises UserError for one that is broken."""
+    return (*own_sources(), *map(source_of, plugins()))
+
+
+def own_sources() -> tuple[Source, ...]:
+    """The settings of kvbench: `conf`, then those of each extra that has some."""
+    extras = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in paths.extras())
+    found = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
+    return tuple(Source(OURS, __version__, package, conf) for package, conf in found)
 
 
 def plugins() -> list[EntryPoint]:
@@ -100,8 +109,21 @@ def source_of(point: EntryPoint) -> Source:
 
 
 def groups() -> list[str]:
-    """Kinds of settings that are chosen by name: the folders in kvbench's own `conf`."""
-    return sorted(path.name for path in paths.conf().iterdir() if path.is_dir())
+    """Kinds of settings that are chosen by name: the folders in `conf` of kvbench and of its extras."""
+    return sorted({path.name for source in own_sources() for path in source.conf.iterdir() if path.is_dir()})
+
+
+@lru_cache
+def held_groups() -> dict[str, str]:
+    """The groups whose members hold the kept pairs of a cell, which extras bring, and the member that a run has unless
+    it names another: the defaults of the `run.yaml` of an extra.
+    """
+    found: dict[str, str] = {}
+    for source in own_sources()[1:]:
+        file = source.conf / "run.yaml"
+        for entry in yaml.safe_load(file.read_text("utf-8"))["defaults"] if file.is_file() else ():
+            found |= entry
+    return dict(sorted(found.items()))
 
 
 def items(group: str) -> dict[str, Item]:
@@ -137,7 +159,8 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
         package = type(component).__module__.partition(".")[0]
         if package not in (OURS, "builtins"):
             module = sys.modules[package]
-            version = next((str(source) for source in sources()[1:] if source.package.partition(".")[0] == package), "")
+            owners = (source for source in map(source_of, plugins()) if source.package.partition(".")[0] == package)
+            version = next(map(str, owners), "")
             name = Path(str(module.__file__)).name if package.startswith(LOOSE) else package
             if not getattr(module, "__path__", ()) and not Path(getattr(module, "__file__", None) or "").is_file():
                 name, code = type(component).__qualname__, class_sha256(type(component))  # typed into a notebook
@@ -152,7 +175,8 @@ def parts_of(part: Any) -> Iterator[Any]:
     if is_dataclass(part):
         yield part
         for value in (*(getattr(part, field.name) for field in fields(part)), *getattr(part, "runs", ())):
-            yield from parts_of(value)
+            for inner in value if isinstance(value, tuple) else (value,):
+                yield from parts_of(inner)
 
 
 @lru_cache

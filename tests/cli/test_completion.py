@@ -10,7 +10,6 @@ from typing import get_args
 
 import pytest
 
-from kvbench.cache.quantized import Store
 from kvbench.cli import completion
 from kvbench.cli.completion import CHOICES, candidates
 from kvbench.cli.list import GROUPS
@@ -168,7 +167,7 @@ def test_an_unknown_shell_is_told(kvbench: Command) -> None:
 
 def test_values_that_are_words_are_those_of_a_run() -> None:
     """One list for completion, one for what a cell takes."""
-    assert get_args(Store) == CHOICES["store"] and get_args(Reference) == CHOICES["reference"]
+    assert get_args(Reference) == CHOICES["reference"]
     assert set(candidates(["run", "store=flat,k"])) == {"store=flat,kivi4", "store=flat,kivi2"}
     assert candidates(["plan", "protocol=p"]) == ["protocol=paper"]
     assert candidates(["conform", "store=k"]) == []

@@ -330,9 +330,9 @@ def test_the_reference_of_a_setting(tmp_path: Path, settings: tuple[str, ...], f
     around = [f"data.root={tmp_path}", f"results.dir={tmp_path / 'out'}"]
     planned = sweep.plan_sweep([*settings, *around], lambda _: None)
     cells = [cell for cell in planned.plan.cells if cell.policy.name == "full"]
-    assert [f"{cell.store}:{cell.schedule}" for cell in cells] == full
+    assert [f"{cell.held.store}:{cell.schedule}" for cell in cells] == full
     (named,) = sweep.plan_sweep(["policy=full", *around], lambda _: None).plan.cells
-    same = [cell.id for cell in cells if cell.store == "flat" and str(cell.schedule) == "prompt"]
+    same = [cell.id for cell in cells if cell.held.store == "flat" and str(cell.schedule) == "prompt"]
     assert "task=pg19" in settings or same in ([], [named.id])
 
 

@@ -13,13 +13,15 @@ from omegaconf import OmegaConf, open_dict
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options
+from kvbench.config.compose import class_of, combinations, content, options, step_settings
 from kvbench.config.multirun import search_path
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
+from kvbench.config.steps import form_of
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.readers.reader import Reader
 from kvbench.eviction.scores.score import Score
+from kvbench.eviction.step import Step
+from kvbench.models.decode.holder import Holder
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.papers.item import Item, item_of
 from kvbench.probes.probe import Probe
@@ -28,7 +30,7 @@ from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import items
+from kvbench.support.plugins import groups, held_groups, items
 from kvbench.support.settings_file import NO_SETTINGS, member_names
 from kvbench.tasks.task import Task
 from tests.composed import composed, needed
@@ -36,12 +38,14 @@ from tests.composed import composed, needed
 KINDS = {
     "policy": Policy,
     "score": Score,
-    "reader": Reader,
+    "reader": Holder,
+    "store": Holder,
     "task": Task,
     "model": ModelSpec,
     "probe": Probe,
     "launcher": Launcher,
     "logger": Logger,
+    "step": Step,
 }
 KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
@@ -74,6 +78,11 @@ def composed_by_hydra(*overrides: str) -> dict[str, Any]:
     }
 
 
+def without_steps(policy: dict[str, Any]) -> dict[str, Any]:
+    """The settings that the file of a policy holds: a multirun adds those of steps that it is given."""
+    return {name: value for name, value in policy.items() if name not in step_settings()}
+
+
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
 def test_file_builds_what_it_names(group: str, name: str) -> None:
     if group == "paper":
@@ -84,9 +93,16 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         assert isinstance(built, Probe) and built.name == name
         return
     words = (f"{group}={name}", *needed(group, name))
+    if group == "step":  # settings of policies
+        built = class_of(group, content(items(group)[name]))()
+        assert isinstance(built, Step) and (built.idle or name == f"{built.part}/{built.kind}")
+        return
     tree = composed(*words)
     if name in BY_HYDRA[group]:
-        assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
+        by_hydra = composed_by_hydra("protocol=paper", *(word for word in words if group not in held_groups()))
+        ours = {name: part for name, part in tree.items() if name not in held_groups()}
+        ours["policy"] = without_steps(tree["policy"])
+        assert ours == by_hydra, "a multirun, which Hydra composes, has other cells"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")
@@ -111,7 +127,7 @@ def test_no_member_is_named_like_its_file() -> None:
 
 def test_every_group_can_be_listed() -> None:
     assert set(GROUPS.values()) == set(KINDS)
-    assert {path.name for path in paths.conf().iterdir() if path.is_dir()} == set(KINDS)
+    assert set(groups()) == set(KINDS)
 
 
 @pytest.mark.parametrize("policy", options("policy"))
@@ -126,12 +142,12 @@ def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
     """What cuts lists all of them, so that `policy.positions=cache` and its like reach every policy."""
     written = composed(f"policy={policy}", *needed("policy", policy))["policy"]
     if written["takes"]:
-        assert {field.name for field in fields(Policy)} == set(written) - {"_target_"}
+        assert {field.name for field in fields(form_of(Policy))} == set(written) - {"_target_"} | {"steps"}
 
 
 def test_defaults_are_those_the_design_fixes() -> None:
     """The settings of papers, GQA-native caches."""
-    tree = composed_by_hydra()
+    tree = composed()
     default = Cells().cell(tree)
     assert (default.model.name, default.task.name) == ("reference", "ruler/niah_single_1")
     assert tree["protocol"] == "paper"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvbench.eviction.readers.reader import Reader
+from kvbench.extras.readers.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def cells_of(*words: str) -> list[Cell]:
 
 def test_a_dense_cell_has_the_name_and_the_description_that_it_had_without_readers() -> None:
     (plain,), (dense,) = cells_of("policy=snapkv"), cells_of("policy=snapkv", "reader=dense")
-    assert plain == dense and plain.reader is None and "reader" not in plain.description
+    assert plain == dense and plain.holder is None and "reader" not in plain.description
     assert (plain.id, plain.policy_label) == (dense.id, "snapkv")
 
 
@@ -105,9 +105,8 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_read_in_part_is_refused(words: tuple[str, ...], reason: str) -> None:
-    (cell,) = cells_of("policy=snapkv", "reader=quest", *words)
     with pytest.raises(UserError, match="reader=quest reads a part of a cache") as refused:
-        cell.check()
+        cells_of("policy=snapkv", "reader=quest", *words)[0].check()
     assert reason in str(refused.value)
     (dense,) = cells_of("policy=snapkv", *words)
     dense.check()

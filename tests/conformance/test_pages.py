@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvbench.config.compose import step_settings
 from kvbench.conformance.golden import Case, check, load
-from kvbench.conformance.golden.case import SETS
 from tests.conformance.cases import OF_SETS
 from tests.conformance.naive_pages import expected_pages
 from tests.conformance.test_naive import made_up
@@ -42,7 +42,7 @@ def test_every_setting_of_a_golden_case_decides(path: Path) -> None:
     """With another value of one of its fields the same arrays do not match."""
     others: dict[Any, Any] = {"mean": "max", "max": "mean", "layer": "head", "model": "layer"}
     spec = load(path).spec
-    for field in SETS:
+    for field in step_settings():
         if field not in spec:
             continue
         case = load(path)

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import compact
-from kvbench.cache.quantized import pack_cache
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.budget import Tokens, parse_budget
 from kvbench.eviction.evict import Eviction
@@ -14,11 +13,12 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT
 from kvbench.eviction.scores.score import Repeat
+from kvbench.extras.stores.quantized import pack_cache
+from kvbench.extras.stores.quantized_batch import QuantizedBatch
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.next_step import next_step
-from kvbench.models.decode.quantized_batch import QuantizedBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows, stateful_layers
 from kvbench.models.repeat import RepeatPass

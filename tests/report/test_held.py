@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.eviction.schedule import Schedule
+from kvbench.extras.stores.packed import Packed
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
@@ -35,7 +36,7 @@ def rows() -> list[Row]:
         full, snapkv = cells("0.3", evict_after=moment)
         apart = replace(snapkv, policy=replace(SNAPKV, layout="query_heads"))
         every = replace(snapkv, schedule=Schedule(moment, decode_every=8))  # type: ignore[arg-type]
-        stored = [replace(cell, store=store) for cell in (full, snapkv) for store in ("flat", "int8")]
+        stored = [replace(cell, holder=holder) for cell in (full, snapkv) for holder in (None, Packed("int8"))]
         job = PrefillJob({0: (*stored, apart, *([every] if moment == "context" else []))})
         rows += run_prefill_job(model, job, samples_of(0), "here").rows
     assert all(row.error is None for row in rows), [row.error for row in rows]

@@ -16,9 +16,10 @@ from kvbench.config.overrides import parse
 from kvbench.eviction.budget import parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.readers.oracle_topk import OracleTopK
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
+from kvbench.extras.readers.oracle_topk import OracleTopK
+from kvbench.extras.stores.packed import Packed
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.conversation import Question, converse
@@ -184,7 +185,7 @@ def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, sche
 
 
 def test_conversations_over_quantised_pairs(load: Load) -> None:
-    sweep = [replace(cell, store="int4") for cell in cells("0.4")[1:]]
+    sweep = [replace(cell, holder=Packed("int4")) for cell in cells("0.4")[1:]]
     rows = rows_of(load(), sweep, [0, 1, 2])
     alone = rows_of(load(), sweep, [0])
     assert all(row.error is None for row in rows) and rows[0].outcome() == alone[0].outcome()
@@ -326,7 +327,7 @@ def test_readers_converse(load: Load) -> None:
     """One of everything as a dense cell does, to the byte read; one of a part reads less in every turn."""
     full, snapkv = cells("0.5")
     readers = (None, OracleTopK(budget=1.0), OracleTopK(budget=8))
-    sweep = [replace(cell, reader=reader) for cell in (full, snapkv) for reader in readers]
+    sweep = [replace(cell, holder=reader) for cell in (full, snapkv) for reader in readers]
     rows = rows_of(load(), sweep, [0, 1, 2])
     assert [row.error for row in rows] == [None] * 18
     by_cell = [[row for row in rows if row.cell == cell.id] for cell in sweep]

@@ -8,24 +8,22 @@ from decimal import Decimal
 import pytest
 
 from kvbench.eviction.allocation.heads import MixHeads
-from kvbench.eviction.apply.merging import D2O
 from kvbench.eviction.budget import Fraction
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.obcache import OBCacheJoint
+from kvbench.extras.merging.merging import D2O
+from kvbench.extras.pages.pages import Pages
+from kvbench.extras.sharing.sharing import Sharing
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
 LATER = (
     "budget_span",
     "window_skips",
-    "apply",
+    "steps",
     "answer_budget",
     "decode_counts",
-    "page",
-    "page_score",
-    "share",
-    "share_score",
 )
 
 
@@ -40,7 +38,7 @@ def written_out(cell: Cell) -> str:
         "schedule": {name: value for name, value in asdict(cell.schedule).items() if name not in LATER},
         "seed": cell.seed,
     }
-    whole |= {} if cell.store == "flat" else {"store": cell.store}
+    whole |= {} if cell.held.store == "flat" else {"store": cell.held.store}
     text = json.dumps(whole | {"plugins": cell.description["plugins"]}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -49,7 +47,7 @@ def written_out(cell: Cell) -> str:
     "changes",
     [
         {},
-        {"store": "shared"},
+        {"store": "int4"},
         {"score": OBCacheJoint()},
         {"budget": Fraction(Decimal("0.25"))},
         {"schedule": Schedule("context", 32, 4)},
@@ -69,12 +67,12 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
     assert changed.description["policy"] == cell.description["policy"] | {"budget_span": "context"}
     assert changed.id != cell.id
     assert "window_skips" not in cell.description["policy"]
-    paged = replace(cell, policy=replace(cell.policy, page=16, share="layer"))
+    paged = replace(cell, policy=replace(cell.policy, steps=(Pages(16), Sharing("layer"))))
     assert paged.description["policy"] == cell.description["policy"] | {"page": 16, "share": "layer"}
     changed = replace(cell, policy=replace(cell.policy, window_skips="template"))
     assert changed.description["policy"] == cell.description["policy"] | {"window_skips": "template"}
     assert "apply" not in cell.description["policy"]
-    merging = replace(cell, policy=replace(cell.policy, apply=D2O()))
+    merging = replace(cell, policy=replace(cell.policy, steps=(D2O(),)))
     assert merging.description["policy"] == cell.description["policy"] | {"apply": asdict(D2O())}
     caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
     assert "merge" not in caote.description["score"]

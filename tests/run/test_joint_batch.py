@@ -11,8 +11,9 @@ import torch
 from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from kvbench.eviction.policy import Policy
-from kvbench.eviction.readers.quest import Quest
 from kvbench.eviction.schedule import Schedule
+from kvbench.extras.readers.quest import Quest
+from kvbench.extras.stores.packed import Packed
 from kvbench.models import bridge
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.load import LoadedModel
@@ -180,8 +181,8 @@ def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenize
         (
             replace(snapkv, schedule=Schedule("context"), policy=replace(snapkv.policy, positions="cache")),
             replace(snapkv, schedule=Schedule("prompt", decode_every=4)),
-            replace(snapkv, store="int8"),
-            replace(snapkv, reader=Quest(budget=8)),
+            replace(snapkv, holder=Packed("int8")),
+            replace(snapkv, holder=Quest(budget=8)),
             replace(full, task=replace(TASK, temperature=0.5)),
         )
     )

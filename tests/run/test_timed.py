@@ -150,10 +150,7 @@ def test_a_prompt_beyond_the_model_is_an_error_row(cells: list[Cell], tmp_path: 
         (["task.new_tokens=1"], "task.new_tokens=1: allowed: 2 or more"),
         (["task.samples=3"], "unknown setting task.samples"),
         (["task.chat=true"], "task.chat=false"),
-        (
-            ["schedule.evict_after=context"],
-            "has no question: use another task, or schedule.evict_after=prompt",
-        ),
+        (["schedule.evict_after=context"], "has no question: use another task, or schedule.evict_after=prompt"),
     ],
     ids=["batch", "new_tokens", "samples", "chat", "context"],
 )

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import pytest
 
-from kvbench.cli.list import NO_SETTINGS
+from kvbench.cli.list import NO_SETTINGS, meanings_of
 from kvbench.cli.main import main
-from kvbench.config.compose import class_of, combinations, content, options
+from kvbench.config.compose import combinations, content, options
 from kvbench.config.overrides import parse
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec
@@ -55,7 +55,7 @@ def test_files_hold_values_and_classes_say_what_each_setting_means(group: str) -
     for name in options(group):
         tree = content(items(group)[name])
         tree = tree.get(group, tree) if group != "model" else combinations(parse([f"model={name}"]))[0]["model"]
-        said = {*NO_SETTINGS, "root", "shape", "project", *meanings(class_of(group, tree))}
+        said = {*NO_SETTINGS, "root", "shape", "project", *meanings_of(group, tree)}
         assert set(tree) <= said, name
 
 

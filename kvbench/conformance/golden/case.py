@@ -62,8 +62,6 @@ PARAMETERS = {
 }
 """The parameters of each kind of head or layer allocation; the other kinds have none."""
 REQUIRED = ("name", "shape", "score", "window", "pool", "order", "heads", "layers", *WORDS, *NUMBERS, *TOLERANCES)
-SETS = ("page", "page_score", "share", "share_score")
-"""Fields that a case of one eviction may have; without them every head keeps a set of its own, token by token."""
 NOTES = ("notes", "seed")
 """Fields about the origin of a case; they change nothing."""
 REPEAT_FIELDS = {"probe", "prefix", "chunks", "rows"}
@@ -121,6 +119,9 @@ def eviction_of(case: Case) -> Eviction:
 
     Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
+    from kvbench.config.compose import step_settings  # Hydra's grammar takes a while to import
+    from kvbench.config.steps import steps_of
+
     spec = case.spec
     _check_fields(spec)
     named = _parts("score", spec["score"], "name", "params")
@@ -145,7 +146,7 @@ def eviction_of(case: Case) -> Eviction:
         layout="query_heads" if per_query_head else "kv_heads",
         state=schedule.get("state", "overwrite"),
         slot_order=schedule.get("slot_order", "position"),
-        **{field: spec[field] for field in SETS if field in spec},
+        steps=steps_of({name: spec[name] for name in step_settings() if name in spec}),
     )
     cache_heads = case.shape["query_heads" if per_query_head else "kv_heads"]
     repeating_rows = max(stop for _, stop in repetition.rows) if repetition else 0
@@ -317,7 +318,9 @@ def _check_fields(spec: dict[str, Any]) -> None:
         raise UserError(f"field {', '.join(absent)} is missing")
     for field, words in WORDS.items():
         _check_word(field, spec[field], words)
-    allowed = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else SETS))
+    from kvbench.config.compose import step_settings
+
+    allowed = (*REQUIRED, *NOTES, *(("schedule",) if SCHEDULES[spec["kind"]] else step_settings()))
     if unknown := [field for field in spec if field not in allowed]:
         kind = f"in a case of kind {spec['kind']}"
         raise UserError(f"field {', '.join(unknown)} is not supported {kind}; allowed: {', '.join(allowed)}")

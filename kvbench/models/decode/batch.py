@@ -1,8 +1,8 @@
 """Decode batches: compressed caches (cells) that are decoded together, of one prompt except in a `RaggedBatch`.
 
-`RaggedBatch` below copies the kept pairs of every cell, `ReadingBatch` reads a part of them, `SharedCacheBatch` masks
-one full cache, `QuantizedBatch` reads quantised copies, `EvictingBatch` evicts while it decodes. A batch has a fixed
-number of cells, so that the model's matrices have one shape however many cells are active.
+`RaggedBatch` below copies the kept pairs of every cell, `EvictingBatch` evicts while it decodes; holders of extras have
+batches of their own. A batch has a fixed number of cells, so that the model's matrices have one shape however many
+cells are active.
 """
 
 from abc import ABC, abstractmethod

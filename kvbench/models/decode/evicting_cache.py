@@ -87,7 +87,7 @@ class EvictingCache:
     @property
     def _scores_rows(self) -> bool:
         """Whether an eviction reads observed queries."""
-        return self.evictor.score.inputs.window or self.evictor.policy.apply.reads_rows
+        return self.evictor.score.inputs.window or bool(self.evictor.policy.reading_steps)
 
     def due(self, new: int) -> bool:
         """Whether the cache evicts after so many further tokens."""

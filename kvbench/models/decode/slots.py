@@ -89,7 +89,7 @@ def takes_part(evictor: IncrementalEviction, every: int | None) -> bool:
     policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
     if every is None:
         return True
-    if evictor.prompt or policy.share != "head" or policy.apply.kind != "drop":
+    if evictor.prompt or policy.steps:
         return False
     if term is None or not (policy.pool is None or policy.order == ("group", "pool")):
         return False

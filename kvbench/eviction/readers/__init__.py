@@ -1,1 +1,0 @@
-"""Readers: which of the KV pairs that eviction kept a query reads while an answer is decoded."""

@@ -1,0 +1,1 @@
+"""Evicted pairs are merged into kept ones."""

@@ -1,0 +1,1 @@
+"""Whole pages are kept or dropped, as engines allocate them."""

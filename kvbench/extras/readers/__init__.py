@@ -1,0 +1,1 @@
+"""What a token of an answer reads of the pairs that are kept."""

@@ -1,0 +1,93 @@
+"""Cells whose queries read a part of the pairs that they keep, as a reader chooses."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kvbench.cache.attention import Rule
+from kvbench.cache.kv_cache import KVCache
+from kvbench.models.decode.batch import BytesRead, RaggedBatch, RaggedLayer, Run
+
+
+class Chooses(Protocol):
+    """What a batch asks of a reader (`kvbench.extras.readers.reader.Reader`)."""
+
+    @property
+    def dense_layers(self) -> int: ...
+
+    @property
+    def question(self) -> str: ...
+
+    def read(self, queries: Any, keys: Any, prefix: int) -> Any:
+        """What each query reads."""
+
+    def index_numbers(self, held: int, head_dim: int, group: int) -> int:
+        """Numbers that are read to choose."""
+        ...
+
+
+class ReadingBatch(RaggedBatch):
+    """A `RaggedBatch` in plain PyTorch, all cells of one reader, which masks the pairs that a query does not read.
+
+    question_tokens: how many of the first tokens belong to a question, which `reader.question` is about. Tokens that
+    are read together choose as if one were read after the other. Readers see numbers in float32 or wider.
+    """
+
+    reads_all: ClassVar[bool] = False
+
+    def __init__(
+        self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, reader: Chooses, question_tokens: int = 0
+    ) -> None:
+        super().__init__(caches, cells, max_new_tokens)
+        self.reader, self.question_tokens = reader, question_tokens
+        self._bytes_read: dict[int, list[BytesRead]] = {}
+
+    def _unread(
+        self,
+        layer: int,
+        state: RaggedLayer,
+        run: Run,
+        rows: Float[Tensor, "segments rows head_dim"],
+        keys: Float[Tensor, "segments pairs head_dim"],
+        new: int,
+        rule: Rule,
+    ) -> Bool[Tensor, "segments rows pairs"] | None:
+        reader, held = self.reader, keys.shape[1]
+        if self.num_new_tokens < self.question_tokens and reader.question == "dense":
+            return None
+        if state.sliding_window is not None:
+            self._count(state, run, [min(held, state.sliding_window)] * len(rows), 0)
+            return None
+        if layer < reader.dense_layers:
+            self._count(state, run, [held] * len(rows), 0)
+            return None
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        queries, wide_keys = rows.to(wide).unflatten(1, (-1, new)) * rule.scaling, keys.to(wide)
+        read = queries.new_zeros(*queries.shape[:3], held).bool()
+        for token in range(new):
+            visible = held - new + token + 1
+            read[:, :, token, :visible] = reader.read(queries[:, :, token], wide_keys[:, :visible], run.prefix)
+        if new == 1:
+            pairs: list[int] = read.any(dim=(1, 2)).sum(dim=1).tolist()
+            index_bytes = reader.index_numbers(held, keys.shape[2], queries.shape[1]) * keys.itemsize
+            self._count(state, run, pairs, index_bytes)
+        return ~read.flatten(1, 2)
+
+    def _count(self, state: RaggedLayer, run: Run, pairs: list[int], index_bytes: int) -> None:
+        """Add what the segments of a run read for the newest token."""
+        heads = state.segments // self.num_active
+        owners = range(run.start, run.stop) if state.order is None else state.order[run.start : run.stop].tolist()
+        read = self._bytes_read.setdefault(self.num_new_tokens, [BytesRead(0, 0)] * (max(self.order) + 1))
+        for segment, number in zip(owners, pairs, strict=True):
+            cell = self.order[segment // heads]
+            read[cell] = BytesRead(read[cell].pairs + number * state.pair_bytes, read[cell].index + index_bytes)
+
+    def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
+        """As counted."""
+        if not tokens:
+            return None
+        read = [self._bytes_read[token][cell] for token in range(first, first + tokens)]
+        return BytesRead(sum(each.pairs for each in read) / tokens, sum(each.index for each in read) / tokens)

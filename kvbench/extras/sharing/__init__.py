@@ -1,0 +1,1 @@
+"""One set of tokens is kept for several heads."""

@@ -1,0 +1,1 @@
+"""Kept pairs in fewer bytes: fewer bits, fewer channels of keys."""

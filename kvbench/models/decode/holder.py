@@ -1,0 +1,83 @@
+"""What holds the kept pairs of a cell while it answers, and what of them is read: by default a copy, all of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from kvbench.cache.kv_cache import KVCache
+from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.support.facts import Claim
+
+if TYPE_CHECKING:
+    from kvbench.models.engine import Engine
+
+COPIES = 2
+"""A cell's cache and its copy in the decode batch."""
+
+
+class Held(Protocol):
+    """What a holder holds: a `KVCache`, or what stands for one."""
+
+    @property
+    def layers(self) -> Sequence[Any]: ...
+
+    @property
+    def evictable(self) -> Sequence[Any]: ...
+
+    @property
+    def bytes_held(self) -> int: ...
+
+    @property
+    def bytes_allocated(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Base class, and the default.
+
+    group: the group of settings files that names it; its members derive from this class. store: the column of that
+    name. idle: whether it is the default by another name. joins: whether cells of several prompts can be decoded in
+    one batch.
+    """
+
+    group: ClassVar[str] = ""
+    idle: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+
+    @property
+    def store(self) -> str:
+        return "flat"
+
+    def described(self) -> Mapping[str, Any]:
+        """What the description of a cell says of it."""
+        return {}
+
+    def claims(self) -> Iterator[Claim]:
+        """What it needs of other settings, and what it makes untrue for them."""
+        return iter(())
+
+    def hold(self, cache: KVCache) -> Held:
+        """What is held of a cache after its eviction."""
+        return cache
+
+    def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
+        """A decode batch of several cells with `room` for new tokens, of which `question_tokens` precede the answer.
+
+        The list is emptied: what is held can be freed as soon as the batch has its copy.
+        """
+        return RaggedBatch(shown(held, engine), engine.tile, room, engine.kernels)
+
+    def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
+        """Bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""
+        return (COPIES * kept + new) * pair_bytes
+
+    def held_bytes(self, kept: int, itemsize: int) -> int:
+        """Bytes of kept pairs that take `kept` bytes as the model stores them, in numbers of `itemsize` bytes."""
+        return kept
+
+
+def shown(held: list[Any], engine: "Engine") -> Iterator[KVCache]:
+    """Caches, one at a time, with keys rotated as the queries of a decode batch expect them. The list is emptied."""
+    while held:
+        cache = held.pop(0)
+        yield cache if cache.resumes is None else engine.re_rotation.show_all(cache)

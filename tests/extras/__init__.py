@@ -1,0 +1,1 @@
+"""Extras of kvbench: pages, sharing, merging, stores and readers."""

@@ -1,0 +1,60 @@
+"""Extras and the core: what the core may not say, and that an extra which is taken away leaves the rest whole."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvbench.config.compose import step_parts, step_settings
+from kvbench.support.paths import extras
+from kvbench.support.plugins import held_groups, items
+
+ROOT = Path(__file__).parents[2]
+CORE = [file for file in (ROOT / "kvbench").rglob("*.py") if "extras" not in file.parts]
+OWED = {
+    "kvbench/report/selection.py",
+    "kvbench/report/tables/pages.py",
+    "kvbench/records/earlier.py",
+}
+"""Files that still name settings of extras, in rows: this list only shrinks."""
+NAMESAKES = {"int4", "int8", "think"}
+"""Names that mean other things too: types of numbers, a tag of reasoning."""
+
+
+def words() -> set[str]:
+    """Settings that extras bring, and the names of their members."""
+    kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
+    members = {name for group, usual in held_groups().items() for name in items(group) if name != usual}
+    settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}
+    return settings | (kinds | members) - NAMESAKES | {f"{part}=" for part in step_parts()}
+
+
+def said(file: Path) -> Iterator[str]:
+    """The texts of a file but docstrings, and the names of what it imports."""
+    tree = ast.parse(file.read_text("utf-8"))
+    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            yield node.value
+
+
+def test_the_core_says_no_word_of_an_extra() -> None:
+    named = "|".join(map(re.escape, sorted(words())))
+    pattern = re.compile(rf"(?<![\w.])({named})(?!\w)|kvbench\.extras\.(?!\{{)\w")
+    found = {file.relative_to(ROOT).as_posix() for file in CORE for text in said(file) if pattern.search(text)}
+    assert found == OWED
+
+
+@pytest.mark.parametrize("folder", extras(), ids=lambda folder: folder.name)
+def test_an_extra_is_code_and_settings(folder: Path) -> None:
+    """Its classes are named by files of its own; no file of the core's settings names one."""
+    files = [*(folder / "conf").rglob("*.yaml")]
+    targets = [line.split()[1] for file in files for line in file.read_text("utf-8").splitlines() if "_target_" in line]
+    assert targets and all(target.startswith("kvbench.") for target in targets)
+    assert any(target.startswith(f"kvbench.extras.{folder.name}.") for target in targets)
+    conf = [
+        file for file in (ROOT / "conf").rglob("*.yaml") if f"kvbench.extras.{folder.name}" in file.read_text("utf-8")
+    ]
+    assert conf == []
