@@ -22,7 +22,6 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.cli.parser import split_settings
 from kvbench.config.compose import content, file_of, folders, options
-from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.records import COLUMNS, SCHEMA
@@ -99,7 +98,7 @@ def test_commands_in_the_text_exist() -> None:
 def test_settings_of_a_sweep_exist(command: Command) -> None:
     """Names of parts and settings; what they make together is composed by the slow tests."""
     chosen: dict[str, list[str]] = {}
-    words = [word for word in command.words[2:] if "=" in word and word[0] not in "-'" and not OF_HYDRA.match(word)]
+    words = [word for word in command.words[2:] if "=" in word and word[0] not in "-'"]
     for override in parse(words):
         if override.key.startswith("probe."):
             continue

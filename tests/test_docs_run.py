@@ -14,7 +14,6 @@ import pytest
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import declared, main
 from kvbench.config import sweep
-from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import parse
 from kvbench.probes.run import probing_of
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
@@ -62,7 +61,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
     shutil.copy(ROOT / "tests/plugin_sample/kvbench_sample/__init__.py", tmp_path / "my_score.py")
     with contextlib.redirect_stderr(io.StringIO()):
-        _, cells = sweep.checked(parse([word for word in words if not OF_HYDRA.match(word)]), print)
+        _, cells = sweep.checked(parse(words), print)
     assert cells
 
 

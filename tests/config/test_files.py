@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.hydra import Hydra
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
-from omegaconf import OmegaConf, open_dict
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, options
-from kvbench.config.multirun import search_path
+from kvbench.config.compose import combinations, content, options
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
@@ -28,7 +26,7 @@ from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import items
+from kvbench.support.plugins import groups, items
 from kvbench.support.settings_file import NO_SETTINGS, member_names
 from kvbench.tasks.task import Task
 from tests.composed import composed, needed
@@ -51,19 +49,22 @@ BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("policy", "score", "model
 models, whose files are alike."""
 
 
-hydras_path = cache(search_path)
+@cache
+def store_members() -> None:
+    """Store the members of files one by one, since Hydra knows files of one name."""
+    for item in (item for group in groups() for item in items(group).values()):
+        if item.name in member_names(item.path.read_text("utf-8")):
+            folder, _, name = f"{item.group}/{item.name}".rpartition("/")
+            tree = content(item)
+            package = "_global_" if item.group in tree else item.group
+            ConfigStore.instance().store(name, tree, group=folder, package=package)
 
 
 def composed_by_hydra(*overrides: str) -> dict[str, Any]:
     """The resolved configuration that Hydra makes of a command line, without the words of files."""
-    hydra = Hydra.create_main_hydra2("test", hydras_path())
-    try:
-        config = hydra.compose_config("run", list(overrides), RunMode.RUN, with_log_configuration=False)
-    finally:
-        GlobalHydra.instance().clear()
-    with open_dict(config):
-        del config["hydra"]
-    tree = OmegaConf.to_container(config, resolve=True)
+    store_members()
+    with initialize_config_dir(str(paths.conf().resolve()), version_base=None):
+        tree = OmegaConf.to_container(compose("run", list(overrides)), resolve=True)
     assert isinstance(tree, dict)
     return {
         str(key): {name: inner for name, inner in value.items() if name not in NO_SETTINGS}
@@ -86,7 +87,7 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
     words = (f"{group}={name}", *needed(group, name))
     tree = composed(*words)
     if name in BY_HYDRA[group]:
-        assert tree == composed_by_hydra("protocol=paper", *words), "a multirun, which Hydra composes, has other cells"
+        assert tree == composed_by_hydra("protocol=paper", *words), "Hydra composes another cell"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")

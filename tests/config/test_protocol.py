@@ -5,7 +5,6 @@ import re
 import pytest
 
 from kvbench.config.compose import combinations, options
-from kvbench.config.multirun import multirun
 from kvbench.config.overrides import parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
@@ -116,8 +115,6 @@ def test_tasks_of_ruler_have_one_length_in_a_command() -> None:
     assert [tree["task"]["context_length"] for tree in mixed] == [1024, 1024, 512]
     named = combinations(parse(["task=ruler", "task.context_length=2048,8192"]))
     assert {tree["task"]["context_length"] for tree in named} == {2048, 8192}
-    with pytest.raises(ValueError, match=r"have the lengths of their files: add task\.context_length=4096"):
-        multirun(["task=ruler/niah_single_1,ruler/qa_1"], lambda words: 0, print, 75)
 
 
 def test_another_model_needs_the_length_of_rulers_prompts() -> None:
