@@ -33,7 +33,7 @@ ESSENTIALS = """
 All settings: kvbench list settings, kvbench list settings policy=lava
 """
 EPILOG = """
-A pattern stands for all that match: task=ruler, 'task=ruler/niah_*', 'policy=*'. A value with = ( or , is quoted:
+A pattern stands for all that match: task=ruler, 'task=ruler/niah_*', 'policy=*'. A value with = ( or , is quoted: \
 'results.dir="a=b"'.
 
   kvbench run policy=h2o,snapkv score=attn,caote budget=0.1,0.2
@@ -41,8 +41,8 @@ A pattern stands for all that match: task=ruler, 'task=ruler/niah_*', 'policy=*'
   kvbench run task=longbench/qasper policy=snapkv budget=1024
   kvbench run task=ruler policy=snapkv launcher=slurm launcher.time=60
 
-Exit codes: 0 all rows are there, 2 wrong setting, 3 data or model missing, 4 failed samples, 75 or 130 stopped (run it
-again).
+Exit codes: 0 all rows are there, 2 wrong setting, 3 data or model missing, 4 failed samples, 75 or 130 stopped (run \
+it again).
 """
 
 
