@@ -30,6 +30,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
+from kvbench.tasks.task import TaskSettings
 
 Tree = dict[str, Any]
 MISSING = "???"
@@ -289,7 +290,14 @@ def composed(chosen: Mapping[str, str]) -> Tree:
         _checked_file(used[group], tree[group])
     if "score" in chosen and "score" not in tree["policy"]["takes"]:
         return composed({group: name for group, name in chosen.items() if group != "score"})
-    return tree
+    return {name: _of_every_task(node) | node if name == "task" else node for name, node in tree.items()}
+
+
+def _of_every_task(node: Tree) -> Tree:
+    """The settings that every task has, as the class of this one declares them."""
+    target = class_of("task", node)
+    declared = {field.name: getattr(target, field.name, None) for field in fields(TaskSettings)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in declared.items()}
 
 
 def _merged(

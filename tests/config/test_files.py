@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
-from kvbench.config.compose import combinations, content, options
+from kvbench.config.compose import class_of, combinations, content, options
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.eviction.policy import Policy
@@ -28,7 +28,7 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import groups, items
 from kvbench.support.settings_file import NO_SETTINGS, member_names
-from kvbench.tasks.task import Task
+from kvbench.tasks.task import Task, TaskSettings
 from tests.composed import composed, needed
 
 KINDS = {
@@ -43,6 +43,7 @@ KINDS = {
 }
 KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
+OF_EVERY_TASK = {field.name for field in fields(TaskSettings)}
 BY_HYDRA = {group: [*{name.partition("/")[0]: name for name in options(group)}.values()] for group in KINDS}
 BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("policy", "score", "model")}
 """One name of each folder, as the tasks of a benchmark are read in the same way; a third of the policies, scores and
@@ -87,7 +88,9 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
     words = (f"{group}={name}", *needed(group, name))
     tree = composed(*words)
     if name in BY_HYDRA[group]:
-        assert tree == composed_by_hydra("protocol=paper", *words), "Hydra composes another cell"
+        by_hydra = composed_by_hydra("protocol=paper", *words)
+        declared = {name: tree["task"][name] for name in OF_EVERY_TASK - by_hydra["task"].keys()}
+        assert tree == by_hydra | {"task": by_hydra["task"] | declared}, "Hydra composes another cell"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")
@@ -99,6 +102,23 @@ def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
     """That line is what `kvbench list` shows."""
     line = describe(items(group)[name]).says.partition("\n")[0]
     assert len(line) > 20 and line.endswith(".")
+
+
+@pytest.mark.parametrize("name", options("task"))
+def test_settings_of_every_task_are_those_of_its_class_where_its_file_has_none(name: str) -> None:
+    """No other file may say them, since a benchmark's class declares its protocol."""
+    node = composed(f"task={name}", *needed("task", name))["task"]
+    tree = content(items("task")[name])
+    own = tree.get("task", tree)
+    target = class_of("task", node)
+    for field in OF_EVERY_TASK - own.keys():
+        declared = getattr(target, field)
+        assert node[field] == (list(declared) if isinstance(declared, tuple) else declared), field
+
+
+def test_scbench_truncates_as_officially() -> None:
+    (tree,) = combinations(parse(["task=scbench_official/kv"]))
+    assert tree["task"]["truncation"] == "middle_tokens"
 
 
 def test_no_member_is_named_like_its_file() -> None:
