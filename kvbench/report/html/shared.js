@@ -129,7 +129,7 @@ function draw(box, lines, x, y, onClick) {
     hoverlabel: { font: { size: 12 } },
     xaxis: { ...axis, type: x.log ? "log" : "linear", range: x.range, title: { text: x.title, standoff: 8 }, tickvals: x.ticks, ticktext: x.words }, yaxis: { ...axis, range: y.range, title: { text: y.title, standoff: 6 } },
     annotations: ends.map((_, i) => ({ xref: "paper", yref: "paper", x: 1, y: heights[i], xshift: 14, xanchor: "left", yanchor: "middle", showarrow: false, text: `<span style="color:${named[i].colour}">${glyph(named[i].symbol)}</span> ${plain(fitting(named[i].name))}`, hovertext: fitting(named[i].name) === named[i].name ? undefined : plain(named[i].name), font: { size: 12, color: ink } })),
-    shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y), x1: 1 + 12 / wide, y1: heights[i], line: { color: named[i].colour, width: 1, dash: named[i].dash } }))],
+    shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y), x1: 1 + 12 / wide, y1: heights[i], opacity: 0.6, layer: "below", line: { color: GREY, width: 1 } }))],
   };
   plotly.then((Plotly) => {
     if (!plot.isConnected) return;
