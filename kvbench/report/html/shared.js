@@ -1,4 +1,4 @@
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"], GREY = "#9aa1a9", LABEL = 15, LETTER = 6.7;
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"], GREY = "#9aa1a9", LABEL = 15, LETTER = 7.4;
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "triangle-left", "triangle-right", "pentagon", "hexagon", "star", "cross", "x"];
 const GLYPHS = { circle: "\u25cf\u25cb", square: "\u25a0\u25a1", diamond: "\u25c6\u25c7", "triangle-up": "\u25b2\u25b3", "triangle-down": "\u25bc\u25bd", "triangle-left": "\u25c0\u25c1", "triangle-right": "\u25b6\u25b7", pentagon: "\u2b1f\u2b20", hexagon: "\u2b22\u2b21", star: "\u2605\u2606", cross: "\u271a\u271b", x: "\u2716\u2715" };
 const STROKES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "10 3", longdashdot: "9 2 2 2" };
