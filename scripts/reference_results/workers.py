@@ -131,7 +131,7 @@ def _work(
     """One process: make what nobody else makes. Exits with 4 where rows have failed."""
     from kvbench.records import ResultsFolder
     from kvbench.report.rows import recorded
-    from kvbench.run.claims import Sharing
+    from kvbench.run.job_queue import RunContext
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
     from kvbench.run.stale import SETTLED, settled
@@ -142,7 +142,7 @@ def _work(
     known = settled(rows, cells, folder, False, stale, print)
     planned = plan(cells, known.done | left_out)
     with progress(planned) as shown:
-        sys.exit(4 if run(in_rounds(planned), folder, shown, kept, Sharing(replaced=known.replaced)).errors else 0)
+        sys.exit(4 if run(in_rounds(planned), folder, shown, kept, RunContext(replaced=known.replaced)).errors else 0)
 
 
 def in_rounds(planned: "Plan") -> "Plan":
