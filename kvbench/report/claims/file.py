@@ -29,12 +29,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvbench.records.lines import small_file
 from kvbench.report.selection import Where, check_where
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.yaml_file import yaml_of
 
 Text = Annotated[str, Field(min_length=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -130,10 +130,7 @@ class ClaimsFile:
     @cached_property
     def claims(self) -> Claims:
         """What it says. Raises as `content`, and UserError, in one line, for a file that breaks the rules."""
-        try:
-            content = yaml.safe_load(self.content.decode())
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise UserError(f"{self.path} is no YAML: {' '.join(str(error).split())[:200]}") from None
+        content = yaml_of(self.content, self.path)
         try:
             claims = Claims.model_validate(content)
         except ValidationError as error:
