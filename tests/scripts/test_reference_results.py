@@ -357,6 +357,16 @@ def test_a_part_that_is_run_alone_keeps_the_cells_of_its_file(scripts: SimpleNam
     assert parts["third"] == ["unpacked"] and "unpacked, of both" not in parts["main"]
 
 
+def test_a_run_that_has_no_time_left_says_that_it_goes_on(
+    scripts: SimpleNamespace, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    part = replace(scripts.sweeps.row_set("reference").parts["main"], sweeps=("policy=full",), tasks={"ruler/vt": ""})
+    known = SimpleNamespace(name="few", pulled=None, parts={"main": part})
+    assert scripts.workers.make_all(known, [part], tmp_path, 2, 1, seconds=0) == 75
+    assert "stopped by --seconds after a complete prompt; the same command goes on" in capfd.readouterr().err
+    assert not (tmp_path / "rows").exists()
+
+
 def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleNamespace) -> None:
     words = ("policy=full", "task=ruler/vt,ruler/fwe", "task.context_length=512,1024")
     cells = cells_of(parse([*words, "task.samples=4"]), set())[1]
