@@ -89,7 +89,9 @@ def test_verdicts_are_those_of_another_code(scores: Path, tmp_path: Path):
 
 def test_no_verdict_before_all_prompts_are_there(scores: Path, tmp_path: Path):
     file = written(tmp_path, difference("gains", "attn", "caote"), families={"scores": FAMILY | {"samples": 51}})
-    assert checked(file, scores)["gains"].verdict == WAITING and checked(file, scores)["gains"].p is None
+    waiting = checked(file, scores)["gains"]
+    assert waiting.verdict == WAITING and waiting.p is None
+    assert [(task.n, task.mean_a, task.left_out) for task in waiting.tasks] == [(50, None, "")], "no number either"
     alone = checked(written(tmp_path, difference("gains", "attn", "caote")), scores)["gains"]
     both = checked(written(tmp_path, difference("gains", "attn", "caote"), difference("later", "attn", "lava")), scores)
     assert both["later"].verdict == WAITING and both["later"].missing

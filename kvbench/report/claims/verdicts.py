@@ -25,7 +25,7 @@ task is at an end."""
 
 @dataclass(frozen=True)
 class OfTask:
-    """One task of a claim: prompts that both sides have, and the means of the sides; left_out: at which end it is."""
+    """One task of a claim: prompts that both sides have; once these are all, their means, and at which end they are."""
 
     task: str
     n: int
@@ -94,7 +94,7 @@ def _measured(claim: Claim, answers: Answers) -> Verdict:
         return replace(verdict, tasks=tuple(OfTask(name, 0, None, None) for name in names), missing=missing)
     matches = pair(a, b).matches
     of_task = {name: _joined([match for match in matches if match.key.get("task") == name]) for name in names}
-    tasks = tuple(_of_task(claims, name, rows) for name, rows in of_task.items())
+    tasks = tuple(_of_task(claims, name, needed, rows) for name, rows in of_task.items())
     verdict = replace(verdict, tasks=tasks)
     if any(task.n < needed for task in tasks):
         return verdict
@@ -124,10 +124,10 @@ def _joined(matches: Sequence[Match]) -> list[tuple[Row, Row]]:
     return [pair for match in matches for pair in match.rows]
 
 
-def _of_task(claims: Claims, name: str, rows: Sequence[tuple[Row, Row]]) -> OfTask:
+def _of_task(claims: Claims, name: str, needed: int, rows: Sequence[tuple[Row, Row]]) -> OfTask:
     """The means of a task, and whether both sides are at one end of the scale; a perplexity has no ends."""
-    if not rows:
-        return OfTask(name, 0, None, None)
+    if len(rows) < needed:
+        return OfTask(name, len(rows), None, None)
     paired = Paired.of(rows)
     a, b = float(paired.a.mean()), float(paired.b.mean())
     end = ""
