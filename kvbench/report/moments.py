@@ -69,7 +69,8 @@ def _kept(file: Path) -> dict[str, Span]:
 
 def _of_folder(folder: Path, rows: pa.Table) -> dict[str, Span]:
     processes = read_processes(ResultsFolder(folder))
-    pairs = rows.select(["cell", "file"]).group_by(["cell", "file"]).aggregate([]).to_pylist()
+    named = rows.select(["cell", "file"]).unify_dictionaries()  # every file has one of its own
+    pairs = named.group_by(["cell", "file"]).aggregate([]).to_pylist()
     written = {file: _span(Path(file).stem, processes) for file in {pair["file"] for pair in pairs}}
     spans = {
         cell: Span.over(written[pair["file"]] for pair in members)

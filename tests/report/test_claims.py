@@ -240,8 +240,8 @@ def run_later(cell: Callable[..., list[Row]], tmp_path: Path) -> Path:
     folder = ResultsFolder(tmp_path / "run")
     heartbeat = Heartbeat(folder, 60, 180)
     heartbeat.start()
-    with Recorder(folder) as recorder:
-        for score, right in (("attn", 10), ("caote", 30)):
+    for score, right in (("attn", 10), ("caote", 30)):
+        with Recorder(folder) as recorder:  # a file for each
             recorder.append(cell([float(n < right) for n in range(40)], score=score))
     heartbeat.end("finished")
     return folder.path
