@@ -92,8 +92,10 @@ smollm2: $(VENV)/.installed  ## go on with the rows of SmolLM2 from the committe
 	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/python scripts/reference.py pictures
 
-confirm: $(VENV)/.installed  ## make the rows that results/confirm/claims.yaml waits for, and hold it against them (hours; KVBENCH_DATA)
-	@$(BIN)/python scripts/reference.py run --rows confirm --stale keep
+confirm: $(VENV)/.installed  ## make the rows that results/confirm/claims.yaml waits for, and their page (hours; KVBENCH_DATA; FOR=400 ends after so many seconds)
+	@$(BIN)/python scripts/reference.py run --rows confirm --stale keep $(if $(FOR),--seconds $(FOR))
+	@$(BIN)/python scripts/reference.py pack --rows confirm
+	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/kvbench claims check results/confirm/claims.yaml --results results/runs/confirm
 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py

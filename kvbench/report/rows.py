@@ -46,6 +46,7 @@ from kvbench.report.columns import (
 )
 from kvbench.report.frames import Source, is_frame, named, place_of, table_of
 from kvbench.report.missing_rows import tell_missing
+from kvbench.report.moments import Span, as_metadata
 from kvbench.report.selection import Describe, NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -192,13 +193,19 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def write_parquet(
-    rows: pa.Table, path: str | os.PathLike[str], describe: Callable[[str], Mapping[str, Any] | None]
+    rows: pa.Table,
+    path: str | os.PathLike[str],
+    describe: Callable[[str], Mapping[str, Any] | None],
+    spans: Mapping[str, Span] | None = None,
 ) -> None:
-    """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes."""
+    """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes.
+
+    spans: when the rows of a cell were made, where that is known.
+    """
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
     text = json.dumps({cell: text for cell, text in described.items() if text is not None}, sort_keys=True)
     compressed = base64.b64encode(zlib.compress(text.encode(), 9))
-    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed}
+    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed, **as_metadata(spans or {})}
     Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), metadata))
 
 
