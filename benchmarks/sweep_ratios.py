@@ -45,7 +45,6 @@ NAMES = {
     "full": "full cache, generate",
     "full_prompts": "several prompts, full cache, generate",
     "generate": "all cells, generate once per cell",
-    "shared": "24 cells, store=shared",
 }
 """What the ratios of the table compare."""
 TIED = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
@@ -159,13 +158,9 @@ def length(
         if joint:
             measured["one_prompts"] = compare(joined(joint), times(joined(their), prompts))
         yield ""
-    first, masked = ours(many), ours(many, "--store", "shared")
+    first = ours(many)
     measured["scoring"] = {"prefill_cpu": first["prefill_cpu"], "score_cpu": first["score_cpu"]}
-    measured["shared"] = compare(first, masked)
     measured["generate"] = compare(first, times(joined(plain), len(request.cells)))
-    cells = zip(request.cells, first["kept"], masked["kept"], strict=True)
-    others = [f"{policy} {pairs}: {flat} and {shared}" for (policy, pairs), flat, shared in cells if flat != shared]
-    yield f"kept pairs of store=flat and store=shared differ: {'; '.join(others)}" if others else ""
     if theirs is not None:
         other = side(str(theirs), SIDES / "kvpress_side.py", many)
         pairs = zip(request.cells, first["answers"], other["answers"], strict=True)

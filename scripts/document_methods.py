@@ -331,7 +331,7 @@ def matrix() -> str:
     for score in options("score"):
         cells = []
         for policy in columns:
-            text = re.sub(r"policy\.heads=\S+ policy\.layers=\S+ of", "heads or layers of", refused[policy, score])
+            text = re.sub(r"policy\.(heads|layers)=\S+ of", "heads or layers of", refused[policy, score])
             text = re.sub(rf"\b{policy}\b", "POLICY", re.sub(rf"\b{score}\b", "SCORE", text))
             cells.append(letters.setdefault(text, "abcdefghijkl"[len(letters)]) if text else "x")
         lines.append(f"| {score} | " + " | ".join(cells) + " |")

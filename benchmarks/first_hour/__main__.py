@@ -212,7 +212,7 @@ def readers(hour: Hour) -> bool:
     few = ("policy=snapkv" if hour.small else "policy=snapkv,ada_snapkv", "reference=none")
     runs = {
         "policies": (f"model={shape}", "policy=full,snapkv" if hour.small else f"policy={POLICIES}"),
-        "stores": (f"model={shape}", *few, "store=shared,int4,kivi2"),
+        "stores": (f"model={shape}", *few, "store=int4,kivi2"),
         "decode_every": (f"model={shape}", *few, "schedule.decode_every=1"),
         "gemma": ("model=shape/tiny-gemma2", "policy=full,snapkv"),
         "gpt_oss": ("model=shape/tiny-gpt-oss", "policy=full,snapkv"),

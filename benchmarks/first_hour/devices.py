@@ -21,7 +21,6 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.quantized_batch import QuantizedBatch
-from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
@@ -29,7 +28,7 @@ from kvbench.models.loading.spec import ModelSpec
 SNAPKV = Policy("snapkv", window=8, recent=8)
 EVICTIONS = [Eviction(SNAPKV, score, Tokens(20)) for score in (Attention(), OBCacheJoint())]
 GROWING = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), Tokens(20))
-STORES = ("flat", "shared", "int8", "growing")
+STORES = ("flat", "int8", "growing")
 PROMPT = torch.randint(3, 97, (41,), generator=torch.Generator().manual_seed(3))
 MOST = 1e-3
 """By how much logits may differ in float32."""
@@ -63,10 +62,8 @@ def logits(engine: Engine, store: str) -> tuple[list[str], torch.Tensor]:
     caches = [eviction.evict(prefilled.cache, each) for eviction, each in zip(EVICTIONS, decisions, strict=True)]
     if store == "growing":
         caches = [engine.prefill_evicting(PROMPT, IncrementalEviction(GROWING, 20), 8).cache]
-    if store == "shared":
-        batch: Any = SharedCacheBatch(prefilled.cache, [each.kept for each in decisions], engine.tile, 2)
-    elif store == "int8":
-        batch = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.tile, 2)
+    if store == "int8":
+        batch: Any = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.tile, 2)
     else:
         batch = RaggedBatch(caches, engine.tile, 2)
     read = engine.read(batch, torch.tensor([[5, 9]]).expand(engine.tile, -1))[: batch.num_active]

@@ -1,7 +1,7 @@
 """kvbench's side of a comparison: all cells of a prompt as one unit, from text to rows.
 
     python benchmarks/ratios/kvbench_side.py ASKED.json [--repeat N] [--alone] [--prompt] [--prompts N]
-        [--store shared] [--profile]
+        [--profile]
 
 Prints one JSON object: seconds by the wall and of the process for each repeat, answers and kept pairs, and what of the
 process' seconds reading and scoring take. `--alone` gives every cell a prefill of its own, `--prompt` cuts after the
@@ -101,13 +101,12 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--prompt", action="store_true")
     parser.add_argument("--prompts", type=int, default=1)
-    parser.add_argument("--store", default="flat")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     request = read(options.request)
     model = loaded(request)
     schedule = Schedule("prompt" if options.prompt else "context")
-    cells = [replace(cell, store=options.store, schedule=schedule) for cell in cells_of(request)]
+    cells = [replace(cell, schedule=schedule) for cell in cells_of(request)]
     units = [[cell] for cell in cells] if options.alone else [cells]
     run(model, request, [cells[0]])  # warm: kernels, allocator
     measured: dict[str, Any] = {"wall": [], "cpu": [], "device": model.device["name"]}

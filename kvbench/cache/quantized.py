@@ -18,7 +18,7 @@ Tokens read after the prompt are not quantised; both references quantise them to
 Keys of which channels were removed (`policy.apply=think`) are held without them, quantised or not, and read as 0 there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -28,13 +28,14 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import DensePairs, KVCache, LayerCache, split_by_length, storage_bytes
 from kvbench.cache.recurrent import RecurrentState
+from kvbench.support.facts import FULL_CACHE, NO_LATER_EVICTION, OWN_ROTATION, PLAIN_COPY, PROMPT, Claim
 
 Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
-Store = Literal["flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"]
-"""How a cell holds its cache while it answers. `flat`: a copy of the KV pairs that the cell keeps. `shared`: one full
-cache for all cells, and a mask of the kept KV pairs for each. The others: a quantised copy of the kept KV pairs."""
+Store = Literal["flat", "int8", "int4", "int2", "kivi4", "kivi2"]
+"""How a cell holds its cache while it answers. `flat`: a copy of the KV pairs that the cell keeps. The
+others: a quantised copy of them."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,14 @@ class PackedCache:
         return storage_bytes(tensor for _, keys, values in runs for tensor in (*keys.tensors, *values.tensors))
 
     bytes_allocated = bytes_held
+
+
+def claims_of(store: Store) -> Iterator[Claim]:
+    """What a store needs of other settings, and what it breaks."""
+    if packing_of(store):
+        facts = (FULL_CACHE, NO_LATER_EVICTION, OWN_ROTATION, PROMPT)
+        needs = dict.fromkeys(facts, "is quantized once, after eviction")
+        yield Claim(f"store={store}", "store=flat", needs, {PLAIN_COPY: "quantizes the pairs that are kept"})
 
 
 def packing_of(store: Store) -> Packing | None:

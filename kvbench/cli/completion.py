@@ -25,7 +25,7 @@ ASK = "--ask"
 SHELLS = ("bash", "zsh", "fish")
 """Each has a script beside this file."""
 CHOICES = {
-    "store": ("flat", "shared", "int8", "int4", "int2", "kivi4", "kivi2"),
+    "store": ("flat", "int8", "int4", "int2", "kivi4", "kivi2"),
     "reference": ("full", "none"),
 }
 """Values of settings that are words: what a run takes, which tests compare."""

@@ -15,6 +15,7 @@ from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.facts import check
 from kvbench.tasks.data.record import altered
 from kvbench.tasks.files import FromFiles, NoData, command, folder
 from kvbench.tasks.likelihood import Likelihood
@@ -104,19 +105,10 @@ class Cells:
 
     def _counted(self, budget: Bytes, model: "ModelSpec", policy: "Policy", store: "Store") -> Tokens:
         """A budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized pairs."""
-        from kvbench.cache.quantized import packing_of
+        from kvbench.cache.quantized import claims_of
         from kvbench.run.memory import token_bytes
 
-        if packing_of(store):
-            raise UserError(
-                f"budget={budget.text} counts KV pairs as the model stores them, but store={store} quantizes them: "
-                "give a number of KV pairs or a fraction, or use store=flat"
-            )
-        if policy.apply.prunes_keys:
-            raise UserError(
-                f"budget={budget.text} counts KV pairs as the model stores them, but policy.apply={policy.apply.kind} "
-                "removes channels of keys: give a number of KV pairs or a fraction, or use policy.apply=drop"
-            )
+        check((*budget.claims(), *claims_of(store), *policy.claims()))
         return budget.tokens((self._token_bytes or token_bytes)(model, policy.layout))
 
     def _label(self, group: str, tree: Tree, protocol: str = PAPER) -> str:
@@ -142,16 +134,13 @@ class Cells:
 def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
 
-    Its store is that of the cells unless that quantizes. A server has none: another one, or another start, is its full
-    cache. A text that is read in blocks, or as one with all others, gets
-    none: its full cache would be read token by token, or grow over all of them.
+    A server has none: another one, or another start, is its full cache. A text that is read in blocks, or as one with
+    all others, gets none: its full cache would be read token by token, or grow over all of them.
     """
     cells = list(cells)
     if all(cell.is_served for cell in cells):
         yield from cells
         return
-    from kvbench.cache.quantized import packing_of
-
     (tree,) = combinations(parse(["policy=full"]))
     full, added = Cells().cell(tree), set[str]()
     for cell in cells:
@@ -164,7 +153,6 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
             task=cell.task,
             schedule=cell.schedule.once,
             seed=cell.seed,
-            store="flat" if packing_of(cell.store) else cell.store,
         )
         is_read = not isinstance(cell.task, Likelihood) or (cell.task.reset and cell.schedule.prefill_block is None)
         if is_read and (name := repr(reference)) not in added:

@@ -4,10 +4,12 @@ Both count KV pairs per cache head on average over heads and layers, protected o
 once the model is known.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from kvbench.support.errors import UserError
+from kvbench.support.facts import COUNTED_BUDGET, PLAIN_COPY, Claim
 from kvbench.support.quantity import parse_size, size
 
 ALLOWED = (
@@ -31,6 +33,10 @@ class Tokens:
         """KV pairs per cache head after `num_tokens` tokens; more than `num_tokens` means that all are kept."""
         return self.pairs
 
+    def claims(self) -> Iterator[Claim]:
+        """What it makes untrue for other settings: nothing."""
+        return iter(())
+
     def __str__(self) -> str:
         return self.text or str(self.pairs)
 
@@ -53,6 +59,11 @@ class Fraction:
     def of(self, num_tokens: int) -> int:
         return max(1, int((self.share * num_tokens).to_integral_value(ROUND_HALF_UP)))
 
+    def claims(self) -> Iterator[Claim]:
+        """What it makes untrue for other settings."""
+        breaks = {COUNTED_BUDGET: "is a fraction of the prompt"}
+        yield Claim(f"budget={self}", "a number of KV pairs, such as budget=1024", breaks=breaks)
+
     def __str__(self) -> str:
         return str(float(self.share))
 
@@ -66,6 +77,11 @@ class Bytes:
 
     number: int
     text: str
+
+    def claims(self) -> Iterator[Claim]:
+        """What it needs of other settings."""
+        needs = {PLAIN_COPY: "counts KV pairs as the model stores them"}
+        yield Claim(f"budget={self.text}", "a number of KV pairs or a fraction", needs)
 
     def tokens(self, token_bytes: int) -> Tokens:
         """The KV pairs per cache head that fit, where a token takes `token_bytes` in all heads and layers together.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
-from kvbench.eviction.allocation.heads import EVEN, BinaryHeads, Heads, MixHeads, whole_heads
+from kvbench.eviction.allocation.heads import BinaryHeads, Heads, MixHeads, whole_heads
 from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
@@ -25,6 +25,7 @@ from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, best_entries
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
+from kvbench.support.facts import check
 from kvbench.support.quantity import plural
 
 Counts = tuple[tuple[int, ...], ...]
@@ -326,12 +327,7 @@ def check_host(policy: Policy, score: Score) -> None:
             f"score {score.name} gives all KV pairs of a head the same score, but policy.heads={policy.heads.kind} of "
             f"{policy.name} chooses among them: use policy.heads=binary, e.g. policy=duo_attention or kvzip_head"
         )
-    if score.apart is not None and (policy.layers.kind == "global" or policy.heads.kind not in EVEN):
-        where = f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
-        raise UserError(f"{where} rank heads against each other, and {score.apart}, or policy=kvzip_uniform")
-    if score.apart is not None and policy.share != "head" and policy.share_score == "mean":
-        where = f"policy.share={policy.share} of {policy.name}"
-        raise UserError(f"{where} averages scores of several heads, and {score.apart}, or policy.share_score=max")
+    check((*policy.claims(), *score.claims()))
     if policy.window == 1 and (policy.layers.kind == "preference" or score.least_rows > 1):
         subject = f"score {score.name}" if score.least_rows > 1 else "policy.layers=preference"
         raise UserError(f"policy.window=1: {subject} takes a variance over the observed rows; use 2 or more, e.g. 32")

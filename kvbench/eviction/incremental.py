@@ -37,6 +37,7 @@ from kvbench.eviction.ranking import Ranking, merged
 from kvbench.eviction.scores.recency import Recency
 from kvbench.eviction.scores.score import Score
 from kvbench.support.errors import UserError
+from kvbench.support.facts import ONE_EVICTION, SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim, check
 
 ACCUMULATED = "score"
 """The name of the running score in `LayerCache.state`."""
@@ -287,29 +288,10 @@ def check_answer_budget(policy: Policy, pairs: int) -> None:
 
 def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     """Raise UserError for a policy and a score that cannot evict repeatedly, or not block by block."""
-    repeats, predicts = score.inputs.repeat is not None, score.inputs.future_queries is not None
-    reads_model = bool(score.inputs.projections or score.inputs.hidden_states)
-    scores_again = blocks or not policy.keeps_whole  # whole heads are chosen once, after the prompt
-    if scores_again and (repeats or predicts or reads_model):
-        does = "repeats what was read" if repeats else "reads the queries of the whole prompt"
-        does = "reads the model with the prompt" if reads_model else does
-        raise UserError(
-            f"score {score.name} {does}, once, so it cannot evict again later: use schedule.prefill_block=null "
-            "schedule.decode_every=null"
-        )
-    if policy.page > 1 or policy.share == "model":
-        setting, fix = (f"policy.page={policy.page}", "policy.page=1")
-        if policy.share == "model":
-            setting, fix = "policy.share=model", "policy.share=layer"
-        raise UserError(
-            f"{setting} of {policy.name} is decided once, after the prompt, so it cannot evict again later: use {fix}, "
-            "or schedule.prefill_block=null schedule.decode_every=null"
-        )
-    if policy.apply.once:
-        raise UserError(
-            f"policy.apply={policy.apply.kind} follows the eviction of a prompt only, but the schedule evicts again: "
-            "use schedule.prefill_block=null schedule.decode_every=null, or policy.apply=drop"
-        )
+    facts = (ONE_EVICTION, SCORED_BEFORE_ANSWER, *((SCORED_ONCE,) if blocks else ()))
+    fix = "schedule.prefill_block=null schedule.decode_every=null"
+    later = Claim("the schedule", fix, breaks=dict.fromkeys(facts, "evicts again"))
+    check((*policy.claims(), *score.claims(), later))
     if policy.state == "none" and (score.inputs.window or policy.apply.reads_rows):
         part = f"score {score.name}" if score.inputs.window else f"policy.apply={policy.apply.kind}"
         raise UserError(

@@ -1,6 +1,6 @@
 """An eviction policy as data: observation window, pooling, protected tokens, and the division of the budget."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -19,6 +19,27 @@ from kvbench.eviction.scores.score import Reduce
 from kvbench.eviction.sharing import over_heads, over_layers
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import (
+    COMPARABLE,
+    COUNTED_BUDGET,
+    EVEN_BUDGET,
+    EVEN_HEADS,
+    EVEN_IN_LAYER,
+    EVEN_LAYERS,
+    EVICTS,
+    LATER_EVICTION,
+    MODEL_KEYS,
+    NO_BLOCKS,
+    ONE_EVICTION,
+    OWN_ROTATION,
+    PROMPT_END,
+    QUESTION_READ,
+    READ_ORDER,
+    SCORED_BEFORE_ANSWER,
+    WHOLE_PROMPT,
+    Claim,
+    check,
+)
 
 Layout = Literal["kv_heads", "query_heads"]
 Memory = Literal["accumulate", "overwrite", "none"]
@@ -213,16 +234,7 @@ class Policy:
                 f"policy.group={self.group} merges query heads, but policy.layout=query_heads keeps them apart: use "
                 "policy.group=none"
             )
-        if self.share != "head":
-            self._check_share()
-        if self.positions == "cache":
-            self._check_positions()
-        if self.apply.kind == "d2o" and self.variant == "official" and (self.heads.kind not in EVEN or self.page > 1):
-            raise UserError(
-                "policy.apply=d2o policy.variant=official compares the n-th evicted pairs of all heads, but with "
-                f"policy.heads={self.heads.kind} policy.page={self.page} heads evict different numbers: use "
-                "policy.heads=uniform policy.page=1, or policy.variant=paper"
-            )
+        check(self.claims())
         try:
             self.decoding  # noqa: B018
         except ValueError as error:
@@ -263,45 +275,68 @@ class Policy:
                 reason = f"allowed: 1 or more {unit}, e.g. 16" if least else "allowed: 0 or more"
                 raise UserError(f"policy.{name}={value}: {reason}")
 
-    def _check_share(self) -> None:
-        """One set for several heads or layers leaves nothing to divide among them."""
-        subject = f"policy.share={self.share} keeps one set for all "
-        if self.heads.kind not in EVEN or self.layers.kind in ("global", "table"):
-            raise UserError(
-                f"{subject}heads of a layer, but policy.heads={self.heads.kind} policy.layers={self.layers.kind} of "
-                f"{self.name} keep more pairs in some heads than in others: use policy.heads=uniform "
-                "policy.layers=uniform, or policy.share=head"
-            )
-        if self.share == "model" and self.layers.kind != "uniform":
-            raise UserError(
-                f"{subject}layers, but policy.layers={self.layers.kind} of {self.name} keeps more pairs in some layers "
-                "than in others: use policy.layers=uniform, or policy.share=layer"
-            )
-
-    def _check_positions(self) -> None:
-        """Key re-rotation needs the same number of KV pairs in every head, in the order in which they were read."""
-        if self.heads.kind not in EVEN or self.layers.kind != "uniform":
-            raise UserError(
-                "policy.positions=cache needs the same number of KV pairs in every head, but with "
-                f"policy.heads={self.heads.kind} policy.layers={self.layers.kind} heads keep different numbers: use "
-                "policy.heads=uniform policy.layers=uniform, or policy.positions=original"
-            )
+    def claims(self) -> Iterator[Claim]:
+        """What its settings need of others and of each other, and what they make untrue."""
+        yield from self._claims_of_allocation()
+        yield from self._claims_of_tokens()
+        if self.positions == "cache":
+            needs = {EVEN_HEADS: f"needs {EVEN_HEADS}", READ_ORDER: f"numbers {READ_ORDER}"}
+            needs[MODEL_KEYS] = "rotates kept keys anew"
+            breaks = {OWN_ROTATION: "rotates the keys of each cell anew"}
+            yield Claim(f"policy.positions=cache of {self.name}", "policy.positions=original", needs, breaks)
         if self.slot_order != "position":
-            raise UserError(
-                "policy.positions=cache numbers KV pairs in the order in which they were read: use "
-                "policy.slot_order=position"
-            )
-        if self.page > 1 and self.share != "model":
-            raise UserError(
-                f"policy.positions=cache needs the same number of KV pairs in every head, but with policy.page="
-                f"{self.page} only some heads may keep the last page, which is partly filled: use policy.share=model, "
-                "policy.page=1, or policy.positions=original"
-            )
-        if self.apply.changes_keys:
-            raise UserError(
-                f"policy.positions=cache rotates kept keys anew, but policy.apply={self.apply.kind} makes keys that no "
-                "position has rotated: use policy.positions=original, or policy.apply=drop, cam or nearest"
-            )
+            breaks = {READ_ORDER: "puts the best pairs first"}
+            yield Claim(f"policy.slot_order={self.slot_order}", "policy.slot_order=position", breaks=breaks)
+        if "budget" not in self.takes:
+            grants = frozenset({LATER_EVICTION, COUNTED_BUDGET})
+            yield Claim(f"policy {self.name}", "another policy", breaks={EVICTS: "evicts none"}, grants=grants)
+        yield from self.apply.claims(self)
+        yield from self._claims_of_sets()
+
+    def _claims_of_allocation(self) -> Iterator[Claim]:
+        uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
+        if self.heads.kind not in EVEN:
+            breaks = dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER, EVEN_HEADS), uneven)
+            yield Claim(f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks, breaks)
+        if self.layers.kind != "uniform":
+            breaks = {EVEN_LAYERS: "keeps more pairs in some layers than in others", EVEN_HEADS: uneven}
+            if self.layers.kind in ("global", "table"):
+                breaks |= dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER), uneven)
+            needs = ranks if self.layers.kind == "global" else {}
+            yield Claim(f"policy.layers={self.layers.kind} of {self.name}", "policy.layers=uniform", needs, breaks)
+        if self.keeps_whole:
+            setting = f"policy.heads={self.heads.kind} policy.layers={self.layers.kind}"
+            yield Claim(setting, "", grants=frozenset({SCORED_BEFORE_ANSWER}))
+
+    def _claims_of_tokens(self) -> Iterator[Claim]:
+        for name in ("window", "recent"):
+            if getattr(self, name) == QUESTION:
+                fix = "numbers for policy.window and policy.recent"
+                yield Claim(f"policy.{name}=question of {self.name}", fix, {QUESTION_READ: "observes the question"})
+        if self.sink == PROMPT:
+            needs = dict.fromkeys((WHOLE_PROMPT, LATER_EVICTION, COUNTED_BUDGET), "keeps the whole prompt")
+            yield Claim(f"policy.sink=prompt of {self.name}", "policy.sink=4, or another number", needs)
+        if self.window_skips:
+            facts = (NO_BLOCKS,) if self.window_skips == TEMPLATE else (NO_BLOCKS, PROMPT_END)
+            why = f"ends the window of {self.name} before the newest tokens of a prompt"
+            yield Claim(f"policy.window_skips={self.window_skips}", "policy.window_skips=0", dict.fromkeys(facts, why))
+
+    def _claims_of_sets(self) -> Iterator[Claim]:
+        """Those of pages, and of sets that heads or layers share."""
+        once = {ONE_EVICTION: "is decided once, after the prompt"} if "budget" in self.takes else {}
+        if self.page > 1:
+            uneven = "lets only some heads keep the last page, which is partly filled (with policy.share=model all do)"
+            breaks = dict.fromkeys((EVEN_IN_LAYER, EVEN_HEADS), uneven)
+            yield Claim(f"policy.page={self.page} of {self.name}", "policy.page=1", once, breaks)
+        if self.share != "head":
+            needs = {EVEN_BUDGET: "keeps one set for all heads of a layer"}
+            if self.share_score == "mean":
+                needs[COMPARABLE] = "averages scores of several heads (policy.share_score=max does not)"
+            yield Claim(f"policy.share={self.share} of {self.name}", "policy.share=head", needs)
+        if self.share == "model":
+            needs = {EVEN_LAYERS: "keeps one set for all layers"} | once
+            grants = frozenset({EVEN_HEADS})
+            yield Claim(f"policy.share=model of {self.name}", "policy.share=layer", needs, grants=grants)
 
     @property
     def decoding(self) -> "Policy":

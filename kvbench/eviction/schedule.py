@@ -1,10 +1,27 @@
 """When eviction happens: the variable that changes published numbers most, and therefore part of every row."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import (
+    ANSWER,
+    FULL_CACHE,
+    LATER_EVICTION,
+    NO_BLOCKS,
+    NO_LATER_EVICTION,
+    ONE_EVICTION,
+    QUESTION,
+    QUESTION_READ,
+    SCORED_BEFORE_ANSWER,
+    SCORED_ONCE,
+    TEXT_IN_BLOCKS,
+    TURNS,
+    WHOLE_PROMPT,
+    Claim,
+)
 
 EvictAfter = Literal["prompt", "context"]
 STEPS = ("prefill_block", "decode_every", "answer_budget")
@@ -71,6 +88,34 @@ class Schedule:
                 f"schedule.decode_counts=all, but {given}: the prompt counts towards evictions from its answer; use "
                 "schedule.evict_after=prompt with a number, e.g. schedule.decode_every=128, or decode_counts=answer"
             )
+
+    def claims(self) -> Iterator[Claim]:
+        """What it needs of other settings, and what it makes untrue for them."""
+        if self.evict_after == "context":
+            early = "evicts before the question is read"
+            breaks = {QUESTION_READ: early, WHOLE_PROMPT: "evicts before all of it is read"}
+            yield Claim("schedule.evict_after=context", "schedule.evict_after=prompt", {QUESTION: early}, breaks)
+        if self.prefill_block is not None:
+            needs = {TEXT_IN_BLOCKS: "evicts after every block"}
+            if self.prefill_block == TURN:
+                needs[TURNS] = "evicts after each turn of a run"
+            facts = (FULL_CACHE, ONE_EVICTION, SCORED_ONCE, SCORED_BEFORE_ANSWER)
+            breaks = dict.fromkeys(facts, "evicts while the prompt is read") | {
+                NO_BLOCKS: "evicts by the newest tokens of every block",
+                QUESTION_READ: "evicts before the question is read",
+                WHOLE_PROMPT: "evicts before all of it is read",
+            }
+            yield Claim(f"schedule.prefill_block={self.prefill_block}", "schedule.prefill_block=null", needs, breaks)
+        if self.decode_every is not None:
+            facts = (NO_LATER_EVICTION, ONE_EVICTION, SCORED_BEFORE_ANSWER)
+            breaks = dict.fromkeys(facts, "evicts from the answer too")
+            yield Claim(f"schedule.decode_every={self.decode_every}", "schedule.decode_every=null", breaks=breaks)
+        elif self.prefill_block is None:
+            breaks = {LATER_EVICTION: "evicts nothing after the prompt"}
+            yield Claim("schedule.decode_every=null", "schedule.decode_every=1, or another number", breaks=breaks)
+        if self.answer_budget is not None:
+            needs = {ANSWER: "is the budget of an answer"}
+            yield Claim(f"schedule.answer_budget={self.answer_budget}", "schedule.answer_budget=null", needs)
 
     @property
     def steps(self) -> bool:

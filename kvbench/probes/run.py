@@ -37,12 +37,16 @@ from kvbench.run.progress import Progress
 from kvbench.run.runner import dry_run
 from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import UserError
+from kvbench.support.facts import ALL_READ, UNCHANGED, Claim, check
 from kvbench.support.plugins import foreign
 from kvbench.support.text import closest
 from kvbench.tasks.task import InvalidSample, Sample
 
 PREFIX = "probe."
 """How settings of the probe itself begin."""
+NEEDS = {ALL_READ: "is about what is kept, all of which it reads", UNCHANGED: "is about which pairs are kept"}
+JUDGED = Claim("a probe", "", NEEDS)
+"""What a probe needs of the cells that it judges."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +95,7 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
         cell.check()
         if cell.task.temperature:
             raise UserError(f"task.temperature={cell.task.temperature}: a probe draws no answers; leave it out")
-        if cell.reader is not None:
-            raise UserError(
-                f"reader={cell.reader.name}: a probe is about what is kept, all of which it reads; leave it out"
-            )
-        if cell.policy.apply.kind != "drop":
-            raise UserError(
-                f"policy.apply={cell.policy.apply.kind}: a probe is about which pairs are kept, not about what is "
-                "merged into them; leave it out"
-            )
+        check((JUDGED, *cell.claims()))
         probe.read_for(cell)
         before = judged.get(cell.id)
         if before is None or before.task.samples < cell.task.samples:

@@ -20,7 +20,6 @@ from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.quantized_batch import QuantizedBatch
 from kvbench.models.decode.reading_batch import ReadingBatch
-from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
@@ -49,14 +48,12 @@ class SharedPrefill:
 class CompressedCache:
     """A cell's cache after eviction; every question starts from it.
 
-    incremental: evicts from the answer too, if the schedule says so. kept: the masks, if `cache` is the full one, which
-    all cells share (`store=shared`).
+    incremental: evicts from the answer too, if the schedule says so.
     """
 
     result: EvictionResult
     cache: KVCache | PackedCache
     incremental: IncrementalEviction | None = None
-    kept: tuple[Kept, ...] | None = None
 
 
 def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> CompressedCache:
@@ -80,22 +77,20 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
         seconds = repeat_seconds + ranking_seconds
     start = clock(model)
     decision = eviction.decide(full, rankings)
-    cache: KVCache | PackedCache = full
+    cache: KVCache | PackedCache = eviction.evict(full, decision)
     incremental = None
-    if cell.store != "shared":
-        cache = eviction.evict(full, decision)
-        packing = packing_of(cell.store)
-        if packing is not None or cell.policy.apply.prunes_keys:
-            cache = pack_cache(cache, packing)
-        else:
-            if cell.schedule.decode_every is not None:
-                incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
-                cache = incremental.remember(full, decision, cache)
-                incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
-            if cell.policy.positions == "cache":
-                cache = model.engine.re_rotation.begin(cache)
+    packing = packing_of(cell.store)
+    if packing is not None or cell.policy.apply.prunes_keys:
+        cache = pack_cache(cache, packing)
+    else:
+        if cell.schedule.decode_every is not None:
+            incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
+            cache = incremental.remember(full, decision, cache)
+            incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
+        if cell.policy.positions == "cache":
+            cache = model.engine.re_rotation.begin(cache)
     result = measure(cell, cache, decision.kept, seconds + clock(model) - start)
-    return CompressedCache(result, cache, incremental, decision.kept if cell.store == "shared" else None)
+    return CompressedCache(result, cache, incremental)
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -131,10 +126,6 @@ def batch_of(
         assert len(quantized) == len(cells), "cells of a batch share one store"
         return QuantizedBatch(quantized, engine.tile, max_new_tokens)
     caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
-    masks = [cell.kept for cell in cells if cell.kept is not None]
-    if masks:
-        assert len(masks) == len(cells), "cells of a batch share one store"
-        return SharedCacheBatch(caches[0], masks, engine.tile, max_new_tokens)
     evictions = [(cell.incremental, cell.result.cell.schedule) for cell in cells]
     cells.clear()
     if evictions[0][0] is None:
@@ -205,8 +196,6 @@ def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seco
     device = kept[0].device if kept else None  # masks of several GPUs are read from the first: one wait for all
     on_host = torch.stack([mask.to(device, non_blocking=True) for mask in kept]).cpu() if kept else ()
     lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in on_host)
-    shared = cell.store == "shared"
-    beside = sum(mask.nbytes for mask in kept) if shared else page_bytes(cache, cell.policy.page)
     return EvictionResult(
         cell,
         kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
@@ -214,7 +203,7 @@ def measure(cell: Cell, cache: KVCache | PackedCache, kept: Sequence[Kept], seco
         lengths=lengths,
         masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in on_host),
         cache_bytes=cache.bytes_held,
-        allocated_bytes=cache.bytes_allocated + beside,
+        allocated_bytes=cache.bytes_allocated + page_bytes(cache, cell.policy.page),
         seconds=seconds,
     )
 

@@ -50,9 +50,6 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
     policy = cell.policy.of_prompt(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
-    if cell.store == "shared":
-        mask_bytes = tokens * pair_bytes // 64  # a mask is a byte where a pair has 64 or more
-        return max_new_tokens * pair_bytes + mask_bytes
     if packing_of(cell.store) or policy.apply.prunes_keys:  # packed, and one layer at a time as attention reads it
         return copies * (kept + max_new_tokens) * pair_bytes
     return copies * (COPIES * kept + max_new_tokens) * pair_bytes

@@ -8,18 +8,19 @@ answers do without.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kvbench.eviction.budget import Budget, Fraction, Tokens
-from kvbench.eviction.schedule import TURN, Schedule
+from kvbench.eviction.budget import Budget, Tokens
+from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
 from kvbench.records.earlier import PAPER, first_name, variant_of
 from kvbench.records.row import HIGHER, LOWER
 from kvbench.run.code import Code, code_of
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.facts import Claim, check
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
 from kvbench.tasks.data.record import altered
@@ -233,7 +234,6 @@ class Cell:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
         from kvbench.eviction.evict import check_host, too_few_pages, too_small
         from kvbench.eviction.incremental import check_answer_budget, check_steps
-        from kvbench.eviction.policy import PROMPT, QUESTION
 
         check_host(self.policy, self.score)
         if self.task.better not in (HIGHER, LOWER):
@@ -245,181 +245,44 @@ class Cell:
                 f"policy.budget_span=context keeps the first tokens in addition to the budget, but {self.policy.name} "
                 "has policy.sink=0: add policy.sink=head, or use policy.budget_span=prompt"
             )
-        if QUESTION in (self.policy.window, self.policy.recent):
-            self._check_question()
-        if self.policy.sink == PROMPT:
-            self._check_whole_prompt()
-        if self.policy.window_skips:
-            self._check_skips()
         if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
             raise UserError(too_small(self.policy, f"budget={self.budget.counted}"))
         if self.policy.page > 1 and isinstance(self.budget, Tokens):
             least = self.policy.least_pages
             if self.budget.pairs // self.policy.page < max(1, least):
                 raise UserError(too_few_pages(self.policy, least, f"budget={self.budget.counted}"))
-        if self.policy.apply.kind != "drop":
-            self._check_apply()
-        if self.store != "flat":
-            self._check_store()
-        if self.reader is not None:
-            self._check_reader(self.reader)
-        if self.schedule.prefill_block == TURN and not self.task.has_turns:
-            raise UserError(
-                f"schedule.prefill_block=turn evicts after each turn of a run, but task {self.task.name} has no turns: "
-                "use a number of tokens or null, or task=trajectories or trajectories_synthetic"
-            )
-        if isinstance(self.task, Likelihood):
+        check(self.claims())
+        if isinstance(self.task, Likelihood) and "budget" in self.policy.takes:
             self._check_reading(self.task)
-        if isinstance(self.task, Efficiency) and (self.schedule.evict_after != "prompt" or self.store == "shared"):
-            raise UserError(
-                f"task {self.task.name} has no question, and each of its sequences has its own cache: use "
-                "schedule.evict_after=prompt store=flat"
-            )
         if self.schedule.steps and not isinstance(self.task, Likelihood):
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
             if self.schedule.answer_budget is not None:
                 check_answer_budget(self.policy.decoding, self.schedule.answer_budget)
 
-    def _check_question(self) -> None:
-        """Refuse what has no question to observe when it evicts."""
-        reason = None
-        if isinstance(self.task, (Likelihood, Efficiency)):
-            reason = f"task {self.task.name} has no question"
-        elif self.schedule.evict_after == "context":
-            reason = "schedule.evict_after=context evicts before the question is read"
-        elif self.schedule.prefill_block is not None:
-            reason = "schedule.prefill_block evicts before the question is read"
-        if reason:
-            raise UserError(
-                f"policy.window=question of {self.policy.name} observes the question, but {reason}: use numbers for "
-                "policy.window and policy.recent, or a task with questions and schedule.evict_after=prompt "
-                "schedule.prefill_block=null"
-            )
+    def claims(self) -> Iterator[Claim]:
+        """What its parts need of each other, and what they make untrue."""
+        from kvbench.cache.quantized import claims_of
 
-    def _check_whole_prompt(self) -> None:
-        """Refuse what would evict from the prompt, or never."""
-        if isinstance(self.task, (Likelihood, Efficiency)):
-            reason, fix = f"task {self.task.name} has no prompt with an answer", "policy.sink=4, or another number"
-        elif self.schedule.evict_after == "context" or self.schedule.prefill_block is not None:
-            reason = "the schedule evicts before all of it is read"
-            fix = "schedule.evict_after=prompt schedule.prefill_block=null"
-        elif self.schedule.decode_every is None:
-            reason, fix = "nothing is evicted after it", "schedule.decode_every=1, or another number"
-        elif isinstance(self.budget, Fraction):
-            reason, fix = (
-                f"budget={self.budget} is a fraction of the prompt",
-                "a number of KV pairs, such as budget=1024",
-            )
-        else:
-            return
-        raise UserError(f"policy.sink=prompt of {self.policy.name} keeps the whole prompt, but {reason}: use {fix}")
-
-    def _check_skips(self) -> None:
-        """Refuse what evicts by the newest tokens of a part of a prompt or text."""
-        from kvbench.eviction.policy import TEMPLATE
-
-        reason, instead = None, ""
-        if (block := self.schedule.prefill_block) is not None:
-            reason = f"schedule.prefill_block={block} evicts by the newest tokens of every block"
-            instead = ", or schedule.prefill_block=null"
-        elif isinstance(self.task, Likelihood) and self.policy.window_skips != TEMPLATE:
-            reason = f"task {self.task.name} is a text, which is evicted from while it is read"
-        if reason:
-            raise UserError(
-                f"policy.window_skips={self.policy.window_skips} ends the window of {self.policy.name} before the "
-                f"newest tokens of a prompt, but {reason}: use policy.window_skips=0{instead}"
-            )
-
-    def _check_apply(self) -> None:
-        """Refuse what changes no pair, or pairs that cannot be changed."""
-        apply = f"policy.apply={self.policy.apply.kind}"
-        if self.store == "shared":
-            raise UserError(
-                f"{apply} changes kept pairs, but store=shared is one full cache for all cells: use store=flat"
-            )
-        if "budget" not in self.policy.takes and not self.policy.apply.prunes_keys:
-            raise UserError(
-                f"{apply} merges evicted pairs, but policy {self.policy.name} evicts none: use policy.apply=drop, or "
-                "another policy"
-            )
-        if self.policy.apply.once and isinstance(self.task, Likelihood):
-            raise UserError(
-                f"{apply} follows the eviction of a prompt, but task {self.task.name} is a text that is evicted from "
-                "while it is read: use policy.apply=drop, or a task with a prompt"
-            )
-
-    def _check_store(self) -> None:
-        """Refuse what cannot be a mask over the full cache, or a copy that is quantized once."""
-        from kvbench.cache.quantized import packing_of
-
-        store = "quantized once, after eviction" if packing_of(self.store) else "one full cache for all cells"
-        if (block := self.schedule.prefill_block) is not None:
-            reason = f"schedule.prefill_block={block} evicts while the prompt is read, so that there is no full cache"
-        elif (every := self.schedule.decode_every) is not None:
-            reason = f"schedule.decode_every={every} evicts from the answer too"
-        elif self.policy.positions == "cache":
-            reason = "policy.positions=cache rotates the keys of each cell anew"
-        elif isinstance(self.task, Likelihood):
-            reason = f"task {self.task.name} evicts while it reads"
-        else:
-            return
-        raise UserError(f"store={self.store} is {store}, but {reason}: use store=flat")
-
-    def _check_reader(self, reader: "Reader") -> None:
-        """Refuse what has no answer over a plain copy of its kept pairs."""
-        if isinstance(self.task, Likelihood):
-            reason, fix = f"task {self.task.name} has no answer: its texts are read token by token", "another task"
-        elif isinstance(self.task, Efficiency):
-            reason, fix = f"task {self.task.name} measures seconds, and readers here only mask", "another task"
-        elif self.store != "flat":
-            reason, fix = f"store={self.store} is read as a whole in every step", "store=flat"
-        elif self.policy.apply.prunes_keys:
-            reason, fix = f"policy.apply={self.policy.apply.kind} leaves keys of fewer channels", "policy.apply=drop"
-        elif (every := self.schedule.decode_every) is not None:
-            reason = f"schedule.decode_every={every} evicts by the attention of the answer, which reads everything"
-            fix = "schedule.decode_every=null"
-        else:
-            return
-        raise UserError(f"reader={reader.name} reads a part of a cache, but {reason}: use reader=dense, or {fix}")
+        yield from self.policy.claims()
+        yield from self.score.claims()
+        yield from claims_of(self.store)
+        if self.reader is not None:
+            yield from self.reader.claims()
+        for part in (self.task, self.schedule, self.budget):
+            yield from part.claims()
 
     def _check_reading(self, task: Likelihood) -> None:
         """Refuse settings with which a text cannot be evicted from while it is read."""
         from kvbench.eviction.incremental import check_steps, even
-        from kvbench.eviction.policy import QUESTION
 
-        in_blocks, name = self.schedule.prefill_block is not None, self.task.name
-        if self.schedule.evict_after != "prompt" or (in_blocks and not task.in_blocks):
-            allowed = "" if task.in_blocks else " schedule.prefill_block=null"
-            raise UserError(
-                f"task {name} evicts while it reads{'' if task.in_blocks else ', one token at a time,'} and has no "
-                f"question: use schedule.evict_after=prompt{allowed}"
-            )
-        if in_blocks and task.evict == "before":
-            raise UserError("task.evict=before evicts before each single token: use schedule.prefill_block=null")
-        if "budget" not in self.policy.takes:
-            return
-        if self.schedule.answer_budget is not None:
-            raise UserError(
-                f"schedule.answer_budget={self.schedule.answer_budget}, but task {name} is a text without an answer: "
-                "use schedule.answer_budget=null"
-            )
-        if self.schedule.decode_every is None and not in_blocks:
-            raise UserError(f"task {name} evicts while it reads: set schedule.decode_every=1, or another number")
-        if not task.reset and isinstance(self.budget, Fraction):
-            raise UserError(
-                f"budget={self.budget} is a fraction of one text, but task.reset=false continues over all texts: "
-                "give a number of KV pairs, e.g. budget=1024"
-            )
         check_steps(self.policy, self.score, blocks=True)
         if not even(self.policy):
             raise UserError(
                 f"policy.heads={self.policy.heads.kind} policy.layers={self.policy.layers.kind} of {self.policy.name} "
-                f"divide a budget while a prompt is read, but task {name} is a text that is scored meanwhile: use "
+                f"divide a budget while a prompt is read, but task {task.name} is a text that is scored meanwhile: use "
                 "policy.heads=uniform policy.layers=uniform"
             )
         least = self.policy.budgeted + (task.evict == "before")
-        if QUESTION in (self.policy.window, self.policy.recent):
-            self._check_question()
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
             raise UserError(
                 f"budget={self.budget.counted}: with task.evict=before the cache holds one KV pair fewer: "

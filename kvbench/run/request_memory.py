@@ -66,8 +66,6 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
         held = int(kept * (form.bits / 8 / dtype.itemsize + 2 / form.group))  # the minimum and scale of each group
     elif isinstance(cell.policy.apply, ThinK):
         held = int(kept * (1 - cell.policy.apply.ratio / 2))  # of keys, not of values
-    elif cell.store == "shared":
-        held, later = full, lengths.later
     block = cell.schedule.block_of(tokens)
     activations = _activations(text, dtype, min(tokens, block or Engine.block))
     if block is None:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
+from kvbench.support.facts import QUESTION, QUESTION_READ, UNTIMED, WHOLE_PROMPT, Claim
 from kvbench.tasks.task import Sample, Task, Tokens, refuse_prompt_settings
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
@@ -52,6 +53,14 @@ class Efficiency(Task):
     @property
     def max_new_tokens(self) -> int:
         return self.new_tokens
+
+    def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
+        breaks = dict.fromkeys((QUESTION, QUESTION_READ), "has no question") | {
+            WHOLE_PROMPT: "has no prompt with an answer",
+            UNTIMED: "measures seconds, and readers here only mask",
+        }
+        yield Claim(f"task {self.name}", "another task", breaks=breaks)
 
     def context_of(self, sample: int) -> int:
         return 0  # all repetitions read one text

@@ -36,6 +36,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvbench.support.errors import UserError
+from kvbench.support.facts import (
+    ANSWER,
+    COUNTED_BUDGET,
+    FULL_CACHE,
+    LATER_EVICTION,
+    ONE_EVICTION,
+    PROMPT,
+    PROMPT_END,
+    QUESTION,
+    QUESTION_READ,
+    SCORED_BEFORE_ANSWER,
+    SCORED_ONCE,
+    TEXT_IN_BLOCKS,
+    WHOLE_PROMPT,
+    Claim,
+)
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, find, listing, remembered
 from kvbench.tasks.task import (
@@ -82,6 +98,23 @@ class Likelihood(Task):
                 f"task.context_length={self.context_length}: allowed: 1 or more, the tokens that are scored"
             )
         refuse_prompt_settings(self)
+
+    def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
+        reading = "evicts while it reads"
+        needs = {LATER_EVICTION: reading}
+        if not self.reset:
+            needs[COUNTED_BUDGET] = "continues over all texts with task.reset=false"
+        facts = (FULL_CACHE, ONE_EVICTION, SCORED_ONCE, SCORED_BEFORE_ANSWER)
+        breaks = dict.fromkeys(facts, reading) | dict.fromkeys((QUESTION, QUESTION_READ), "has no question")
+        breaks |= dict.fromkeys((PROMPT, PROMPT_END), "is a text that is evicted from while it is read")
+        breaks[WHOLE_PROMPT] = "has no prompt with an answer"
+        breaks[ANSWER] = "has no answer: its texts are read token by token"
+        if not self.in_blocks:
+            breaks[TEXT_IN_BLOCKS] = "evicts while it reads, one token at a time"
+        elif self.evict == "before":
+            breaks[TEXT_IN_BLOCKS] = "evicts before each single token with task.evict=before"
+        yield Claim(f"task {self.name}", "another task", needs, breaks)
 
     def score(self, prediction: str, sample: Sample) -> float:
         raise AssertionError(f"{sample.task} has no answers")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import TURNS, Claim
 from kvbench.support.grouped import grouped
 from kvbench.tasks.trajectory import Trajectory, plain_text, plain_turns
 
@@ -236,6 +237,12 @@ class Task(TaskSettings, ABC):
     @abstractmethod
     def score(self, prediction: str, sample: Sample) -> float:
         """Score of an answer to `sample`, in 0..1."""
+
+    def claims(self) -> Iterator[Claim]:
+        """What its protocol needs of other settings, and what it makes untrue for them."""
+        if not self.has_turns:
+            fix = "a number of tokens, or task=trajectories"
+            yield Claim(f"task {self.name}", fix, breaks={TURNS: "has no turns"})
 
     def value(self, final: str | None, sample: Sample) -> float:
         """Score of the final part of an answer; 0 for one that ended within its reasoning, which has none.

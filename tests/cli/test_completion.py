@@ -169,8 +169,8 @@ def test_an_unknown_shell_is_told(kvbench: Command) -> None:
 def test_values_that_are_words_are_those_of_a_run() -> None:
     """One list for completion, one for what a cell takes."""
     assert get_args(Store) == CHOICES["store"] and get_args(Reference) == CHOICES["reference"]
-    assert set(candidates(["run", "store=flat,s"])) == {"store=flat,shared"}
+    assert set(candidates(["run", "store=flat,k"])) == {"store=flat,kivi4", "store=flat,kivi2"}
     assert candidates(["plan", "protocol=p"]) == ["protocol=paper"]
-    assert candidates(["conform", "store=s"]) == []
+    assert candidates(["conform", "store=k"]) == []
     assert candidates(["list", "scores", "ob"]) == ["obcache_joint", "obcache_key", "obcache_value"]
     assert "snapkv" in candidates(["list", "policies", "h2o_obcache", "sn"])

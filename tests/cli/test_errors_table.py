@@ -40,7 +40,11 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("reader.budget=1.5: allowed: KV pairs per head",),
     ),
-    "reader of a store": ("plan reader=quest store=int4", 2, ("store=int4 is read as a whole", "store=flat")),
+    "reader of a store": (
+        "plan reader=quest store=int4",
+        2,
+        ("reader=quest reads a part of a cache", "store=int4 quantizes the pairs", "use store=flat, or reader=dense"),
+    ),
     "reader of a text": ("plan reader=quest task=pg19 data.root=here", 2, ("task pg19 has no answer",)),
     "reader of a server": (
         "plan reader=quest model=endpoint endpoint.url=http://127.0.0.1:1/v1 endpoint.method=full",
@@ -50,9 +54,13 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "merging in a probe": (
         "probe set_error policy=snapkv policy.apply=d2o budget=0.2",
         2,
-        ("policy.apply=d2o: a probe is about which pairs are kept",),
+        ("a probe is about which pairs are kept, but policy.apply=d2o changes", "use policy.apply=drop"),
     ),
-    "reader of a probe": ("probe set_error reader=quest", 2, ("reader=quest: a probe is about what is kept",)),
+    "reader of a probe": (
+        "probe set_error reader=quest",
+        2,
+        ("a probe is about what is kept", "reader=quest reads a part of a cache", "use reader=dense"),
+    ),
     "file of a reader": ("plan reader=mine.py", 3, ("no such file: mine.py; reader=FILE.py names",)),
     "launcher": ("plan launcher=slrm", 2, ("unknown launcher slrm", "did you mean slurm?")),
     "logger": ("plan logger=wnadb", 2, ("unknown logger wnadb", "did you mean wandb?")),
@@ -228,15 +236,10 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("file.txt is not a table", "one line per layer"),
     ),
-    "merging into a mask": (
-        "plan policy=snapkv policy.apply=d2o store=shared",
-        2,
-        ("policy.apply=d2o", "use store=flat"),
-    ),
     "merged keys rotated": (
         "plan policy=snapkv policy.apply=d2o policy.positions=cache",
         2,
-        ("policy.apply=d2o makes keys that no position has rotated", "policy.apply=drop, cam or nearest"),
+        ("policy.apply=d2o makes keys that no position has rotated (cam and nearest", "use policy.apply=drop"),
     ),
     "channels again": (
         "plan policy=snapkv policy.apply=think schedule.decode_every=4",
@@ -246,7 +249,7 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "channels of a budget in bytes": (
         "plan policy=snapkv policy.apply=think budget=1MiB",
         2,
-        ("policy.apply=think removes channels of keys", "give a number of KV pairs or a fraction"),
+        ("policy.apply=think removes channels of keys", "or a number of KV pairs or a fraction"),
     ),
     "kind of apply": (
         "plan policy=snapkv policy.apply=merge",

@@ -317,7 +317,6 @@ def test_the_full_cache_stands_beside_the_cells(kvbench: Command, tiny: tuple[st
         (("policy=snapkv,kvzip", "schedule.evict_after=prompt,context"), ["flat:prompt", "flat:context"]),
         (("policy=cake",), ["flat:prompt"]),  # evicts while decoding too
         (("policy=snapkv", "store=int4"), ["flat:prompt"]),
-        (("policy=snapkv", "store=shared"), ["shared:prompt"]),
         (("policy=h2o_obcache", "schedule.prefill_block=64"), ["flat:prompt"]),
         (("policy=full",), ["flat:prompt"]),
         (("task=pg19", "policy=h2o_obcache", "schedule.decode_every=1"), ["flat:prompt"]),

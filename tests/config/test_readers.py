@@ -95,12 +95,11 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("store=int4",), "store=int4 is read as a whole in every step: use reader=dense, or store=flat"),
-        (("store=shared",), "store=shared is read as a whole"),
-        (("policy=snapkv", "policy.apply=think"), "policy.apply=think leaves keys of fewer channels"),
+        (("store=int4",), "store=int4 quantizes the pairs that are kept: use store=flat, or reader=dense"),
+        (("policy=snapkv", "policy.apply=think"), "policy.apply=think removes channels of keys"),
         (
             ("policy=h2o_obcache", "schedule.decode_every=8"),
-            "schedule.decode_every=8 evicts by the attention of the answer",
+            "schedule.decode_every=8 evicts from the answer too",
         ),
         (("task=efficiency",), "task efficiency measures seconds"),
     ],

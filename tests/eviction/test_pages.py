@@ -144,7 +144,7 @@ def test_the_maximum_keeps_what_a_single_head_wants() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"share": "layer", "heads": FlatHeads()}, "policy.heads=flat policy.layers=uniform of any keep more pairs"),
+        ({"share": "layer", "heads": FlatHeads()}, "policy.heads=flat of any keeps more pairs in some heads"),
         ({"share": "layer", "layers": GlobalLayers()}, "policy.layers=global of any"),
         ({"share": "model", "layers": PyramidLayers()}, "use policy.layers=uniform, or policy.share=layer"),
         ({"page": 0}, "policy.page=0: allowed: 1 or more tokens"),
@@ -166,7 +166,7 @@ def test_what_contradicts_itself_is_refused(fields: dict[str, Any], words: str) 
         ("policy.page=256 policy.recent=0 budget=200", "budget=200 cannot hold 1 page of 256 tokens: raise"),
         (
             "policy.share=layer score=kvzip_logit budget=128",
-            "averages scores of several heads, and logits of",
+            "averages scores of several heads .*, but score kvzip_logit makes logits",
         ),
     ],
 )

@@ -19,7 +19,6 @@ from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.next_step import next_step
 from kvbench.models.decode.quantized_batch import QuantizedBatch
-from kvbench.models.decode.shared_batch import SharedCacheBatch
 from kvbench.models.engine import Engine
 from kvbench.models.loading.architecture import sliding_windows, stateful_layers
 from kvbench.models.repeat import RepeatPass
@@ -55,15 +54,8 @@ def tensors(state: RecurrentState | None) -> list[Tensor]:
     return [value.clone() for part in parts for value in part.values() if isinstance(value, Tensor)]
 
 
-@pytest.mark.parametrize(
-    ("family", "store"),
-    [
-        pytest.param(family, store, marks=() if store == "ragged" or place % 3 == 0 else pytest.mark.slow)
-        for place, family in enumerate(RECURRENT)
-        for store in ("ragged", "shared")
-    ],
-)
-def test_an_evicted_cache_is_a_masked_forward(family: str, store: str) -> None:
+@pytest.mark.parametrize("family", RECURRENT)
+def test_an_evicted_cache_is_a_masked_forward(family: str) -> None:
     """The oracle: one pass over prompt and answer, whose attention does not see evicted pairs; states see all tokens.
 
     Masks differ by cell, layer and head. A question of two tokens, then single ones.
@@ -72,10 +64,7 @@ def test_an_evicted_cache_is_a_masked_forward(family: str, store: str) -> None:
     full = engine.prefill(PROMPT).cache
     layers, heads = len(full.layers), full.layers[0].cache_heads
     masks = [tuple(torch.rand(layers, heads, 61, generator=generator) < 0.5) for _ in range(2)]
-    if store == "ragged":
-        batch = RaggedBatch([compact(full, kept) for kept in masks], engine.tile, len(ANSWER))
-    else:
-        batch = SharedCacheBatch(full, masks, engine.tile, len(ANSWER))
+    batch = RaggedBatch([compact(full, kept) for kept in masks], engine.tile, len(ANSWER))
     logits = [engine.read(batch, part.expand(engine.tile, -1)) for part in (ANSWER[:2], *ANSWER[2:].split(1))]
     for cell, kept in enumerate(masks):
         by_layer = dict(zip((layer.index for layer in full.layers), kept, strict=True))

@@ -183,9 +183,8 @@ def test_conversations_depend_on_no_other_cell_and_on_no_resume(load: Load, sche
     assert [row.outcome() for row in rows] == [together[at].outcome() for at in (4, 5, 9, 10, 11)]
 
 
-@pytest.mark.parametrize("store", ["shared", "int4"])
-def test_conversations_over_other_stores(load: Load, store: str) -> None:
-    sweep = [replace(cell, store=store) for cell in cells("0.4")[1:]]
+def test_conversations_over_quantised_pairs(load: Load) -> None:
+    sweep = [replace(cell, store="int4") for cell in cells("0.4")[1:]]
     rows = rows_of(load(), sweep, [0, 1, 2])
     alone = rows_of(load(), sweep, [0])
     assert all(row.error is None for row in rows) and rows[0].outcome() == alone[0].outcome()

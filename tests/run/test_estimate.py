@@ -61,8 +61,8 @@ def test_what_cells_share_counts_once(full_and_snapkv: tuple[Cell, ...], padded:
     assert seconds is not None
     alone, together = (1 / 3, 1 / 12) if padded else (1 + STEP_CELLS / 3, 1 + STEP_CELLS / 12)
     assert seconds == pytest.approx(5 * (8.0 + 2.0) + 15 * 3.0 * together / alone)
-    apart = [replace(cell, store="shared") for cell in own]
-    rows = [replace(row, store="shared") for row in rows]
+    apart = [replace(cell, store="int8") for cell in own]
+    rows = [replace(row, store="int8") for row in rows]
     (seconds,) = estimate(left(apart, []), similar(rows)).values()
     assert seconds == pytest.approx(6 * (8.0 + 2.0) + 18 * 3.0)
 
@@ -88,7 +88,7 @@ def test_similar_rows_stand_in_for_a_cell_without_rows(full_and_snapkv: tuple[Ce
     changed = [
         full,
         replace(snapkv, schedule=Schedule("context", decode_every=4)),
-        replace(snapkv, store="shared"),
+        replace(snapkv, store="int8"),
     ]
     for cell in changed:
         assert list(estimate(left([cell], []), similar(rows)).values()) == [None]

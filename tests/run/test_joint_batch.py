@@ -181,7 +181,6 @@ def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenize
             replace(snapkv, schedule=Schedule("context"), policy=replace(snapkv.policy, positions="cache")),
             replace(snapkv, schedule=Schedule("prompt", decode_every=4)),
             replace(snapkv, store="int8"),
-            replace(snapkv, store="shared"),
             replace(snapkv, reader=Quest(budget=8)),
             replace(full, task=replace(TASK, temperature=0.5)),
         )

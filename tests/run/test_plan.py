@@ -139,9 +139,13 @@ def test_cells_cut_at_different_times_share_no_prefill(base_cell: Cell) -> None:
 @pytest.mark.parametrize(
     ("schedule", "budget", "message"),
     [
-        (Schedule("prompt", None, None), Tokens(60), "nothing is evicted after it: use schedule.decode_every=1"),
-        (Schedule("context", None, 1), Tokens(60), "the schedule evicts before all of it is read"),
-        (Schedule("prompt", 16, 1), Tokens(60), "the schedule evicts before all of it is read"),
+        (
+            Schedule("prompt", None, None),
+            Tokens(60),
+            "schedule.decode_every=null .* use schedule.decode_every=1",
+        ),
+        (Schedule("context", None, 1), Tokens(60), "schedule.evict_after=context evicts before all of it is read"),
+        (Schedule("prompt", 16, 1), Tokens(60), "schedule.prefill_block=16 evicts before all of it is read"),
         (Schedule("prompt", None, 1), Fraction(Decimal("0.5")), r"budget=0\.5 is a fraction of the prompt"),
         (Schedule("prompt", None, 1), Tokens(60), None),
     ],

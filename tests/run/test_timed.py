@@ -150,10 +150,12 @@ def test_a_prompt_beyond_the_model_is_an_error_row(cells: list[Cell], tmp_path: 
         (["task.new_tokens=1"], "task.new_tokens=1: allowed: 2 or more"),
         (["task.samples=3"], "unknown setting task.samples"),
         (["task.chat=true"], "task.chat=false"),
-        (["schedule.evict_after=context"], "schedule.evict_after=prompt store=flat"),
-        (["store=shared"], "schedule.evict_after=prompt store=flat"),
+        (
+            ["schedule.evict_after=context"],
+            "has no question: use another task, or schedule.evict_after=prompt",
+        ),
     ],
-    ids=["batch", "new_tokens", "samples", "chat", "context", "shared"],
+    ids=["batch", "new_tokens", "samples", "chat", "context"],
 )
 def test_refusals(settings: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["plan", "task=efficiency", f"results.dir={tmp_path}", *settings]) == 2

@@ -1,11 +1,13 @@
 """The step after selection: by default evicted pairs are dropped and kept ones stay as they are."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Kept
 from kvbench.eviction.allocation.shares import Variant
+from kvbench.support.facts import EVICTS, MODEL_KEYS, ONE_EVICTION, PLAIN_COPY, PROMPT, UNCHANGED, Claim
 
 
 class Apply:
@@ -27,6 +29,23 @@ class Apply:
     def prunes_keys(self) -> bool:
         return False
 
+    @property
+    def setting(self) -> str:
+        """How messages name it."""
+        return f"policy.apply={self.kind}"
+
+    def claims(self, policy: Any) -> Iterator[Claim]:
+        """What it needs of other settings, and what it breaks."""
+        needs = {} if self.prunes_keys else {EVICTS: "merges evicted pairs"}
+        if self.once:
+            needs |= dict.fromkeys((PROMPT, ONE_EVICTION), "follows the eviction of a prompt only")
+        breaks = {UNCHANGED: "changes kept pairs"}
+        if self.changes_keys:
+            breaks[MODEL_KEYS] = "makes keys that no position has rotated (cam and nearest make none)"
+        if self.prunes_keys:
+            breaks[PLAIN_COPY] = "removes channels of keys"
+        yield Claim(self.setting, "policy.apply=drop", needs, breaks)
+
     def rows(self, window: int, tokens: int) -> int:
         """How many of the newest queries it reads of `tokens` tokens. window: those that the policy observes."""
         return window
@@ -47,3 +66,6 @@ class Drop(Apply):
     """Evicted pairs are dropped, kept ones stay as they are: eviction as the word says."""
 
     kind: Literal["drop"] = "drop"
+
+    def claims(self, policy: Any) -> Iterator[Claim]:
+        return iter(())

@@ -7,7 +7,7 @@ keeps its bits.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,7 @@ from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.random import generator
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import EVEN_IN_LAYER, Claim
 
 MOST_PRODUCTS = 2**24
 """Products of evicted and kept keys that are held at a time."""
@@ -95,6 +96,12 @@ class D2O(Apply):
     ] = 0.7
     published_beta: Annotated[int | float, Means("variant official only")] = 0.5
     changes_keys: ClassVar[bool] = True
+
+    def claims(self, policy: Any) -> Iterator[Claim]:
+        yield from super().claims(policy)
+        if policy.variant == "official":
+            needs = {EVEN_IN_LAYER: "compares the n-th evicted pairs of all heads"}
+            yield Claim("policy.apply=d2o policy.variant=official", "policy.variant=paper", needs)
 
     def __post_init__(self) -> None:
         for name, value in (("beta", self.beta), ("published_beta", self.published_beta)):

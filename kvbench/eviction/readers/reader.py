@@ -5,6 +5,7 @@ A reader is a pure function of one query and the keys that are there: it holds n
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.facts import ALL_READ, ANSWER, NO_LATER_EVICTION, PLAIN_COPY, UNTIMED, Claim
 
 Queries = Float[Tensor, "segments group head_dim"]
 """A query of each query head of a segment, times the scaling of its logits."""
@@ -36,6 +38,12 @@ class Reader(ABC):
 
     def __post_init__(self) -> None:
         check_ranges(self, "reader")
+
+    def claims(self) -> Iterator[Claim]:
+        """What it needs of other settings: an answer over a plain copy of the kept pairs."""
+        does = "reads a part of a cache"
+        needs = dict.fromkeys((ANSWER, UNTIMED, PLAIN_COPY, NO_LATER_EVICTION), does)
+        yield Claim(f"reader={self.name}", "reader=dense", needs, {ALL_READ: does})
 
     @abstractmethod
     def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:

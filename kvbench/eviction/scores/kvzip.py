@@ -6,6 +6,7 @@ from which the paper differs: the wording of the prompts, chunks of 2000 tokens,
 context among those that a row attends to. Computed in float32; the published code rounds weights to the model's type.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar
@@ -23,6 +24,7 @@ from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import COMPARABLE, Claim
 
 REPEAT = "\n\nRepeat the previous context exactly."
 CONTINUE = "\n\nRepeat the part of the previous context exactly, starting with "
@@ -78,10 +80,11 @@ class KVzip(Score):
     def signed(self) -> bool:
         return not self.softmax
 
-    @property
-    def apart(self) -> str | None:  # type: ignore[override]
-        why = f"logits of different heads do not compare: use score.zscore=true with {self.name}"
-        return None if self.softmax or self.zscore else why
+    def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
+        if not (self.softmax or self.zscore):
+            breaks = {COMPARABLE: "makes logits, and those of different heads do not compare"}
+            yield Claim(f"score {self.name}", f"score.zscore=true with {self.name}", breaks=breaks)
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""

@@ -4,7 +4,7 @@ Set `name`, override `__call__`, and what else differs from the defaults. The sh
 `scores/attn.py` is the simplest one that reads attention.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.support.errors import UserError
+from kvbench.support.facts import SCORED_BEFORE_ANSWER, SCORED_ONCE, Claim
 
 Reduce = Literal["sum", "mean", "max", "observed_attention"]
 """How attention weights are merged over the rows; `observed_attention`: the mean over those that see the column."""
@@ -102,7 +103,6 @@ class Score(Protocol):
     group: how scores are reduced over the query heads of a KV head, unless the policy sets it.
     signed: whether scores may be negative; they are then no distribution over the tokens.
     by_head: whether all KV pairs of a head get the same score, so that only whole heads can be chosen.
-    apart: why scores of different heads cannot be compared, and what helps; None where they can.
     merges_last: whether query heads are reduced after `refine`, which then gets one row per query head.
     whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
@@ -118,12 +118,23 @@ class Score(Protocol):
     group: ClassVar[Group] = "mean"
     signed: ClassVar[bool] = False
     by_head: ClassVar[bool] = False
-    apart: ClassVar[str | None] = None
     merges_last: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
     row_term: ClassVar[RawTerm | None] = None
     row_merge: ClassVar[Merge | None] = None
+
+    def claims(self) -> Iterator[Claim]:
+        """What it needs of other settings, and what it makes untrue for them."""
+        inputs, does = self.inputs, ""
+        if inputs.projections or inputs.hidden_states:
+            does = "reads the model with the prompt, once, so it cannot evict again later"
+        elif inputs.repeat is not None:
+            does = "repeats what was read, once, so it cannot evict again later"
+        elif inputs.future_queries is not None:
+            does = "reads the queries of the whole prompt, once, so it cannot evict again later"
+        if does:
+            yield Claim(f"score {self.name}", "", dict.fromkeys((SCORED_ONCE, SCORED_BEFORE_ANSWER), does))
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
