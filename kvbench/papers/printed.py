@@ -24,8 +24,8 @@ KEYS = ("table", "model", "task", "context_length", "policy", "score", "budget")
 """What identifies a line; pairs share all of them but what they compare."""
 SCALES = {"percent": 100.0, "rate": 1.0}
 FULL = "full"
-UNSURE = ("copy_of", "column_lost", "line_cut_short")
-"""Flags of lines that carry no information of their own, or whose columns are not certain."""
+UNSURE = ("copy_of", "column_lost", "line_cut_short", "read_off_plot")
+"""Flags of lines that carry no information of their own, or whose columns or digits are not certain."""
 BENCHMARK = "the benchmark's rows"
 Condition = Mapping[str, str | Sequence[str]]
 """Values of columns, with wildcards; a list is any of them."""
