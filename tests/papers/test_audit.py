@@ -114,6 +114,20 @@ def test_an_item_is_audited(capsys: pytest.CaptureFixture[str]) -> None:
     assert "n is not known of 192 lines" in capsys.readouterr().out
 
 
+def test_the_values_of_an_arm_are_audited_where_no_method_is_swapped(capsys: pytest.CaptureFixture[str]) -> None:
+    """R-KV: each buffer against the first of its budget, 65.5 to 90.5; a template moves three of six tasks."""
+    assert main(["paper", "rkv/vllm", "--audit", "--format", "json"]) == 0
+    buffers = json.loads(capsys.readouterr().out)
+    assert [(one["host"], one["method"]) for one in buffers[:3]] == [
+        ("R-KV, buffer 16", f"R-KV, buffer {size}") for size in (64, 128, 256)
+    ]
+    assert (buffers[2]["a"], buffers[2]["b"], buffers[2]["verdict"]) == (65.5, 90.5, "decided")
+    assert main(["paper", "kvcache_factory/protocol", "--audit", "--format", "json"]) == 0
+    pairs = [one for one in json.loads(capsys.readouterr().out) if one["kind"] == "difference"]
+    moved = [one["difference"] for one in pairs if "FullKV" in one["method"]]
+    assert len(pairs) == 3 * 6 + 2 * 6 and moved == [6.63, 2.17, 0, 1.76, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
