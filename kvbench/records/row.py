@@ -167,7 +167,8 @@ class Row:
         check_schema(version)
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
         if (version or 1) <= LAST_UNNAMED and isinstance(columns["policy"], str):
-            columns |= named_today(columns["policy"], columns["variant"], columns["layout"])._asdict()
+            named = named_today(columns["policy"], columns["variant"], columns["layout"], columns["score"])
+            columns |= named._asdict()
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
