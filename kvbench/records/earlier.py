@@ -42,7 +42,7 @@ _BESIDE = ("store=", "reader=", "reader.")
 
 
 class Named(NamedTuple):
-    """What a row says of its method: the policy's label, its protocol and side of its paper or code; the score's label."""
+    """What a row says of its method: labels of policy and score, and the policy's protocol and side."""
 
     policy: str
     protocol: str | None

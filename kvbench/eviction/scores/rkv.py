@@ -37,7 +37,7 @@ class RKV(WindowScore):
     """
 
     importance: Annotated[
-        int | float, Means("R1: the share of the attention, as its authors evaluate; 0.07: the default of its class R1KV")
+        int | float, Means("R1: the share of the attention, as its authors evaluate; 0.07: as its class R1KV")
     ] = 0.1
     threshold: Annotated[int | float, Means("keys of a larger cosine are alike")] = 0.5
     unlike: Annotated[
