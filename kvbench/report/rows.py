@@ -26,8 +26,8 @@ import pyarrow.parquet
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
 from kvbench.records.earlier import LAST_UNNAMED
 from kvbench.records.lines import Warn, check_name, listed
-from kvbench.records.parquet import checked_bytes, to_parquet
-from kvbench.records.row import LARGEST_NUMBER
+from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
+from kvbench.records.row import FIRST_CHECKED, LARGEST_NUMBER
 from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
@@ -230,6 +230,8 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
         ]
     except (ValueError, OSError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
+    if not is_checked and written >= FIRST_CHECKED:  # where its name is damaged, a checksum is not found
+        raise UserError(f"{path}: {DAMAGED}")
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
     table = named_as_today(pa.table(arrays, names=needed), np.full(rows.num_rows, written <= LAST_UNNAMED))
