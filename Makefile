@@ -23,8 +23,8 @@ ROOMS_OF_ARRAYS := $(addprefix kvbench.,cache.attention cache.kv_cache cache.qua
 TESTS_OF_ARRAYS := tests/test_conftest.py $(wildcard tests/cache/test_*.py) tests/cache/kernels/test_choice.py tests/eviction \
 	tests/probes tests/models/test_evicting_batch.py tests/models/test_families.py tests/conformance/test_properties.py
 
-DEMO := policy=full,streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
-	task=ruler/fwe,ruler/niah_single_1 task.max_new_tokens=24 task.samples=30 results.dir=results/demo
+DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budget=0.2,0.4,0.6 \
+	task=ruler/fwe task.max_new_tokens=24 task.samples=30 results.dir=results/demo
 
 # What the board ranks: all committed rows but those whose labels do not tell their settings apart.
 BOARD := $(addprefix results/reference/,main.parquet methods.parquet variants.parquet) \
@@ -92,8 +92,10 @@ smollm2: $(VENV)/.installed  ## go on with the rows of SmolLM2 from the committe
 	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/python scripts/reference.py pictures
 
-confirm: $(VENV)/.installed  ## make the rows that results/confirm/claims.yaml waits for, and hold it against them (hours; KVBENCH_DATA)
-	@$(BIN)/python scripts/reference.py run --rows confirm --stale keep
+confirm: $(VENV)/.installed  ## make the rows that results/confirm/claims.yaml waits for, and their page (hours; KVBENCH_DATA; FOR=400 ends after so many seconds)
+	@$(BIN)/python scripts/reference.py run --rows confirm --stale keep $(if $(FOR),--seconds $(FOR))
+	@$(BIN)/python scripts/reference.py pack --rows confirm
+	@$(BIN)/python scripts/reference.py pages
 	@$(BIN)/kvbench claims check results/confirm/claims.yaml --results results/runs/confirm
 
 bench: $(VENV)/.installed-dev  ## time single parts: benchmarks/*.py

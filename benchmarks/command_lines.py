@@ -109,7 +109,7 @@ GRAMMARS: Mapping[str, Grammar] = {
     "gate": Grammar(
         "--baseline one --current two",
         "alpha=0.1 | kept=note | policy=snapkv | --github | --format json | --junit gate.xml",
-        "alpha=0 | alpha=inf | kept=maybe | --current one | --current nowhere | --junit . | abc | --webhook x",
+        "alpha=0 | alpha=inf | kept=maybe | --current one | --current nowhere | --junit . | abc",
     ),
     "export": Grammar(
         "--format markdown --results one | --format junit --results one | --format github-benchmark --results one",

@@ -16,8 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from kvbench.cli.list import meanings_of_steps, notes_of, words_of
 from kvbench.config.compose import MISSING, combinations, flat, options, resolved
+from kvbench.config.meaning import meanings_of_steps, notes_of, words_of
 from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
 from kvbench.config.settings import build

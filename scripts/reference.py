@@ -1,6 +1,6 @@
 """Make, pack, check and tell the committed rows of a model: results/reference (the embedded one), results/smollm2.
 
-    python scripts/reference.py run [--part main] [--samples N] [--processes 2] [--results DIR]
+    python scripts/reference.py run [--part main] [--samples N] [--processes 2] [--results DIR] [--seconds S]
     python scripts/reference.py pack [--results DIR]       rows and tables of a run into results/NAME
     python scripts/reference.py unpack [--results DIR]     the packed rows as a run, which `run` then continues
     python scripts/reference.py gate [--results DIR]       make some rows again; exit code 5: worse, or too few to tell
@@ -9,7 +9,7 @@
 
 `--rows smollm2` chooses the model of the first four; by default it is `reference`. What the rows are stands in
 results/NAME/sweeps.yaml. A run goes on where it stopped; `--stale` says what it does about rows of other code, as of
-`kvbench run`.
+`kvbench run`. After `--seconds`, or a SIGTERM, it ends the prompt at hand and exits with 75: the same command goes on.
 """
 
 import argparse
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--stale", choices=("stop", "keep", "rerun"), default="stop")
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
     known = row_set(options.rows)
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         case "run":
             from reference_results.workers import make_all
 
-            return make_all(known, chosen, results, options.samples, options.processes, stale=options.stale)
+            asked = (known, chosen, results, options.samples, options.processes)
+            return make_all(*asked, stale=options.stale, seconds=options.seconds)
         case "pack":
             from reference_results.pack import pack_all
 

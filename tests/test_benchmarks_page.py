@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.list import describe, notes_of
+from kvbench.cli.list import describe
 from kvbench.config.compose import file_of, options
+from kvbench.config.meaning import notes_of
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.support import paths
 from kvbench.support.plugins import items

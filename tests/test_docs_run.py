@@ -14,7 +14,6 @@ import pytest
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import declared, main
 from kvbench.config import sweep
-from kvbench.config.multirun import OF_HYDRA
 from kvbench.config.overrides import parse
 from kvbench.probes.run import probing_of
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
@@ -29,10 +28,9 @@ KVBENCH = [command for command in KVBENCH if not command.is_pattern]
 RUNNABLE = [
     page
     for page in dict.fromkeys(block.page for block in every_block())
-    if page != "README.md" and any(_.program == "kvbench" for b in blocks_of(ROOT / page) for _ in commands(b))
+    if any(_.program == "kvbench" for b in blocks_of(ROOT / page) for _ in commands(b))
 ]
 SMALL = ("task.samples=2",)
-"""Said last, so that it counts."""
 EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
 LONG = {"docs/efficiency.md": EFFICIENCY}
 """Pages whose commands take long as they stand, and what makes them short."""
@@ -62,7 +60,7 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
     shutil.copy(ROOT / "tests/plugin_sample/kvbench_sample/__init__.py", tmp_path / "my_score.py")
     with contextlib.redirect_stderr(io.StringIO()):
-        _, cells = sweep.checked(parse([word for word in words if not OF_HYDRA.match(word)]), print)
+        _, cells = sweep.checked(parse(words), print)
     assert cells
 
 
@@ -88,12 +86,15 @@ def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeyp
 def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "results" / "reference", tmp_path / "results" / "reference")
+    for block in blocks_of(ROOT / page):
+        if block.language == "python" and block.title.endswith(".py"):
+            (tmp_path / block.title).write_text(block.text, "utf-8")
     for command in shown(page):
         name, *words = command.words[1:]
-        if name in ("run", "heads"):
-            words += LONG.get(page, SMALL)
-        elif name == "probe":
-            words += SMALL
+        if name in ("run", "heads", "probe"):
+            small = SMALL if name == "probe" else LONG.get(page, SMALL)
+            replaced = {word.partition("=")[0] for word in small}
+            words = [*(word for word in words if word.partition("=")[0] not in replaced), *small]
         code = main([name, *words])
         incomplete = name in ("report", "compare") or (name == "run" and page in WITH_ERRORS)
         allowed = {Exit.OK, Exit.INCOMPLETE} if incomplete else {Exit.OK}

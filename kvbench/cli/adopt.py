@@ -39,7 +39,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.cli.sweep import print_sweep
     from kvbench.config.sweep import plan_sweep
     from kvbench.models.prompts.prompt import Prompt
-    from kvbench.run.claims import Sharing
+    from kvbench.run.job_queue import RunContext
     from kvbench.run.samples import samples_of
     from kvbench.servers.adopted import Adopted, read
     from kvbench.servers.endpoint import ServedCell
@@ -82,8 +82,8 @@ def main(flags: argparse.Namespace) -> int:
     def source(*_: object) -> Adopted:
         return adopted
 
-    sharing = Sharing(since=sweep.since, cells=sweep.samples, replaced=sweep.replaced)
-    run_served(sweep.plan, sweep.results, None, sharing, source)
+    run_context = RunContext(since=sweep.since, cells=sweep.samples, replaced=sweep.replaced)
+    run_served(sweep.plan, sweep.results, None, run_context, source)
     rows = recorded_rows(sweep)
     print_sweep(sweep, rows)
     return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE

@@ -1,7 +1,6 @@
 """`kvbench claims check FILE`: claims that were written before their rows, and what they say. No model, no torch."""
 
 import argparse
-import hashlib
 import sys
 from pathlib import Path
 
@@ -19,7 +18,8 @@ Hold claims that were written down beforehand against rows: each has two sides, 
 and a family over which p is corrected. Claims whose rows are not all there have no verdict.
 """
     parser.epilog = """
-The file is YAML; docs/statistics.md describes it. Commit it before the rows are made: its hash is printed.
+The file is YAML; docs/statistics.md describes it. Commit it before the rows are made: the page says which is older. \
+Without any row it is the plan.
 
   kvbench claims check claims.yaml --results results/runs
   kvbench claims check claims.yaml --results rows.parquet --format markdown --out claims.md
@@ -35,28 +35,22 @@ Exit code 4: some claims wait for rows.
 
 
 def main(flags: argparse.Namespace) -> int:
-    """Print the verdicts. Raises UserError for a bad file of claims, MissingFile where there are no rows."""
-    from kvbench.records.processes import read_processes
+    """Print the page. Raises UserError for a bad file of claims, MissingFile where there is none."""
+    from kvbench.report.claims.answers import Answers
     from kvbench.report.claims.file import ClaimsFile
     from kvbench.report.claims.page import report_of
-    from kvbench.report.claims.verdicts import WAITING, check
+    from kvbench.report.claims.verdicts import WAITING
     from kvbench.report.formats.emit import emit
     from kvbench.report.output import check_format
 
     check_format(flags.format, FORMATS)
     if len(flags.words) != 2 or flags.words[0] != "check":
         raise UserError(f"claims takes check and one file, as claims check claims.yaml; got {' '.join(flags.words)}")
-    file, warn = ClaimsFile(Path(flags.words[1])), warner(flags.partial)
-    claims = file.claims
-    verdicts = check(claims, flags.results, warn)
-    processes = read_processes(flags.results, warn) if Path(flags.results).is_dir() else []
-    when = [f"claims: {file.path}, sha256 {hashlib.sha256(file.content).hexdigest()[:16]}"]
-    if processes:
-        first, last = min(each.started_utc for each in processes), max(each.beat_utc for each in processes)
-        when.append(f"rows: {flags.results}, made from {first[:16]} to {last[:16]} UTC")
-    emit(report_of(claims, verdicts, when), flags.format, flags.out or sys.stdout)
+    file = ClaimsFile(Path(flags.words[1]))
+    report = report_of(file, Answers.read(file.claims, Path(flags.results), warner(flags.partial)))
+    emit(report, flags.format, flags.out or sys.stdout)
     tell_written(flags.out)
-    if waiting := sum(each.verdict == WAITING for each in verdicts):
-        tell(f"{waiting} of {len(verdicts)} claims wait for rows")
+    if waiting := sum(record["verdict"] == WAITING for record in report.records):
+        tell(f"{waiting} of {len(report.records)} claims wait for rows of {flags.results}")
         return Exit.INCOMPLETE
     return Exit.OK

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.list import NO_SETTINGS
 from kvbench.cli.parser import Parser, Words
+from kvbench.config.meaning import NO_SETTINGS
 from kvbench.config.protocol import protocols
 from kvbench.records.row import COLUMNS
 from kvbench.support import paths

@@ -1,6 +1,6 @@
 """`kvbench doctor`: what this installation can do, what it lacks, and the command that gets it.
 
-Devices are tried: which dtypes multiply, which attention kernels run.
+With `--all` packages are loaded and devices tried: which dtypes multiply, which attention kernels run.
 """
 
 import argparse
@@ -11,19 +11,19 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import Parser, Words
+from kvbench.cli.parser import Parser, Words, folded
 from kvbench.cli.terminal import print_columns
 from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
+from kvbench.support.quantity import plural
 from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.files import HOME, VARIABLE, absent, command, folder
 
@@ -64,17 +64,18 @@ class Finding(NamedTuple):
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-What this installation can do and what it lacks. One line per package, file, plugin, device, folder and extra, marked \
-"ok", "-" (absent, and only some runs need it) or "missing" (every run needs it). The commands that install what is \
-absent follow.
+What this installation can do and what it lacks, with the commands that get it, in a few lines. --all has a line for \
+every package, file, plugin, device, folder and extra, marked "ok", "-" (absent, and only some runs need it) or \
+"missing" (every run needs it); it loads the packages and tries the devices.
 """
     parser.epilog = """
   kvbench doctor
-  kvbench doctor data.root=/data/kvbench
+  kvbench doctor --all data.root=/data/kvbench
 Exit codes: 0 every run has what it needs, 3 something that every run needs is missing.
 """
     parser.words = Words("[data.root=FOLDER]", settings=("data.root=",))
-    parser.add_argument("--json", action="store_true", help="a list of objects (mark, name, text, command)")
+    parser.add_argument("--all", action="store_true", help="every check, a line each (seconds)")
+    parser.add_argument("--json", action="store_true", help="every check, as objects: mark, name, text, command")
 
 
 def main(flags: argparse.Namespace) -> int:
@@ -83,10 +84,14 @@ def main(flags: argparse.Namespace) -> int:
     for word in flags.words:
         key, _, root = word.partition("=")
         if key != "data.root" or not root:
-            raise UserError(f"doctor takes no arguments but data.root=FOLDER and --json, got {word}")
-    findings = list(chain(_packages(), _files(), installed_plugins(), devices(), places(root), _extras()))
+            raise UserError(f"doctor takes no arguments but data.root=FOLDER, --all and --json, got {word}")
+    whole = flags.all or flags.json
+    tried = devices() if whole else ()
+    findings = [*_packages(whole), *_files(), *installed_plugins(), *tried, *places(root, whole), *_extras()]
     if flags.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=1))
+    elif not flags.all:
+        print(folded("\n".join(_summary(findings))))
     else:
         print_columns([finding[:3] for finding in findings], ("", "bold"))
         if fixes := [f"# {finding.name}\n{finding.command}" for finding in findings if finding.command]:
@@ -94,12 +99,43 @@ def main(flags: argparse.Namespace) -> int:
     return Exit.DATA if any(finding.mark == "missing" for finding in findings) else Exit.OK
 
 
-def _packages() -> Iterator[Finding]:
+def _summary(findings: Sequence[Finding]) -> Iterator[str]:
+    """The findings in a few lines: what runs, what is to be fixed, what can be added."""
+    by_name = {finding.name: finding for finding in findings}
+    versions = (f"{name} {by_name[name].text}" for name in ("torch", "transformers") if by_name[name].mark == "ok")
+    yield ", ".join([f"kvbench {by_name['kvbench'].text.replace(' on ', ', ')}", *versions])
+    gpus = plural(len([*Path("/dev").glob("nvidia[0-9]*")]), "NVIDIA GPU")
+    yield f"device    {plural(os.cpu_count() or 1, 'processor')}, {gpus}"
+    for kind, what in (("extra", "extras"), ("plugin", "plugins")):
+        if names := [name.removeprefix(f"{kind} ") for name in _named(findings, kind, "ok")]:
+            yield f"{what:<9} {', '.join(names)}"
+    yield f"models    {by_name['HF_HOME'].text}"
+    data, there = (len([*_named(findings, "data", mark)]) for mark in (None, "ok"))
+    yield f"data      {there} of {data} data sets in {by_name['data.root'].text}: kvbench data list"
+    if lacking := [name.removeprefix("extra ") for name in _named(findings, "extra", "-")]:
+        yield f"optional  {', '.join(lacking)}: pip install 'kvbench[NAME]'"
+    to_fix = [each for each in findings if each.mark == "missing" or (each.mark == "-" and each.name == "sentences")]
+    if to_fix:
+        yield "\nto fix"
+    for finding in to_fix:
+        yield f"  {finding.name}: {finding.text}"
+        if finding.command:
+            yield f"      {finding.command}"
+    yield "\nkvbench doctor --all: every check, with devices and times; --json: the same for programs."
+
+
+def _named(findings: Iterable[Finding], kind: str, mark: str | None) -> Iterator[str]:
+    """The names of a kind, such as `extra gguf`, with a mark; None: with any."""
+    return (each.name for each in findings if each.name.startswith(f"{kind} ") and mark in (None, each.mark))
+
+
+def _packages(load: bool) -> Iterator[Finding]:
     yield Finding("ok", "kvbench", f"{__version__} on Python {platform.python_version()}")
     for package in PACKAGES:
         try:
             version = metadata.version(package)
-            importlib.import_module(package.removesuffix("-core"))
+            if load:
+                importlib.import_module(package.removesuffix("-core"))
         except metadata.PackageNotFoundError:
             yield Finding("missing", package, f"not installed: pip install {package}")
         except Exception as error:  # a broken package raises anything: ImportError, OSError of a shared library
@@ -235,8 +271,11 @@ def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
         return False
 
 
-def places(root: str | None) -> Iterator[Finding]:
-    """The folders that runs read from, and what each family of tasks lacks under `data.root`."""
+def places(root: str | None, whole: bool = True) -> Iterator[Finding]:
+    """The folders that runs read from, and what each family of tasks lacks under `data.root`.
+
+    whole: also how sentences are split where no essays are at hand; nltk takes a second to load.
+    """
     from kvbench.tasks.ruler.haystack import DOWNLOAD, resolved
 
     try:
@@ -260,6 +299,8 @@ def places(root: str | None) -> Iterator[Finding]:
             yield Finding("-", f"data {name}", text, command(root, name))
         else:
             yield Finding("ok", f"data {name}", f"{source.tasks}{unpinned}")
+    if not whole and absent(root, read_lock()["paul_graham_essays"]):
+        return
     try:
         if resolved("auto") == "english":
             yield Finding("ok", "sentences", "the English Punkt model, as RULER uses it")

@@ -5,7 +5,6 @@ prompts could tell. No torch.
 import argparse
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import print_commands, warn, warner
+from kvbench.cli.terminal import print_commands, warner
 from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ one: --min-effect 5,20.
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write JUnit XML")
     parser.add_argument("--summary", metavar="FILE", type=Path, help="also write a Markdown summary")
-    alert = "where the exit code is 5: post the verdict as JSON, as Slack and Mattermost take it"
-    parser.add_argument("--webhook", metavar="URL", help=alert)
     parser.add_argument("--github", action="store_true", help="also print annotations of GitHub")
 
 
@@ -58,7 +55,7 @@ def main(flags: argparse.Namespace) -> int:
     """Check a run. Raises UserError for bad arguments and MissingFile where there are no rows."""
     from kvbench.records import ResultsFolder
     from kvbench.records.manifest import citation
-    from kvbench.report.compare import gate_formats, webhook
+    from kvbench.report.compare import gate_formats
     from kvbench.report.compare.gate import check
     from kvbench.report.compare.losses import ALARM, MIN_EFFECT
     from kvbench.report.compare.paired_rows import side
@@ -70,8 +67,6 @@ def main(flags: argparse.Namespace) -> int:
     selections = [word for word in words if not word.startswith(("kept=", "by="))]
     if len(selections) > 1 or any(len(values) > 1 for values in settings.values()):
         raise UserError(f"gate takes one selection, and kept=fail|note and by= once; got {' '.join(flags.words)}")
-    if flags.webhook is not None:
-        webhook.host_of(flags.webhook)  # a wrong address is refused before rows are read
     folders = (flags.baseline, flags.current)
     if os.path.realpath(folders[0]) == os.path.realpath(folders[1]):
         raise UserError(f"--baseline and --current are the same folder, {folders[0]!r}; name two")
@@ -99,9 +94,6 @@ def main(flags: argparse.Namespace) -> int:
         print(getattr(gate_formats, flags.format)(gate), end="")
     if flags.github:
         print_commands(gate_formats.annotations(gate))
-    sys.stdout.flush()
-    if flags.webhook is not None and not gate.is_accepted:
-        webhook.post(flags.webhook, webhook.message_of(gate), warn)
     return Exit.OK if gate.is_accepted else Exit.GATE
 
 

@@ -3,22 +3,16 @@
 import argparse
 import fnmatch
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from typing import Any
-
-import yaml
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import print_columns, screen, width_of
+from kvbench.config.meaning import NO_SETTINGS, meanings_of, notes_of, words_of
 from kvbench.config.protocol import protocols
-from kvbench.support.annotations import meanings
 from kvbench.support.errors import UserError
-from kvbench.support.noted import noted
 from kvbench.support.plugins import OURS, Item, held_groups, items
-from kvbench.support.settings_file import LOADER, Entry, entry_of
 from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
@@ -30,8 +24,7 @@ PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
 """Where a method has other defaults, as files and lists name it."""
 REPORTS = "reports"
 """What `kvbench report` makes: no settings files."""
-NO_SETTINGS = {"_target_", "name", "takes", "defaults", "usual"}
-"""Keys of settings files that cannot be set on a command line."""
+SETTINGS = "settings"
 
 
 @dataclass(frozen=True)
@@ -64,6 +57,9 @@ def declare(parser: Parser) -> None:
 The names that a command line can use, one per line. With names, or with --long: also the source of each, what it was \
 verified against, and its settings with their defaults (its variants are among them). Defaults of policies are those \
 of protocol=paper, as in a run, unless protocol=common is given; both are shown where they differ.
+
+list settings prints every setting of a run with what it means, and with the value that other words of the line give \
+it. Words without = narrow it: list settings policy launcher.
 """
     parser.epilog = """
   kvbench list policies
@@ -71,10 +67,12 @@ of protocol=paper, as in a run, unless protocol=common is given; both are shown 
   kvbench list scores caote lava
   kvbench list tasks 'ruler/niah_*'
   kvbench list policies --json
+  kvbench list settings
+  kvbench list settings policy policy=lava
 """
     parser.set_defaults(help_text=parser.format_help)
-    kinds = (*GROUPS, REPORTS)
-    parser.words = Words(f"{'|'.join(kinds)} [NAME ...] [protocol={'|'.join(protocols())}]", names=_names)
+    kinds = (*GROUPS, REPORTS, SETTINGS)
+    parser.words = Words(f"{'|'.join(kinds)} [NAME ...] [key=value ...]", names=_names)
     parser.add_argument("--long", action="store_true", help="also print source, verification and settings")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of objects")
 
@@ -87,8 +85,10 @@ def main(flags: argparse.Namespace) -> int:
     kind, *names = flags.words
     if kind == REPORTS:
         return _print_reports(names, flags.json)
+    if kind == SETTINGS:
+        return _print_settings(names, flags.json)
     if kind not in GROUPS:
-        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, REPORTS))
+        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, REPORTS, SETTINGS))
         raise UserError(f"cannot list {kind}: {fix}")
     chosen, names = split_settings(names, ("protocol",))
     protocol = chosen.get("protocol", next(iter(protocols())))
@@ -123,53 +123,6 @@ def describe(item: Item) -> Description:
     return Description(item.name, str(item.source), says, " ".join(entry.verified.split()), ())
 
 
-def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
-    """What the class of a part says of its settings; of ours without importing it. Raises as `class_of`."""
-    from kvbench.config.compose import class_of
-
-    try:
-        texts: Mapping[str, str] = noted(node["_target_"])
-    except LookupError:  # a plugin's
-        texts = meanings(class_of(group, node))
-    return {**texts, **meanings_of_steps()} if group == "policy" else texts
-
-
-def meanings_of_steps() -> dict[str, str]:
-    """What the settings mean that steps add to policies."""
-    from kvbench.config.compose import NO_STEP, STEP, content, step_parts
-
-    texts: dict[str, str] = {}
-    for part in step_parts():
-        kinds = (name.rpartition("/")[2] for name in items(STEP) if name.startswith(f"{part}/"))
-        texts[part] = f"what happens to pairs after selection: {', '.join((NO_STEP, *kinds))}"
-    for name, item in items(STEP).items():
-        if "/" not in name:
-            texts |= meanings_of(STEP, content(item))
-    return texts
-
-
-def notes_of(item: Item) -> dict[str, str]:
-    """What the file of an item says of values, by the full names of the settings."""
-    entry = words_of(item)
-    tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
-    return {name if name.split(".")[0] in tree else f"{item.group}.{name}": note for name, note in entry.notes.items()}
-
-
-def words_of(item: Item) -> Entry:
-    """What a file says; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
-    try:
-        node = _parsed(item.path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        node = None
-    return entry_of(node if isinstance(node, dict) else {}, item.group, item.name)
-
-
-@lru_cache(maxsize=1)
-def _parsed(text: str) -> Any:
-    """A file is asked for its words and its notes, and for those of each of its members."""
-    return yaml.load(text, LOADER)
-
-
 def _named(group: str, names: Sequence[str]) -> list[Description]:
     """Raises UserError for a name or pattern that nothing has."""
     available = items(group)
@@ -183,7 +136,11 @@ def _named(group: str, names: Sequence[str]) -> list[Description]:
 def _names(before: Sequence[str]) -> Sequence[str]:
     """What can follow: a kind, then the names of its items."""
     if not before:
-        return (*GROUPS, REPORTS)
+        return (*GROUPS, REPORTS, SETTINGS)
+    if before[0] == SETTINGS:
+        from kvbench.cli.all_settings import ROOTS
+
+        return ROOTS
     settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
     return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
 
@@ -249,6 +206,16 @@ def _print_reports(names: Sequence[str], as_json: bool) -> int:
         print(json.dumps([{"name": name, "says": description} for name, description in reports], indent=1))
     else:
         print_columns(reports, ("bold",))
+    return Exit.OK
+
+
+def _print_settings(words: Sequence[str], as_json: bool) -> int:
+    from kvbench.cli.all_settings import lines_of, print_all
+
+    if as_json:
+        print(json.dumps([asdict(line) for line in lines_of(words)], indent=1))
+    else:
+        print_all(words)
     return Exit.OK
 
 

@@ -54,7 +54,6 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, add_help=False, allow_abbrev=False)
         self.words = words or Words()
         self.verbs: dict[str, Parser] = {}
-        self.prints_help = True  # False: the command declares and reads --help
         self.bare_exit: int | None = None  # of a line without arguments, which prints the help; None: it is allowed
 
     def add_verb(self, name: str, description: str = "", words: Words | None = None) -> "Parser":

@@ -91,6 +91,8 @@ def declare(parser: Parser) -> None:
     parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
     over = "what a mean is over: questions (the default), or contexts, each with the mean of its questions, as in KVzip"
     parser.verbs["table"].add_argument("--mean-over", metavar="questions|contexts", default="questions", help=over)
+    triggered = "only the prompts in which the method acted: evicted, packed, pruned, or read less than it holds"
+    parser.verbs["table"].add_argument("--triggered", action="store_true", help=triggered)
     runs = (
         "a page of runs, oldest first: accuracy, bytes, seconds, and the gate's verdict against the last run that did "
         "not fail and against the anchor; exit code 5 if the newest run fails"
@@ -154,7 +156,13 @@ def _print(flags: argparse.Namespace) -> None:
     if flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
-        chosen = View(**view, average=flags.average, pass_at=flags.pass_at, mean_over=flags.mean_over)
+        chosen = View(
+            **view,
+            average=flags.average,
+            pass_at=flags.pass_at,
+            mean_over=flags.mean_over,
+            triggered=flags.triggered,
+        )
         print_table(flags.results, form, out, chosen, warn, where)
     elif flags.verb == "rows":
         from kvbench.report.export import print_rows

@@ -44,7 +44,7 @@ class PartOfSweep:
         return run_sweep(sweep, logger=self.logger)
 
 
-def run_sweep(sweep: Sweep, table: bool = True, logger: Logger | None = None) -> int:
+def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
     """Run what is missing of a sweep, print its table and mirror its rows. Exit code 4 if some samples have failed."""
     flags = {"--retry-errors": sweep.retry, f"--stale={sweep.stale}": sweep.stale != "stop"}
     command = ("kvbench", "run", *sweep.arguments, *(flag for flag, is_set in flags.items() if is_set))
@@ -57,7 +57,7 @@ def run_sweep(sweep: Sweep, table: bool = True, logger: Logger | None = None) ->
         _mirror_whole(sweep, logger)
         return code
     rows = recorded_rows(sweep)
-    if table and not sweep.quiet:
+    if not sweep.quiet:
         print_sweep(sweep, rows)
         if not sweep.since and (advice := next_command(sweep, rows)):  # the first run in its folder
             tell(advice)

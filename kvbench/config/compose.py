@@ -30,6 +30,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, held_groups, items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
+from kvbench.tasks.task import TaskSettings
 
 Tree = dict[str, Any]
 MISSING = "???"
@@ -122,12 +123,12 @@ def _item(group: str, name: str) -> Item | None:
     return loose_item(group, name) if group in bases() and is_loose(name) else items(group).get(name)
 
 
-def combinations(overrides: Sequence[Override], everywhere: bool = False, unused: set[str] | None = None) -> list[Tree]:
+def combinations(overrides: Sequence[Override], unused: set[str] | None = None) -> list[Tree]:
     """The trees of every combination of values; groups vary slowest.
 
-    A policy that takes no score is composed with its own. A setting applies to the combinations that have it. With
-    `everywhere`, every combination must have every setting. Where `unused` is given, settings that no combination has
-    are added to it. Raises UserError for names that no group has, and for settings that no combination has.
+    A policy that takes no score is composed with its own. A setting applies to the combinations that have it. Where
+    `unused` is given, settings that no combination has are added to it. Raises UserError for names that no group has,
+    and for settings that no combination has.
     """
     chosen = [override for override in with_members(overrides) if override.is_group]
     settings = [override for override in overrides if not override.is_group]
@@ -154,7 +155,7 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
         composed({override.key: name.text for override, name in zip(chosen, values, strict=True)}) for values in names
     ]
     if not any(setting.key == LENGTH for setting in settings):
-        bases = _with_one_length(bases, everywhere)
+        bases = _with_one_length(bases)
     trees: list[Tree] = []
     used = {"protocol"}
     protocols = [value.read for setting in settings if setting.key == "protocol" for value in setting.values]
@@ -166,9 +167,6 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
             has_setting = [_has(tree, setting.key) for tree in combined]
             if any(has_setting):
                 used.add(setting.key)
-            if everywhere and not all(has_setting):
-                why = "with -m every setting must exist in every cell: leave -m out, or name a setting that all have"
-                raise UserError(f"{_unknown(setting, [base])}; {why}")
             combined = [
                 new
                 for tree, has in zip(combined, has_setting, strict=True)
@@ -183,15 +181,10 @@ def combinations(overrides: Sequence[Override], everywhere: bool = False, unused
     return trees
 
 
-def _with_one_length(bases: Sequence[Tree], everywhere: bool) -> list[Tree]:
-    """The trees, tasks of `one_length` with the longest of the lengths that their files have; none with another model.
-
-    Raises UserError for several lengths with `everywhere`: each job has its own task's.
-    """
+def _with_one_length(bases: Sequence[Tree]) -> list[Tree]:
+    """Give tasks of `one_length` the longest of the lengths that their files have, or none with another model."""
     has_one_length = [getattr(class_of("task", base["task"]), "one_length", False) for base in bases]
     lengths = {base["task"]["context_length"] for base, has in zip(bases, has_one_length, strict=True) if has}
-    if everywhere and len(lengths) > 1:
-        raise UserError(f"with -m tasks of RULER have the lengths of their files: add {LENGTH}={max(lengths)}")
     return [
         _replaced(base, LENGTH.split("."), max(lengths) if _has_own_weights(base) else MISSING) if has else base
         for base, has in zip(bases, has_one_length, strict=True)
@@ -263,17 +256,12 @@ def is_open(node: Any) -> bool:
     return node == MISSING
 
 
-def as_yaml(tree: Tree, resolve: bool = False, package: str | None = None) -> str:
-    """A tree, or the part of it that `package` names, as YAML. Raises UserError for a name of no part."""
-    config = OmegaConf.create(tree)
-    part = OmegaConf.select(config, package) if package else config
-    if part is None:
-        raise UserError(f"--package {package}: no such part; allowed: {', '.join(tree)}")
+def as_yaml(tree: Tree) -> str:
+    """Write a tree as YAML, its interpolations replaced. Raises UserError for one of a name that there is not."""
     try:
-        text = OmegaConf.to_yaml(part, resolve=resolve)
+        return OmegaConf.to_yaml(OmegaConf.create(tree), resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(str(error).splitlines()[0]) from None
-    return f"# @package {package}\n{text}" if package else text
 
 
 def _interpolated(node: Any, tree: Tree) -> Any:
@@ -311,7 +299,14 @@ def composed(chosen: Mapping[str, str]) -> Tree:
         _checked_file(used[group], tree[group])
     if "score" in chosen and "score" not in tree["policy"]["takes"]:
         return composed({group: name for group, name in chosen.items() if group != "score"})
-    return tree
+    return {name: _of_every_task(node) | node if name == "task" else node for name, node in tree.items()}
+
+
+def _of_every_task(node: Tree) -> Tree:
+    """The settings that every task has, as the class of this one declares them."""
+    target = class_of("task", node)
+    declared = {field.name: getattr(target, field.name, None) for field in fields(TaskSettings)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in declared.items()}
 
 
 def _merged(

@@ -121,7 +121,7 @@ def _parse_word(word: str) -> Override:
     if not key:
         raise UserError(f"cannot read {word!r}: the name of the setting is missing; write key=value")
     if override.is_hydra_override():
-        raise UserError(f"{word}: settings of Hydra go only with kvbench run -m: add -m, or remove the setting")
+        raise UserError(f"{word}: settings of Hydra itself change nothing: leave it out; launcher=slurm submits jobs")
     if key[0] in "+~":
         raise UserError(
             f"cannot read {word!r}: settings cannot be added or deleted; write key=value, or key=null for none"

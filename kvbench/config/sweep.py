@@ -115,13 +115,13 @@ def plan_sweep(
     )
 
 
-def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False) -> tuple[Results, list[Cell]]:
-    """Where rows go and the cells of a command line, built and checked; `everywhere` as in `combinations`.
+def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Cell]]:
+    """Where rows go and the cells of a command line, built and checked.
 
     What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
     first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
     """
-    trees, builder = combinations(overrides, everywhere), Cells()
+    trees, builder = combinations(overrides), Cells()
     refuse_eviction(overrides, trees)
     cells: list[Cell] = []
     allowed: list[Tree] = []
@@ -131,8 +131,6 @@ def checked(overrides: Sequence[Override], tell: Tell, everywhere: bool = False)
             cell = builder.cell(tree)
             cell.check()
         except ValueError as error:
-            if everywhere and len(trees) > 1:
-                raise UserError(f"policy={tree['policy']['name']} score={tree['score']['name']}: {error}") from error
             if not _matched(tree, overrides) or (tree is trees[-1] and not cells):
                 raise
             refused.setdefault((str(error), tree["score"]["name"]), {})[tree["policy"]["name"]] = None

@@ -104,10 +104,13 @@ class IncrementalEviction:
         """KV pairs that each cache head of a layer may hold after an eviction."""
         return (self.capacity,) * layer.cache_heads if isinstance(self.capacity, int) else self.capacity[layer.index]
 
+    def drops(self, layer: LayerCache) -> bool:
+        """Whether a step evicts pairs of a layer: not before a head is full."""
+        return any(map(gt, layer.lengths, self.limits(layer)))
+
     def changes(self, layer: LayerCache) -> bool:
-        """Whether a step changes a layer: not before a head is full, unless it carries running scores or an order."""
-        full = any(map(gt, layer.lengths, self.limits(layer)))
-        return full or self.accumulates or self.policy.slot_order == "score"
+        """Whether a step changes a layer: it evicts, or carries running scores or an order."""
+        return self.drops(layer) or self.accumulates or self.policy.slot_order == "score"
 
     @property
     def policy(self) -> Policy:

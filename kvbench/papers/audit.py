@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kvbench.papers.item import KEYS, Item, item_of, method, names_of, printed_name
-from kvbench.papers.printed import SCALES, LinePair, PrintedLine, against_own, bests, printed_lines, swaps
+from kvbench.papers.item import KEYS, LABEL_HEADS, Item, item_of, method, names_of, printed_name
+from kvbench.papers.numbers import arms_of
+from kvbench.papers.printed import SCALES, LinePair, PrintedLine, across, against_own, bests, printed_lines, swaps
 from kvbench.report.audit.pairs import Pair
 from kvbench.report.audit.table import NEVER, Compared, report_of
 from kvbench.report.formats.table import Report
@@ -15,7 +16,7 @@ PLACE = ("model", "task", "context_length", "budget")
 
 def audit_of(name: str, folder: Path) -> Report:
     """The audit of an item's published numbers, read from `folder`: scores with their host's own score, or the paper's
-    own policy with each other one; and the best of each column with the runner-up.
+    own policy with each other one, or the values of its arms; and the best of each column with the runner-up.
 
     Raises UserError for an unknown item, and for one that prints no means of several methods.
     """
@@ -23,7 +24,7 @@ def audit_of(name: str, folder: Path) -> Report:
     only = {key: list(values) for key, values in item.only.items() if key in KEYS}
     of_tables = [line for line in printed_lines(item.paper, folder) if line["table"] in item.published]
     lines = [line for line in of_tables if line.is_of(only)]
-    pairs = swaps(lines) or against_own(lines, item.paper)
+    pairs = swaps(lines) or against_own(lines, item.paper) or across(lines, item.arms)
     if not pairs:
         raise UserError(f"{name} prints no means of methods beside their hosts: an audit compares printed means")
     columns = [pair for pair in bests(lines) if pair.b["unit"] in SCALES]
@@ -37,9 +38,9 @@ def audit_of(name: str, folder: Path) -> Report:
 def _compared(item: Item, pair: LinePair) -> Compared:
     labels, prompts = names_of(item), pair.b.prompts
     return Compared(
-        of=_label(labels, pair.b),
-        against=_label(labels, pair.a),
-        place=_place(item, labels, pair.b),
+        of=_label(item, labels, pair.b, pair.a),
+        against=_label(item, labels, pair.a, pair.b),
+        place=_place(item, labels, pair.b, pair.a),
         pair=pair.pair() or _unknown(pair),
         known=prompts is not None and prompts.n is not None,
         source="" if prompts is None else prompts.source,
@@ -57,12 +58,16 @@ def _unknown(pair: LinePair) -> Pair:
     return Pair(known.a, known.b, NEVER, known.half, known.parts, known.factor, known.rho, tasks=known.tasks)
 
 
-def _label(labels: Mapping[str, str], line: PrintedLine) -> str:
-    return method(labels, line["policy"], line["score"])
+def _label(item: Item, labels: Mapping[str, str], line: PrintedLine, other: PrintedLine) -> str:
+    """The method of a line, and the values of the arms that tell it from the other."""
+    own, others = (arms_of(each["protocol"], item.arms) for each in (line, other))
+    told = [
+        f"{LABEL_HEADS.get(arm, arm)} {printed_name(labels, arm, own[arm])}" for arm in own if own[arm] != others[arm]
+    ]
+    return ", ".join([method(labels, line["policy"], line["score"]), *told])
 
 
-def _place(item: Item, labels: Mapping[str, str], line: PrintedLine) -> dict[str, str]:
+def _place(item: Item, labels: Mapping[str, str], line: PrintedLine, other: PrintedLine) -> dict[str, str]:
     place = {key: printed_name(labels, key, line[key]) for key in PLACE if line[key]}
-    for arm, words in item.arms.items():
-        place[arm] = next((value for value, text in words.items() if text in line["protocol"]), "")
-    return place
+    own, others = (arms_of(each["protocol"], item.arms) for each in (line, other))
+    return place | {arm: value for arm, value in own.items() if value == others[arm]}

@@ -22,7 +22,7 @@ from kvbench.support.text import closest
 
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What identifies a number of a paper; columns of its CSV file."""
-ARMS = ("layout", "evict_after", "heads", "chunk", "prompt", "kind", "layer", "part")
+ARMS = ("layout", "evict_after", "decode_every", "chat", "heads", "chunk", "prompt", "kind", "layer", "part")
 """What a paper's protocol says in words and a cell by a setting; `kind` is that of the task, `layer` of a probe, `part`
 what a column of a table of words is about.
 """
@@ -142,7 +142,14 @@ def item_of(name: str) -> Item:
     return build("paper", file_of("paper", name))
 
 
-LABEL_HEADS = {"policy": "method", "context_length": "tokens", "evict_after": "eviction", "prompt": "repeat prompt"}
+LABEL_HEADS = {
+    "policy": "method",
+    "context_length": "tokens",
+    "evict_after": "eviction",
+    "decode_every": "buffer",
+    "chat": "template",
+    "prompt": "repeat prompt",
+}
 """Heads of label columns whose key is no word of the papers."""
 
 

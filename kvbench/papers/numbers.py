@@ -19,6 +19,8 @@ from kvbench.tasks.longbench_averages import CATEGORIES, weights
 
 At = tuple[str, ...]
 """The values of a layout's keys."""
+Arms = Mapping[str, Mapping[str, str]]
+"""The words of a protocol that stand for each value of an arm, by arm."""
 AVERAGE = "average"
 """The head of the last column of a line."""
 WORDS = ("text", "complexity")
@@ -107,10 +109,13 @@ def kind_of(task: str) -> str:
     return "" if not member else "generation" if member in generating else "extraction"
 
 
+def arms_of(protocol: str, arms: Arms) -> dict[str, str]:
+    """The value of each arm that a protocol says in the arm's words; "" for one that it does not say."""
+    return {arm: next((value for value, part in words.items() if part in protocol), "") for arm, words in arms.items()}
+
+
 def _number(line: dict[str, str], item: Item) -> Published:
-    values = {key: line[key] for key in KEYS}
-    for arm, words in item.arms.items():
-        values[arm] = next((value for value, part in words.items() if part in line["protocol"]), "")
+    values = {key: line[key] for key in KEYS} | arms_of(line["protocol"], item.arms)
     values |= {"protocol": line["protocol"], "kind": kind_of(line["task"])}
     return Published(
         at=tuple(values.get(key, "") for key in item.keys),

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from kvbench.papers.item import is_host
-from kvbench.papers.numbers import WORDS, kind_of
+from kvbench.papers.numbers import WORDS, Arms, arms_of, kind_of
 from kvbench.report.audit.pairs import OF_POLICIES, OF_SCORES, Pair
 from kvbench.report.audit.scores import kind_of_longbench, rows_of_longbench, scores_of
 from kvbench.support.errors import UserError
@@ -24,8 +24,8 @@ KEYS = ("table", "model", "task", "context_length", "policy", "score", "budget")
 """What identifies a line; pairs share all of them but what they compare."""
 SCALES = {"percent": 100.0, "rate": 1.0}
 FULL = "full"
-UNSURE = ("copy_of", "column_lost", "line_cut_short")
-"""Flags of lines that carry no information of their own, or whose columns are not certain."""
+UNSURE = ("copy_of", "column_lost", "line_cut_short", "read_off_plot")
+"""Flags of lines that carry no information of their own, or whose columns or digits are not certain."""
 BENCHMARK = "the benchmark's rows"
 Condition = Mapping[str, str | Sequence[str]]
 """Values of columns, with wildcards; a list is any of them."""
@@ -213,6 +213,22 @@ def against_own(lines: Sequence[PrintedLine], paper: str) -> list[LinePair]:
     own = {place(line): line for line in lines if line["policy"] == paper}
     others = (line for line in lines if line["policy"] not in (paper, FULL))
     return [LinePair(line, own[place(line)]) for line in others if place(line) in own]
+
+
+def across(lines: Sequence[PrintedLine], arms: Arms) -> list[LinePair]:
+    """The first value of an arm with each later one, where all else but the table is the same."""
+    found = []
+    for arm, words in arms.items():
+
+        def rest(line: PrintedLine, arm: str = arm) -> tuple[str, ...]:
+            others = (value for name, value in arms_of(line["protocol"], arms).items() if name != arm)
+            return (*(line[key] for key in KEYS if key != "table"), *others)
+
+        for members in grouped(lines, rest).values():
+            sides = {arms_of(line["protocol"], arms)[arm]: line for line in members}
+            ordered = [sides[value] for value in words if value in sides]
+            found += [LinePair(ordered[0], line) for line in ordered[1:]]
+    return found
 
 
 def bests(lines: Sequence[PrintedLine]) -> list[LinePair]:

@@ -57,7 +57,7 @@ LIMITS = {"policy.window": 32, "policy.recent": 32, "policy.sink": 4}
 """The maximum of protected tokens, and of rows that the score reads."""
 ENDS = {"task.depth": 3, "budget": 3}
 """Lists of fractions are thinned to this many values, including the first and the last."""
-PROMPTS = ("task=ruler/niah_single_1", "task.context_length=384")
+PROMPTS = ("task=ruler/niah_single_1", "task.context_length=384", "task.max_prompt_tokens=null")
 """The stand-in for prompts whose data is missing: a needle in noise, which needs no data."""
 TEXTS = ("task=pg19", "task.context_length=192", "schedule.prefill_block=null", "schedule.decode_every=1")
 """The stand-in for texts whose data is missing: books."""
@@ -189,7 +189,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
     if not others.with_data:
         return cells
     others.unused -= {override.key for override in replacing}
-    others.replaced = tuple(cells.hints())
+    others.replaced = tuple(hint for hint in cells.hints() if hint not in others.hints())
     return others
 
 
@@ -243,6 +243,7 @@ def _place(item: Item, cell: Cell) -> At:
         "score": cell.score.name if "score" in cell.policy.takes else "",
         "budget": str(cell.budget),
         "kind": kind_of(cell.task.name),
+        "chat": cell.model.chat,
     }
     if "budget" in cell.policy.takes:  # these do not change the full cache
         prompt = getattr(cell.score, "repeat_prompt", None)
@@ -250,6 +251,7 @@ def _place(item: Item, cell: Cell) -> At:
         values |= {
             "layout": cell.policy.layout,
             "evict_after": cell.schedule.evict_after,
+            "decode_every": str(cell.schedule.decode_every or ""),
             "heads": "uniform" if is_uniform else "non-uniform",  # in KVzip's words
             "chunk": str(getattr(cell.score, "chunk", "")),
             "prompt": "" if prompt is None else str(prompt).strip() or "none",

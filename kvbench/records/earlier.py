@@ -1,7 +1,8 @@
 """Names and labels of rows that earlier versions made, in today's words.
 
 Up to schema 8 a plain name was a policy under `protocol=common`, and H2O and TOVA of the OBCache paper were plain `h2o`
-and `tova`. A cell keeps the name under which its hash was made; readers see today's.
+and `tova`; the score `rkv` had another default. A cell keeps the name under which its hash was made; readers see
+today's.
 """
 
 from collections.abc import Mapping
@@ -34,16 +35,19 @@ _OF_PAPERS: Mapping[str, Mapping[str, str]] = {
     "simlayerkv": {"recent": "1024"},
 }
 """What a label had to say for a policy to be as in its paper; policies that both protocols have alike are not here."""
+_DEFAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {"rkv": {"importance": ("0.07", "0.1")}}
+"""Settings of scores that had another default: what their labels left out, and what they leave out today."""
 _BESIDE = ("store=", "reader=", "reader.")
 """Words of a policy's label that are no settings of the policy."""
 
 
 class Named(NamedTuple):
-    """What a row says of its policy: the label, the protocol, and the side of its paper or code."""
+    """What a row says of its method: labels of policy and score, and the policy's protocol and side."""
 
     policy: str
     protocol: str | None
     variant: str | None
+    score: str | None = None
 
 
 def first_name(policy: str) -> str:
@@ -82,12 +86,12 @@ def variant_of(label: str, variant: str | None) -> str | None:
 
 
 @lru_cache(maxsize=2**12)
-def named_today(policy: str, variant: str | None, layout: str | None) -> Named:
-    """What a row of schema 8 or earlier says of its policy, in today's words. A server's rows, which have no layout,
+def named_today(policy: str, variant: str | None, layout: str | None, score: str | None = None) -> Named:
+    """What a row of schema 8 or earlier says of its method, in today's words. A server's rows, which have no layout,
     stay as they are.
     """
     if layout is None:
-        return Named(policy, None, variant)
+        return Named(policy, None, variant, score)
     name, *words = policy.split(" ")
     settings = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith(_BESIDE))
     own, protocol, today = _OF_PAPERS.get(name), PAPER, name_today(name)
@@ -96,4 +100,13 @@ def named_today(policy: str, variant: str | None, layout: str | None) -> Named:
     elif own is not None:
         protocol, today = COMMON, f"{today}@{COMMON}"
     label = " ".join((today, *words))
-    return Named(label, protocol, variant_of(label, variant))
+    return Named(label, protocol, variant_of(label, variant), score and _score_today(score))
+
+
+def _score_today(label: str) -> str:
+    """The label of a score, with the settings that it left out as a default of then, without those of now."""
+    name, *words = label.split(" ")
+    for key, (before, now) in _DEFAULTS.get(name, {}).items():
+        is_named = any(word.partition("=")[0] == key for word in words)
+        words = [word for word in words if word != f"{key}={now}"] if is_named else [f"{key}={before}", *words]
+    return " ".join((name, *words))

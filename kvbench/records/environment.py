@@ -5,12 +5,13 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from kvbench.support.git import git
 
 PACKAGES = (
     "kvbench",
@@ -86,11 +87,11 @@ def source(package: Path) -> dict[str, Any]:
 
     All are None unless git tracks the package itself: a copy installed inside somebody's repository is not of theirs.
     """
-    if not _git(package, "ls-files", "--", "."):
+    if not git(package, "ls-files", "--", "."):
         return {"commit": None, "dirty": None, "repository": None}
-    commit = _git(package, "rev-parse", "--verify", "HEAD")
-    changes = _git(package, "status", "--porcelain", "--", ".", ":/conf")
-    repository = repository_page(_git(package, "remote", "get-url", "origin") or "")
+    commit = git(package, "rev-parse", "--verify", "HEAD")
+    changes = git(package, "status", "--porcelain", "--", ".", ":/conf")
+    repository = repository_page(git(package, "remote", "get-url", "origin") or "")
     return {"commit": commit or None, "dirty": None if changes is None else bool(changes), "repository": repository}
 
 
@@ -98,18 +99,6 @@ def repository_page(remote: str) -> str | None:
     """The address of the pages of a remote, without user, password and port; None where it is no server's."""
     match = _REMOTE.fullmatch(remote)
     return f"https://{match['host'] or match['name']}/{match['path']}" if match else None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of a git command, or None if it fails or there is no git."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        finished = subprocess.run(
-            ["git", "-C", str(folder), *arguments], env=clean, capture_output=True, text=True, timeout=30, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return finished.stdout.strip()
 
 
 def _version(package: str) -> str | None:

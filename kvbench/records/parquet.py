@@ -13,6 +13,7 @@ from kvbench.support.whole_file import read_whole
 _CHECKSUM = b"kvbench.crc32"
 LARGEST = 2**30
 """Bytes of a file: ten million rows."""
+DAMAGED = "damaged: its bytes do not match its checksum; copy or export it again"
 _BEFORE_CHECKSUM = _CHECKSUM + b"\x18\x08"
 """What stands before the eight digits: the name, and their type and length."""
 
@@ -34,5 +35,5 @@ def checked_bytes(path: Path) -> tuple[bytes, bool]:
     is_checked = place >= len(_BEFORE_CHECKSUM)
     checksum = zlib.crc32(memoryview(data)[place + 8 :], zlib.crc32(memoryview(data)[:place]))
     if is_checked and data[place : place + 8] != b"%08x" % checksum:
-        raise UserError(f"{path}: damaged: its bytes do not match its checksum; copy or export it again")
+        raise UserError(f"{path}: {DAMAGED}")
     return data, is_checked

@@ -22,8 +22,10 @@ SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
 `recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
 `read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not that of papers, `replaces`,
-`reasoning_tokens`, `reasoning` and `ended`."""
-CHECKED = tuple(b'"schema": %d' % schema for schema in range(5, SCHEMA + 1))
+`reasoning_tokens`, `reasoning`, `ended` and `decode_evictions`."""
+FIRST_CHECKED = 5
+"""The first schema whose lines and files have a checksum."""
+CHECKED = tuple(b'"schema": %d' % schema for schema in range(FIRST_CHECKED, SCHEMA + 1))
 """How lines say that they have a checksum."""
 NO_SOURCE = "no source"
 """The `code` of a row where the sources of kvbench, or of a plugin, cannot be read."""
@@ -61,6 +63,7 @@ class Row:
     no other column counts; None for models without them. ``weights``: how a checkpoint stores them, if it is quantised;
     None for plain numbers. ``reasoning``: `WHOLE` if an answer follows its ``reasoning_tokens``, of which the metric
     saw nothing, `CUT` if none does, None without. ``ended``: why an answer did: `end`, `limit` or `stop`.
+    ``decode_evictions``: how often pairs left the cache between the eviction of the prompt and the end of the answer.
     ``replaces``: how many rows of its sample, made one after the other, it counts instead of; None for the first.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
@@ -102,6 +105,7 @@ class Row:
     reasoning_tokens: int | None = None
     reasoning: str | None = None
     ended: str | None = None
+    decode_evictions: int | None = None
     prediction: str | None = None
     metric: str | None = None
     unit: str | None = None
@@ -167,7 +171,8 @@ class Row:
         check_schema(version)
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
         if (version or 1) <= LAST_UNNAMED and isinstance(columns["policy"], str):
-            columns |= named_today(columns["policy"], columns["variant"], columns["layout"])._asdict()
+            named = named_today(columns["policy"], columns["variant"], columns["layout"], columns["score"])
+            columns |= named._asdict()
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:

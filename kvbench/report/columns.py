@@ -47,7 +47,7 @@ TYPES: dict[str, pa.DataType] = {
     for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
 }
 NAMED = (*Named._fields, "layout")
-"""Columns that say what a row's policy is, and the one by which rows of servers are known."""
+"""Columns that say what a row's method is, and the one by which rows of servers are known."""
 JUDGED = ("metric", "unit", "better", "value", "error")
 REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
 
@@ -221,11 +221,11 @@ def warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> bool:
 
 
 def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
-    """The rows, which have the columns ``NAMED``; those of earlier schemas with today's words for their policies."""
+    """The rows, which have the columns ``NAMED``; those of earlier schemas with today's words for their methods."""
     is_earlier = is_earlier & rows["policy"].is_valid().to_numpy()
     if not is_earlier.any():
         return rows
-    words = rows.select(["policy", "variant", "layout"]).filter(pa.array(is_earlier))
+    words = rows.select(["policy", "variant", "layout", "score"]).filter(pa.array(is_earlier))
     coded = [column.combine_chunks().dictionary_encode("encode") for column in words.itercolumns()]
     codes = np.ravel_multi_index([each.indices.to_numpy() for each in coded], [len(each.dictionary) for each in coded])
     _, first, places = np.unique(codes, return_index=True, return_inverse=True)

@@ -36,7 +36,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _SETTINGS = ("policy", "score", "budget", "variant", "layout", "schedule", "context_length", "seed", "task_version")
 _MEASURED = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
-    *("decode_seconds", "new_tokens", "prompt_tokens", "errors", "blanks", "contexts"),
+    *("decode_seconds", "new_tokens", "prompt_tokens", "acted", "errors", "blanks", "contexts"),
 )
 _PACKAGES = ("torch", "transformers")
 

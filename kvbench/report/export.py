@@ -20,6 +20,7 @@ from kvbench.report.eee import write_eee
 from kvbench.report.experiments import CODE, Experiments
 from kvbench.report.formats.data import write_csv
 from kvbench.report.junit import Case, Outcome, junit_xml
+from kvbench.report.moments import spans_of
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
 from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
 from kvbench.report.selection import Describe, Where
@@ -140,7 +141,8 @@ def print_rows(
     if format == "parquet":
         file = check_parquet(out)
         table, describe = load_table(folder, COLUMNS, warn, where), describer(folder)
-        file_to(file, lambda path: write_parquet(table, path, describe))
+        spans = spans_of(Path(folder), table)
+        file_to(file, lambda path: write_parquet(table, path, describe, spans))
         return
     rows = load(folder, warn, where)
     with text_to(out) as stream:

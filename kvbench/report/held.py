@@ -33,7 +33,7 @@ def held_bytes(rows: pa.Table) -> dict[str, np.ndarray]:
     late = [code for code, text in enumerate(texts.dictionary.to_pylist()) if (text or "").split()[:1] == [_CONTEXT]]
     places = np.flatnonzero(np.isin(texts.indices.fill_null(-1).to_numpy(), late))
     for place, row in zip(places, rows.select(list(NEEDED)).take(pa.array(places)).to_pylist(), strict=True):
-        pair, question = _pair_bytes(row), question_tokens(row)
+        pair, question = pair_bytes(row), question_tokens(row)
         held[place] += pair * copies(row) * _held_of(question, row)
         full[place] += pair * question
     return {"held_bytes": held, "full_held_bytes": full}
@@ -71,7 +71,7 @@ def _held_of(question: int, row: Mapping[str, Any]) -> int:
     return min(question, steps.get("answer_budget", 0) + question % steps["decode_every"])
 
 
-def _pair_bytes(row: Mapping[str, Any]) -> float:
+def pair_bytes(row: Mapping[str, Any]) -> float:
     """Bytes of a token in all layers that grow. Layers with a full window of their own do not: with such, what the
     eviction has freed says it; a row that freed nothing gives the most that it can be.
     """

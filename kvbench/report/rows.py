@@ -26,8 +26,8 @@ import pyarrow.parquet
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
 from kvbench.records.earlier import LAST_UNNAMED
 from kvbench.records.lines import Warn, check_name, listed
-from kvbench.records.parquet import checked_bytes, to_parquet
-from kvbench.records.row import LARGEST_NUMBER
+from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
+from kvbench.records.row import FIRST_CHECKED, LARGEST_NUMBER
 from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
@@ -46,6 +46,7 @@ from kvbench.report.columns import (
 )
 from kvbench.report.frames import Source, is_frame, named, place_of, table_of
 from kvbench.report.missing_rows import tell_missing
+from kvbench.report.moments import Span, as_metadata
 from kvbench.report.selection import Describe, NothingSelected, Where, check_where, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
@@ -192,13 +193,19 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def write_parquet(
-    rows: pa.Table, path: str | os.PathLike[str], describe: Callable[[str], Mapping[str, Any] | None]
+    rows: pa.Table,
+    path: str | os.PathLike[str],
+    describe: Callable[[str], Mapping[str, Any] | None],
+    spans: Mapping[str, Span] | None = None,
 ) -> None:
-    """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes."""
+    """Write all columns of rows, with descriptions of their cells and a checksum as metadata. Same rows, same bytes.
+
+    spans: when the rows of a cell were made, where that is known.
+    """
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
     text = json.dumps({cell: text for cell, text in described.items() if text is not None}, sort_keys=True)
     compressed = base64.b64encode(zlib.compress(text.encode(), 9))
-    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed}
+    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed, **as_metadata(spans or {})}
     Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), metadata))
 
 
@@ -223,6 +230,8 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
         ]
     except (ValueError, OSError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
+    if not is_checked and written >= FIRST_CHECKED:  # where its name is damaged, a checksum is not found
+        raise UserError(f"{path}: {DAMAGED}")
     if not is_checked:
         warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
     table = named_as_today(pa.table(arrays, names=needed), np.full(rows.num_rows, written <= LAST_UNNAMED))

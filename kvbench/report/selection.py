@@ -44,7 +44,8 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
         codes, values = coded.indices.to_numpy(), coded.dictionary.to_pylist()
         texts = [as_typed(setting(describe(value), key) if is_setting(key) else value) for value in values]
         absent = [pattern for pattern in patterns if not any(_matches(pattern, value) for value in texts)]
-        present = f"the rows have {shortened(sorted(set(texts)), _LISTED)}"
+        nearest_first = sorted(set(texts), key=lambda text: (not text.startswith(tuple(absent)), text))
+        present = f"the rows have {shortened(nearest_first, _LISTED)}"
         if len(absent) == len(patterns):
             hint = _whole_labels(every["policy"].unique().to_pylist(), where["policy"]) if "policy" in where else ""
             raise NothingSelected(f"no row has {key}={','.join(patterns)}; {present}{hint}")

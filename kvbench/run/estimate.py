@@ -13,7 +13,7 @@ from statistics import fmean
 from kvbench.eviction.evict import scores_alike
 from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row, read_processes
 from kvbench.report.rows import recorded, with_values
-from kvbench.run.claims import Sharing
+from kvbench.run.job_queue import RunContext
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch import Slurm
 from kvbench.run.memory import memory_of
@@ -156,7 +156,7 @@ def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptD
 
     Raises as `kvbench.run.runner.run` does.
     """
-    return run(first_prompts(plan, rows), results, None, kept, Sharing(lease_seconds)).rows
+    return run(first_prompts(plan, rows), results, None, kept, RunContext(lease_seconds)).rows
 
 
 def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:

@@ -128,6 +128,7 @@ class _Reading:
                     **cache.exempt,
                     full_cache_bytes=evicting.full_bytes,
                     peak_bytes=evicting.peak_bytes,
+                    decode_evictions=evicting.evictions,
                     decode_seconds=seconds,
                     new_tokens=len(values),
                     value=math.fsum(values) / len(values),

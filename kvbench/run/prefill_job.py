@@ -307,7 +307,7 @@ def answers_of(
     for cell, (generation, prompt, peak) in enumerate(zip(generations, prompts, batch.peak_bytes, strict=True)):
         error = BROKEN.format(len(generation.ids)) if generation.broken else batch.failures.get(cell)
         read = batch.bytes_read(cell, first, len(generation.ids) - 1)
-        answers.append(Answer(generation, error, prompt.tokens, peak, read))
+        answers.append(Answer(generation, error, prompt.tokens, peak, batch.evictions(cell), read))
     return answers
 
 
@@ -334,6 +334,7 @@ def record_answer(
         "evict_seconds": eviction.seconds,
         "prompt_tokens": answer.tokens,
         "peak_bytes": answer.peak_bytes,
+        "decode_evictions": answer.evictions,
         "read_bytes": None if answer.read is None else round(answer.read.pairs),
         "index_bytes": None if answer.read is None else round(answer.read.index),
         "decode_seconds": layout_seconds + generation.seconds,

@@ -189,6 +189,7 @@ def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any
     seconds = (second.prefill_seconds, second.evict_seconds, second.decode_seconds)
     return {
         "peak_bytes": max(answer["peak_bytes"], second.peak_bytes or 0),
+        "decode_evictions": answer["decode_evictions"] + (second.decode_evictions or 0),
         "read_bytes": _mean_read((answer["read_bytes"], second.read_bytes), tokens),
         "index_bytes": _mean_read((answer["index_bytes"], second.index_bytes), tokens),
         "decode_seconds": answer["decode_seconds"] + sum(part or 0.0 for part in seconds),

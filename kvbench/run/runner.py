@@ -18,7 +18,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import split, uses_template
 from kvbench.models.prompts.prompt import stop_tokens
 from kvbench.records import KeptDetail, PromptRecord, ResultsFolder, Stopped, environment, places
-from kvbench.run.claims import Claims, Sharing
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.memory import out_of_memory
 from kvbench.run.perplexity import run_texts
@@ -39,7 +39,7 @@ def run(
     results: ResultsFolder,
     progress: Progress | None,
     kept: KeptDetail = "none",
-    sharing: Sharing | None = None,
+    run_context: RunContext | None = None,
     loaded: "Loaded | None" = None,
 ) -> Outcome:
     """Run what is still to do and what nobody else does. If nothing is, nothing is loaded or written.
@@ -53,23 +53,23 @@ def run(
     Raises ValueError or FileNotFoundError, before any row, for a model that cannot be run or a task that cannot make
     its samples; Stopped, between two jobs, if the run was asked to stop.
     """
-    began, sharing = time.perf_counter(), sharing or Sharing()
-    since = places(results) if sharing.since is None else sharing.since
+    began, run_context = time.perf_counter(), run_context or RunContext()
+    since = places(results) if run_context.since is None else run_context.since
     infos = {model: model_info(model) for model in plan.by_model()}
     for model, groups in plan.by_model().items():
         for group in groups:
             dry_run(infos[model], group)
-    with Claims(results, sharing, since) as claims:
-        running = _Run(results, claims, progress, kept, loaded or Loaded(), began)
-        plan = claims.left(plan)
+    with JobQueue(results, run_context, since) as queue:
+        running = _Run(results, queue, progress, kept, loaded or Loaded(), began)
+        plan = queue.left(plan)
         while plan.rows_to_do:
             left = sum(len(group.jobs) for group in plan.groups)
             for model, groups in plan.by_model().items():
                 for group in groups:
                     running.run_group(infos[model], group, left)
                     left -= len(group.jobs)
-            plan = claims.wait(plan)
-        claims.request()  # where other processes made everything
+            plan = queue.wait(plan)
+        queue.request()  # where other processes made everything
     outcome = running.outcome
     for counters in running.counters:
         outcome.prefills += counters.prefills
@@ -92,13 +92,13 @@ class _Run:
     def __init__(
         self,
         results: ResultsFolder,
-        claims: Claims,
+        queue: JobQueue,
         progress: Progress | None,
         kept: KeptDetail,
         loaded: Loaded,
         began: float,
     ) -> None:
-        self._results, self._claims, self._progress = results, claims, progress
+        self._results, self._queue, self._progress = results, queue, progress
         self._kept: KeptDetail = kept
         self._loaded, self._began = loaded, began
         self.counters: list[Counters] = []
@@ -112,7 +112,7 @@ class _Run:
         maker: JobMaker | None = None
         try:
             for place, (planned, samples) in enumerate(jobs_with_samples(info.tokenizer, group)):
-                job = self._claims.take(group, planned)
+                job = self._queue.take(group, planned)
                 if job is None:
                     if self._progress is not None:
                         self._progress.elsewhere(len(planned.places))
@@ -122,7 +122,7 @@ class _Run:
                     maker = JobMaker(model, group, self._write_names(group, model), self._kept, self._results)
                 missing = [sample for sample in samples if sample.id in job.missing]
                 unrecorded = left - place + maker.num_waiting
-                self._record(maker.make(job, missing, self._claims.share(unrecorded)))
+                self._record(maker.make(job, missing, self._queue.share(unrecorded)))
         except Stopped:
             if maker is not None:
                 self._record(maker.finish())
@@ -132,7 +132,7 @@ class _Run:
 
     def _write_names(self, group: PrefillGroup, model: LoadedModel) -> str:
         """Write the request, and what the rows of a group name: cells, code and environment, whose id is returned."""
-        self._claims.request()
+        self._queue.request()
         for cell in group.cells:
             self._results.write_cell(cell.id, cell.description)
             if cell.code.parts is not None:
@@ -141,7 +141,7 @@ class _Run:
 
     def _record(self, results: Iterable[JobResult]) -> None:
         for made in results:
-            result = self._claims.record(made)
+            result = self._queue.record(made)
             if result is not None:
                 self.outcome.rows += len(result.rows)
                 self.outcome.errors += sum(row.error is not None for row in result.rows)
@@ -162,8 +162,8 @@ class _Run:
                 for note in (*model.notes, *differences(model.device, earlier)):
                     self._progress.noted(note)
             self._loaded.spec, self._loaded.model = info.spec, model
-            self._claims.loaded(info.spec.label, time.perf_counter() - began)
-            self._claims.check()
+            self._queue.loaded(info.spec.label, time.perf_counter() - began)
+            self._queue.check()
         counters = self._loaded.model.engine.counters
         if not any(counters is other for other in self.counters):
             self.counters.append(counters)

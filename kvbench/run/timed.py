@@ -46,7 +46,8 @@ class Repetition:
     """What was measured in one repetition of a cell.
 
     eviction: of one sequence. num_tokens, exempt: of the full cache. group: query heads per cache head. ids: the
-    new tokens of one sequence. quantities, steps: as in `kvbench.records.Timing`.
+    new tokens of one sequence; evictions: how often it lost pairs to them. quantities, steps: as in
+    `kvbench.records.Timing`.
     """
 
     eviction: EvictionResult
@@ -54,6 +55,7 @@ class Repetition:
     exempt: dict[str, int | None]
     group: int
     ids: list[int] = field(default_factory=list)
+    evictions: int = 0
     quantities: dict[str, float] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
 
@@ -174,6 +176,7 @@ def _decode(
         raise UserError(BROKEN.format(new_tokens))
     repetition.ids += [int(token[0]) for token in chosen[1:]]
     repetition.quantities["decode_bytes"] = sum(batch.peak_bytes)
+    repetition.evictions = batch.evictions(0)
     repetition.quantities |= _peaks(engine, "decode_peak_bytes")
 
 
@@ -221,6 +224,7 @@ def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None
         "decode_seconds": quantities["decode_seconds"] / batch,
         **repetition.exempt,
         "new_tokens": len(repetition.ids),
+        "decode_evictions": repetition.evictions,
         "output_sha256": hash_ids(repetition.ids),
         "value": median(repetition.steps),
     }

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kvbench.records.lines import small_file
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.yaml_file import yaml_of
 from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.files import sha256_of
 
@@ -119,12 +119,7 @@ def read_config(path: Path) -> dict[str, Any]:
     a value that is no single text, number or truth value, or outside its range."""
     if not path.is_file():
         return {}
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    content = yaml_of(small_file(path), path)
     if not isinstance(content := {} if content is None else content, dict):
         raise UserError(f"{path}: allowed: names with values, such as press_name: snapkv")
     config = {name: content[name] for name in CONFIGURED if name in content}

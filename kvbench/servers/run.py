@@ -1,4 +1,4 @@
-"""Running a plan of cells that servers answer: the samples, claims, rows and resume of every other run, no model."""
+"""Running a plan of cells that servers answer: the samples, jobs, rows and resume of every other run, no model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
 from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_text, joined, turn_before
 from kvbench.records import Curve, PromptRecord, ResultsFolder, environment, places
-from kvbench.run.claims import Claims, Sharing
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, check_model_unchanged
 from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
@@ -72,7 +72,11 @@ def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
 
 
 def run_served(
-    plan: Plan, results: ResultsFolder, progress: Progress | None, sharing: Sharing | None = None, source: Open = ask
+    plan: Plan,
+    results: ResultsFolder,
+    progress: Progress | None,
+    run_context: RunContext | None = None,
+    source: Open = ask,
 ) -> Outcome:
     """Run what is still to do and what nobody else does, as `kvbench.run.runner.run` does.
 
@@ -80,8 +84,8 @@ def run_served(
     cannot be used, a task that cannot make its samples and a server that answers nobody: recorded rows stay, and the
     same command continues.
     """
-    sharing = sharing or Sharing()
-    since = places(results) if sharing.since is None else sharing.since
+    run_context = run_context or RunContext()
+    since = places(results) if run_context.since is None else run_context.since
     tokenizers = {model: read_tokenizer(model) for model in plan.by_model()}
     for cell in plan.cells:
         check_model_unchanged(cell.model, cell.description["model"]["tokenizer_sha256"])
@@ -89,14 +93,14 @@ def run_served(
         for group in groups:
             _dry_run(tokenizers[model], group)
     outcome = Outcome()
-    with Claims(results, sharing, since) as claims:
-        plan = claims.left(plan)
+    with JobQueue(results, run_context, since) as queue:
+        plan = queue.left(plan)
         while plan.rows_to_do:
             for group in plan.groups:
                 if group.jobs:
-                    _run_group(results, claims, progress, tokenizers[group.model], group, source, outcome)
-            plan = claims.wait(plan)
-        claims.request()  # where other processes made everything
+                    _run_group(results, queue, progress, tokenizers[group.model], group, source, outcome)
+            plan = queue.wait(plan)
+        queue.request()  # where other processes made everything
     return outcome
 
 
@@ -130,7 +134,7 @@ def _dry_run(tokenizer: Any, group: PrefillGroup) -> None:
 
 def _run_group(
     results: ResultsFolder,
-    claims: Claims,
+    queue: JobQueue,
     progress: Progress | None,
     tokenizer: Tokenizer,
     group: PrefillGroup,
@@ -144,16 +148,16 @@ def _run_group(
         opened: tuple[Source, str] | None = None
         pool = stack.enter_context(ThreadPoolExecutor(cell.endpoint.concurrency))
         for planned, samples in jobs_with_samples(tokenizer, group):
-            job = claims.take(group, planned)
+            job = queue.take(group, planned)
             if job is None:
                 if progress is not None:
                     progress.elsewhere(len(planned.places))
                 continue
             if opened is None:
                 opened = _open(results, progress, tokenizer, cell, source, stack)
-                claims.request()
+                queue.request()
             missing = [sample for sample in samples if sample.id in job.missing]
-            result = claims.record(_run_job(tokenizer, cell, job, missing, pool, *opened))
+            result = queue.record(_run_job(tokenizer, cell, job, missing, pool, *opened))
             if result is not None:
                 outcome.rows += len(result.rows)
                 outcome.errors += sum(row.error is not None for row in result.rows)

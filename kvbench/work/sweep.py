@@ -17,7 +17,7 @@ from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest,
 from kvbench.report.loggers import Logger
 from kvbench.report.rows import fetched, recorded
 from kvbench.report.tables.summary import NEEDED
-from kvbench.run.claims import Sharing
+from kvbench.run.job_queue import RunContext
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Plan, Shard, shards_of
 from kvbench.run.progress import Outcome, Progress
@@ -129,7 +129,7 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
         stopping(sweep.launcher.signals) as stop,
         screen.progress(sweep.plan) as progress,
     ):
-        sharing = Sharing(
+        run_context = RunContext(
             seconds=sweep.where.lease_seconds,
             since=sweep.since,
             replaced=sweep.replaced,
@@ -142,8 +142,8 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
             Plan(tuple(group for group in sweep.plan.groups if group.cells[0].is_served is is_served))
             for is_served in (True, False)
         )
-        outcomes = [run_served(served, sweep.results, progress, sharing)] if served.groups else []
-        outcomes += [_run_here(local, sweep, progress, sharing, loaded)] if local.groups else []
+        outcomes = [run_served(served, sweep.results, progress, run_context)] if served.groups else []
+        outcomes += [_run_here(local, sweep, progress, run_context, loaded)] if local.groups else []
         outcome = Outcome.of_all(outcomes)
     _describe(sweep.results, screen.tell)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
@@ -156,7 +156,7 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
 
 
 def _run_here(
-    plan: Plan, sweep: Sweep, progress: Progress | None, sharing: Sharing, loaded: "Loaded | None"
+    plan: Plan, sweep: Sweep, progress: Progress | None, run_context: RunContext, loaded: "Loaded | None"
 ) -> Outcome:
     """Run the cells that evict here. torch is loaded for them alone."""
     import torch
@@ -169,8 +169,8 @@ def _run_here(
     if any(group.model.device_map is not None for group in plan.groups):
         devices |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
     meter = energy_meter(devices) if plan.rows_to_do else None
-    sharing = replace(sharing, devices=len(devices) or 1, joules=meter)
-    return run(plan, sweep.results, progress, sweep.where.kept, sharing, loaded)
+    run_context = replace(run_context, devices=len(devices) or 1, joules=meter)
+    return run(plan, sweep.results, progress, sweep.where.kept, run_context, loaded)
 
 
 def _describe(

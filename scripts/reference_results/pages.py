@@ -26,6 +26,10 @@ A table stands between marks, and the mark says what is compared:
     what `kvbench report table` prints
     <!-- end -->
 
+    <!-- claims FOLDER -->
+    what `kvbench claims check` prints of the claims and the rows of a folder of results
+    <!-- end -->
+
 A FILE is the name of one in results/reference, or `smollm2/main` for one of results/smollm2, a SELECTION as of `kvbench
 compare`. Every line is that command's line for all paired rows. Two p are corrected by Holm over all lines of a page:
 that of a difference, and that of equality within a margin (`kvbench.report.stats.equivalence`). Of texts A and B are
@@ -36,7 +40,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -45,8 +49,12 @@ from statistics import mean
 import pyarrow as pa
 
 from kvbench.records import Row
+from kvbench.report.claims.answers import Answers
+from kvbench.report.claims.file import ClaimsFile
+from kvbench.report.claims.page import report_of
 from kvbench.report.compare.compare import ALPHA, Difference, compare
 from kvbench.report.compare.paired_rows import Side, pair
+from kvbench.report.formats.emit import emitted
 from kvbench.report.rows import describer, load_table, rows_of
 from kvbench.report.selection import Describe, conditions, select
 from kvbench.report.stats.equivalence import p_not_within
@@ -61,7 +69,7 @@ from reference_results.sweeps import REFERENCE, RESULTS, TOP
 PAGES = (
     *(
         TOP / "docs" / f"{name}.md"
-        for name in ("claims", "sensitivity", "readers", "smollm2-findings", "smollm2-claims")
+        for name in ("claims", "sensitivity", "readers", "smollm2-findings", "smollm2-claims", "confirm")
     ),
     RESULTS / "smollm2" / "README.md",
 )
@@ -70,6 +78,7 @@ DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)",
 CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CODES = re.compile(r"(<!-- codes (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+CLAIMS = re.compile(r"(<!-- claims (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = (
     "| | n | A | B | B - A [95 %] | p Holm | p equal | verdict |\n| :-- | --: | --: | --: | --: | --: | --: | :-- |\n"
 )
@@ -136,6 +145,7 @@ def rewritten(page: str) -> str:
     page = DIGITS.sub(lambda block: f"{block[1]}{_digits(*block.group(2, 3, 4))}{block[6]}", page)
     page = CODES.sub(lambda block: f"{block[1]}{_codes(block[2])}{block[4]}", page)
     page = CARD.sub(lambda block: f"{block[1]}{_card(block[2])}{block[4]}", page)
+    page = CLAIMS.sub(lambda block: f"{block[1]}{_claims(RESULTS / block[2])}{block[4]}", page)
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
@@ -220,6 +230,13 @@ def _table(name: str, words: list[str]) -> str:
     where = {key: value.split(",") for key, value in settings.items()}
     print_table(file if file.is_file() else file.with_suffix(""), "markdown", out, view, where=where)
     return out.getvalue()
+
+
+def _claims(folder: Path) -> str:
+    """What the packed rows of a folder say of its claims; without any, what is planned."""
+    file = ClaimsFile(folder / "claims.yaml")
+    answers = Answers.read(file.claims, folder / "rows.parquet", lambda words: None)
+    return f"\n{emitted(replace(report_of(file, answers), title=''), 'markdown')}\n"
 
 
 def _digits(tasks: str, full: str, block: str) -> str:

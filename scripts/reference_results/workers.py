@@ -6,18 +6,26 @@ many, so that a run that is stopped early is balanced; texts of the embedded mod
 """
 
 import json
+import math
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from kvbench.support.grouped import grouped
 from reference_results.sweeps import NAMES, REFERENCE, TOP, Part, RowSet, data_root
 
 if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
     from kvbench.records import KeptDetail
     from kvbench.run.plan import Cell, Plan, PrefillGroup
     from kvbench.run.stale import Stale
@@ -36,10 +44,13 @@ def make_all(
     processes: int,
     chosen: "Callable[[Cell], Iterable[int]] | None" = None,
     stale: "Stale" = "stop",
+    seconds: float | None = None,
 ) -> int:
-    """Run parts into a folder. Returns 4 where rows have failed, and what a process that failed returned.
+    """Run parts into a folder. Returns 4 where rows have failed, 75 where it was stopped and the same call goes on, and
+    what a process that failed returned.
 
     ``chosen``: the samples of a cell that are made; by default all. stale: what is done about rows of other code.
+    seconds: no prompt is begun later; SIGTERM stops as soon. A prompt that was begun is ended.
 
     A part that reads a book is left out, with a word, where the book is not there: its committed rows stay. So is
     everything where the model is not there. Parts that share a file with these are written down beside them, so that
@@ -62,7 +73,7 @@ def make_all(
     together = asked | {name: part for name, part in beside.items() if _readable(part)}
     cells_of = {name: _cells(part, results, samples) for name, part in together.items()}
     write_parts(results, {name: [cell.id for cell in cells] for name, cells in cells_of.items()})
-    spawn = get_context("spawn")
+    spawn, deadline = get_context("spawn"), math.inf if seconds is None else time.time() + seconds
     for kept in dict.fromkeys(part.kept for part in there):
         cells = [cell for part in there if part.kept == kept for cell in cells_of[part.name]]
         left_out = {
@@ -70,15 +81,32 @@ def make_all(
             for cell in (cells if chosen else ())
             for sample in set(range(cell.task.num_answers)) - set(chosen(cell) if chosen else ())
         }
-        work = [(cells, results, kept, left_out, number == 0, stale) for number in range(processes)]
+        work = [(cells, results, kept, left_out, number == 0, stale, deadline) for number in range(processes)]
         workers = [spawn.Process(target=_work, args=each) for each in work]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with _stopping(workers):
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
         if code := next((worker.exitcode for worker in workers if worker.exitcode), 0):
             return code
     return 0
+
+
+@contextmanager
+def _stopping(workers: "Sequence[SpawnProcess]") -> Iterator[None]:
+    """While the block runs, pass SIGTERM on to the workers, which end their prompts."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for worker in workers:
+            if worker.pid is not None:
+                worker.terminate()
+
+    earlier = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def measure_queries() -> None:
@@ -127,22 +155,36 @@ def _work(
     left_out: set[tuple[str, int]],
     verbose: bool,
     stale: "Stale",
+    deadline: float,
 ) -> None:
-    """One process: make what nobody else makes. Exits with 4 where rows have failed."""
-    from kvbench.records import ResultsFolder
+    """One process: make what nobody else makes. Exits with 4 where rows have failed, with 75 where it was stopped."""
+    from kvbench.records import ResultsFolder, Stopped
     from kvbench.report.rows import recorded
-    from kvbench.run.claims import Sharing
+    from kvbench.run.job_queue import RunContext
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
     from kvbench.run.stale import SETTLED, settled
+    from kvbench.work.failures import Exit
     from kvbench.work.progress import progress
+    from kvbench.work.sweep import stopping
 
     folder = ResultsFolder(results)
     rows = recorded(folder, SETTLED, print, {cell.id for cell in cells})
     known = settled(rows, cells, folder, False, stale, print)
     planned = plan(cells, known.done | left_out)
-    with progress(planned) as shown:
-        sys.exit(4 if run(in_rounds(planned), folder, shown, kept, Sharing(replaced=known.replaced)).errors else 0)
+    with stopping(("SIGTERM",)) as signalled, progress(planned) as shown:
+        stop = partial(_reason, signalled, deadline)
+        try:
+            made = run(in_rounds(planned), folder, shown, kept, RunContext(replaced=known.replaced, stop=stop))
+        except Stopped as stopped:
+            print(f"stopped by {stopped} after a complete prompt; the same command goes on", file=sys.stderr)
+            sys.exit(Exit.TEMPORARY)
+    sys.exit(Exit.INCOMPLETE if made.errors else Exit.OK)
+
+
+def _reason(signalled: Callable[[], str | None], deadline: float) -> str | None:
+    """Why to stop: a signal, or the time."""
+    return signalled() or ("--seconds" if time.time() >= deadline else None)
 
 
 def in_rounds(planned: "Plan") -> "Plan":

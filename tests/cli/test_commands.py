@@ -1,4 +1,4 @@
-"""The commands around a run: plan, list, report, doctor, help, and Hydra's own flags."""
+"""The commands around a run: plan, list, report, doctor, help, and the settings of a cell."""
 
 import csv
 import io
@@ -14,7 +14,6 @@ from kvbench.cli.main import COMMANDS, declared
 from kvbench.config.compose import combinations, flat, options
 from kvbench.config.overrides import parse, written
 from kvbench.records import COLUMNS
-from kvbench.run import runner
 from tests.cli.conftest import Command, rows_of
 
 
@@ -24,54 +23,41 @@ def test_help_names_every_command(kvbench: Command, arguments: tuple[str, ...]) 
     assert finished.code == 0 and all(name in finished.out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(kvbench: Command, command: str) -> None:
     finished = kvbench(command, "--help")
     assert finished.code == 0 and finished.out.startswith(f"kvbench {command}") and finished.err == ""
 
 
-def test_hydra_keeps_its_flags(kvbench: Command, tmp_path: Path) -> None:
-    """--help lists groups and settings, --cfg shows one cell, and neither leaves a file."""
-    shown = kvbench("run", "--help")
-    assert (
-        shown.code == 0
-        and "policy: ada_pyramidkv, ada_snapkv" in shown.out
-        and "schedule.evict_after=prompt " in shown.out
-    )
-    job = kvbench("run", "--cfg", "job", "policy=h2o_obcache", "score=obcache_key", "policy.window=8")
-    config = yaml.safe_load(job.out)
-    assert config["policy"]["window"] == 8 and config["score"]["name"] == "obcache_key" and "hydra" not in config
-    resolved = kvbench("run", "--cfg", "job", "--resolve", "seed=7")
-    assert yaml.safe_load(resolved.out)["task"]["seed"] == 7
+def test_help_wins_over_other_flags_and_words(kvbench: Command, tmp_path: Path) -> None:
+    for words in (["--shard", "1/8"], ["--cfg", "job"], ["policy=snapvk"], ["--nothing"]):
+        assert kvbench("run", *words, "--help").out == kvbench("run", "--help").out
+    assert kvbench("compare", "a", "--nothing", "-h").out == kvbench("help", "compare").out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_multirun_makes_the_cells_of_a_run(kvbench: Command, tiny: tuple[str, ...], tmp_path: Path) -> None:
-    """Blanks, ranges, quotes, and a policy that brings its own score: the same cells, in one folder."""
-    lists = ("policy='streaming_llm',snapkv", "score=obcache_joint", "budget=range(0.1,0.3,0.1)", "task.samples=1")
-    many = kvbench("run", "-m", *tiny, *lists, "results.dir=my runs")
-    assert many.code == 0, many.err
-    again = kvbench("run", *tiny, *lists, "results.dir=my runs")
-    assert "4 cells, all 4 rows are in my runs" in again.err
-    assert many.out == again.out and many.out.count("task ruler/") == 1, "one table of all jobs"
-    one = ("policy=snapkv", "score=obcache_joint", "budget=0.1", "task.samples=1", "results.dir=my runs")
-    assert kvbench("run", "-m", *tiny, *one, "--quiet").out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["my runs"]
+def test_the_settings_of_one_cell_are_printed(kvbench: Command, tmp_path: Path) -> None:
+    job = kvbench("run", "--cfg", "job", "policy=h2o_obcache", "score=obcache_key", "policy.window=8", "seed=7")
+    config = yaml.safe_load(job.out)
+    assert config["policy"]["window"] == 8 and config["score"]["name"] == "obcache_key" and "hydra" not in config
+    assert config["task"]["seed"] == 7, "interpolations are replaced"
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_stops_a_whole_multirun(
-    kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def interrupted(*_: object) -> None:
-        calls.append(1)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner.JobMaker, "make", interrupted)
-    finished = kvbench("run", "-m", *tiny, "policy=h2o_obcache,tova_obcache,snapkv")
-    assert finished.code == 130 and len(calls) == 1
-    assert finished.err.count("interrupted; run the same command to continue") == 1
+def test_all_settings_are_listed_with_the_values_of_a_line(kvbench: Command, tmp_path: Path) -> None:
+    whole = kvbench("list", "settings")
+    assert whole.code == 0 and "policy: ada_pyramidkv, ada_snapkv" in whole.out
+    assert re.search(r"^  schedule\.evict_after=prompt +prompt: the question", whole.out, re.MULTILINE)
+    narrowed = kvbench("list", "settings", "policy", "schedule", "policy=h2o", "policy.window=9").out
+    assert {line.split(".")[0].strip() for line in narrowed.splitlines()} == {"policy", "schedule"}
+    assert "policy.window=9 " in narrowed
+    told = json.loads(kvbench("list", "settings", "policy", "policy.window=9", "--json").out)
+    assert {line["key"]: line["value"] for line in told}["policy.window"] == "9"
+    refusals = {"polcy": "no settings of polcy: did you mean policy?", "budget=1,2": "lists 2 values"}
+    for word, message in refusals.items():
+        refused = kvbench("list", "settings", word)
+        assert refused.code == 2 and message in refused.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cfg_shows_what_would_run(kvbench: Command) -> None:
@@ -173,7 +159,7 @@ def test_report_reads_what_run_wrote(kvbench: Command, tiny: tuple[str, ...]) ->
 
 
 def test_doctor_names_versions_and_the_reference_model(kvbench: Command) -> None:
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert finished.code == 0, finished.out
     for word in ("torch", "transformers", "reference model", "settings", "extra flash"):
         assert word in finished.out

@@ -2,6 +2,7 @@
 
 import importlib
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -37,7 +38,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_whole_installation_is_healthy(kvbench: Command) -> None:
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert finished.code == 0 and "missing" not in finished.out
     for package in doctor.PACKAGES:
         assert line_of(finished.out, package) == f"ok {package} {metadata.version(package)}"
@@ -58,7 +59,7 @@ def test_a_package_that_is_absent_is_named_with_the_command(
         return version(name)
 
     monkeypatch.setattr(metadata, "version", lacking)
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert finished.code == 3 and finished.err == ""
     assert line_of(finished.out, package) == f"missing {package} not installed: pip install {package}"
     assert finished.out.count("missing") == 1
@@ -81,7 +82,7 @@ def test_a_package_that_does_not_load_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(doctor.importlib, "import_module", failing("transformers", error))
-    assert main(["doctor"]) == 3
+    assert main(["doctor", "--all"]) == 3
     line = line_of(capsys.readouterr().out, "transformers")
     message = " ".join(str(error).split())
     assert line == (
@@ -91,10 +92,27 @@ def test_a_package_that_does_not_load_is_missing(
 
 def test_without_torch_no_device_is_listed(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert finished.code == 3
     assert line_of(finished.out, "torch").endswith("pip install --force-reinstall torch")
     assert " cpu " not in finished.out and "reference model" in finished.out
+
+
+def test_a_short_answer_loads_no_package_and_says_what_to_fix(
+    kvbench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from kvbench.cli.main import main; code = main(['doctor']);"
+        " sys.exit(f'{code} {loaded}' if (loaded := {'torch', 'transformers', 'nltk'} & {*sys.modules}) else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) <= 15 and "to fix" not in done.stdout
+    for word in ("torch", "transformers", "device", "benchmarks", "kvbench data list", "kvbench doctor --all"):
+        assert word in done.stdout
+    monkeypatch.setattr(paths, "assets", lambda: tmp_path)
+    finished = kvbench("doctor")
+    assert finished.code == 3 and f"  reference model: {tmp_path / 'reference'} is without" in finished.out
 
 
 @pytest.mark.parametrize("name", doctor.MODEL)
@@ -106,7 +124,7 @@ def test_a_reference_model_that_lacks_a_file_says_which(
         shutil.copy(paths.assets() / "reference" / file, tmp_path / "assets" / "reference")
     (tmp_path / "assets" / "reference" / name).unlink()
     monkeypatch.setattr(paths, "assets", lambda: tmp_path / "assets")
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert finished.code == 3 and finished.err == ""
     line = line_of(finished.out, "reference model")
     assert line.startswith("missing ") and line.endswith(f"is without {name}: {doctor.AGAIN}")
@@ -120,14 +138,17 @@ def test_folders_that_are_lost_are_lines_too(
         raise FileNotFoundError(f"no folder {folder}: the installation is incomplete; install kvbench again")
 
     monkeypatch.setattr(paths, folder, lost)
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert finished.code == 3 and line_of(finished.out, line).startswith(f"missing {line} no folder {folder}")
     assert finished.out.count("missing") == 1 and " cpu " in finished.out
 
 
 def test_doctor_takes_no_arguments(kvbench: Command) -> None:
     finished = kvbench("doctor", "now")
-    assert finished.code == 2 and "doctor takes no arguments but data.root=FOLDER and --json, got now" in finished.err
+    assert (
+        finished.code == 2
+        and "doctor takes no arguments but data.root=FOLDER, --all and --json, got now" in finished.err
+    )
 
 
 @pytest.mark.parametrize("dtype", doctor.DTYPES)
@@ -140,9 +161,9 @@ def test_a_dtype_that_does_not_multiply_is_named(kvbench: Command, monkeypatch: 
             raise RuntimeError(f"no {dtype} here\nand more")
         return whole(torch, device, kind, tolerance)
 
-    assert line_of(kvbench("doctor").out, "cpu dtypes").startswith("ok ")
+    assert line_of(kvbench("doctor", "--all").out, "cpu dtypes").startswith("ok ")
     monkeypatch.setattr(doctor, "_multiply", lacking)
-    line = line_of(kvbench("doctor").out, "cpu dtypes")
+    line = line_of(kvbench("doctor", "--all").out, "cpu dtypes")
     assert line.startswith("- ") and f"not {dtype} (RuntimeError: no {dtype} here): choose another with" in line
     assert all(f"{other} " in line and " ms" in line for other in doctor.DTYPES if other != dtype)
 
@@ -157,7 +178,7 @@ def test_a_product_that_is_wrong_is_not_support() -> None:
 
 def test_kernels_are_those_that_run(kvbench: Command) -> None:
     """On a CPU the plain one at least; the one for GPUs never."""
-    line = line_of(kvbench("doctor").out, "cpu sdpa float32")
+    line = line_of(kvbench("doctor", "--all").out, "cpu sdpa float32")
     assert line.startswith("ok ") and "math" in line and "efficient" not in line
 
 
@@ -167,7 +188,7 @@ def test_data_that_is_there_and_data_that_is_not(
     """What a family of tasks lacks, where it was looked for, and the whole command on a line of its own."""
     monkeypatch.delenv("KVBENCH_DATA", raising=False)
     monkeypatch.delenv("KVBENCH_HOME", raising=False)
-    finished = kvbench("doctor")
+    finished = kvbench("doctor", "--all")
     assert "data (not there yet)" in line_of(finished.out, "data.root")
     for name, source in read_lock().items():
         line = line_of(finished.out, f"data {name}")
@@ -178,7 +199,7 @@ def test_data_that_is_there_and_data_that_is_not(
     for arguments, variable in ((["data.root=there"], None), ([], "there")):
         if variable:
             monkeypatch.setenv("KVBENCH_DATA", variable)
-        finished = kvbench("doctor", *arguments)
+        finished = kvbench("doctor", "--all", *arguments)
         assert finished.code == 0 and "GiB free" in line_of(finished.out, "data.root")
         assert (
             line_of(finished.out, "data pg19")
@@ -189,15 +210,15 @@ def test_data_that_is_there_and_data_that_is_not(
 
 def test_the_hub_folder_is_the_one_in_use(kvbench: Command) -> None:
     """The tests themselves are offline."""
-    line = line_of(kvbench("doctor").out, "HF_HOME")
+    line = line_of(kvbench("doctor", "--all").out, "HF_HOME")
     assert line.startswith("ok ") and "GiB free" in line and "only models that were downloaded before" in line
 
 
 def test_what_is_remembered_has_a_folder_too(kvbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVBENCH_HOME", "elsewhere")
-    assert "elsewhere (not there yet)" in line_of(kvbench("doctor").out, "KVBENCH_HOME")
+    assert "elsewhere (not there yet)" in line_of(kvbench("doctor", "--all").out, "KVBENCH_HOME")
 
 
 def test_commands_survive_a_folder_with_blanks(kvbench: Command) -> None:
-    out = kvbench("doctor", "data.root=my data").out
+    out = kvbench("doctor", "--all", "data.root=my data").out
     assert "kvbench data pull pg19 data.root='my data'\n" in out

@@ -106,11 +106,6 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "flag of compare": ("compare one two --formt csv", 2, ("unknown flag --formt", "did you mean --format?")),
     "required flag": ("gate --baseline one", 2, ("required: --current", "kvbench gate --help")),
     "same folder": ("gate --baseline one --current one", 2, ("the same folder, 'one'", "name two")),
-    "webhook": (
-        "gate --baseline one --current two --webhook ftp://h/secret",
-        2,
-        ("--webhook: this is no address", "https://HOST/PATH"),
-    ),
     "folder to view": ("view nowhere", 3, ("results folder 'nowhere' does not exist", "name the folder of a run")),
     "folder to view twice": ("view one one", 2, ("one is named twice", "name each folder once")),
     "port": ("view one --port 70000", 2, ("--port 70000", "allowed: 0 to 65535")),

@@ -100,6 +100,7 @@ def test_a_window_is_a_masked_forward(
         assert book_row.value == pytest.approx(losses(model, BOOKS[name], sees).mean().item(), abs=1e-5)
         assert book_row.kept_tokens == min(held, book_row.prompt_tokens or 0)
         assert book_row.schedule == "prompt decode_every=1"
+        assert book_row.decode_evictions == max(0, (book_row.prompt_tokens or 0) - held)
     whole = losses(model, BOOKS["a.txt"]).mean().item()
     assert abs(losses(model, BOOKS["a.txt"], sees).mean().item() - whole) > 1e-3  # the mask is what is tested
 

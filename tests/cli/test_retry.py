@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.run import runner
-from kvbench.run.claims import Claims
+from kvbench.run.job_queue import JobQueue
 from tests.cli.conftest import Command, rows_of
 
 
@@ -41,19 +41,19 @@ def test_a_folder_that_goes_away_during_a_run_is_told(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, when: str, gone: str
 ) -> None:
     command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2", "task.samples=2")
-    count, record = [0], Claims.record
+    count, record = [0], JobQueue.record
 
-    def recorded(claims: Claims, result: object) -> object:
+    def recorded(queue: JobQueue, result: object) -> object:
         count[0] += 1
         if when == "before a job is recorded" and count[0] == 2:
             shutil.rmtree(gone)
-        done = record(claims, result)  # type: ignore[arg-type]
+        done = record(queue, result)  # type: ignore[arg-type]
         if when == "after the last job" and count[0] == 2:
             Path(gone).rename("moved")
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(Claims, "record", recorded)
+        patch.setattr(JobQueue, "record", recorded)
         ended = kvbench(*command)
     assert ended.code == 3 and ended.out == "" and "computes lost rows again" in ended.err
     assert kvbench(*command).code == 0 and len(rows_of(Path("out"))) == 4

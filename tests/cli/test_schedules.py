@@ -38,6 +38,9 @@ def test_a_cache_that_is_cut_with_the_answer_does_not_grow(kvbench: Command, tin
     a_token = 2 * 2 * (2 * 8 * 4 + 4)  # layers, KV heads, K and V of 8 float32 and a position
     assert held["prompt decode_every=1"] == 25 * a_token
     assert held["prompt decode_every=3"] == (25 + 2) * a_token
+    for row in rows:  # the last token of an answer is not read
+        every = {"prompt decode_every=1": 1, "prompt decode_every=3": 3}.get(str(row.schedule))
+        assert row.new_tokens and row.decode_evictions == ((row.new_tokens - 1) // every if every else 0)
 
 
 def test_tokens_of_the_prompt_can_count_towards_the_first_eviction_from_the_answer(
@@ -85,6 +88,9 @@ def test_an_answer_of_its_own_budget_grows_to_it(kvbench: Command, tiny: tuple[s
     }
     assert {row.new_tokens for row in rows} == {8}
     assert held["25", "prompt decode_every=1"] == 0
+    evictions = {(row.budget, row.schedule): row.decode_evictions for row in rows}
+    assert evictions["25", "prompt decode_every=1 answer_budget=3"] == 4  # seven tokens are read, three fit
+    assert evictions["25", "prompt decode_every=1 answer_budget=500"] == 0
     for budget in ("25", "1.0"):
         assert held[budget, "prompt decode_every=1 answer_budget=3"] == 3
         assert held[budget, "prompt decode_every=1 answer_budget=500"] == 7

@@ -22,7 +22,7 @@ from kvbench.cli.main import main
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
 from kvbench.run import runner
-from kvbench.run.claims import Claims, Sharing
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch.slurm import Job
 from kvbench.run.rows import JobResult
 from tests.cli.conftest import Command, outcomes
@@ -166,10 +166,10 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
         heart._ended.wait(0.01)
     heart.end("finished")
     assert heart.cancelled and not (tmp_path / "out" / "processes" / f"{name}.cancel").exists()
-    claims = Claims(ResultsFolder("out"), Sharing(), {})
-    claims._heartbeat.cancelled = True
+    queue = JobQueue(ResultsFolder("out"), RunContext(), {})
+    queue._heartbeat.cancelled = True
     with pytest.raises(Exception, match="kvbench cancel"):
-        claims.check()
+        queue.check()
 
 
 @pytest.mark.parametrize("command", ["status", "cancel"])

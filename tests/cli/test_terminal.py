@@ -121,7 +121,7 @@ def test_a_message_is_one_line_whatever_was_in_it(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "kvbench: a b\\x1b[31m\\u202e c\n"
 
 
-@pytest.mark.parametrize("command", [["list", "policies"], ["list", "scores", "--long"], ["doctor"]])
+@pytest.mark.parametrize("command", [["list", "policies"], ["list", "scores", "--long"], ["doctor", "--all"]])
 def test_lists_fit_a_narrow_screen(kvbench: Command, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     """Words that are longer than the screen aside: names, paths, commands to paste."""
     monkeypatch.setenv("COLUMNS", str(NARROW))

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.hydra import Hydra
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
-from omegaconf import OmegaConf, open_dict
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
 from kvbench.config.compose import class_of, combinations, content, options, step_settings
-from kvbench.config.multirun import search_path
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.config.steps import form_of
@@ -32,7 +30,7 @@ from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import groups, held_groups, items
 from kvbench.support.settings_file import NO_SETTINGS, member_names
-from kvbench.tasks.task import Task
+from kvbench.tasks.task import Task, TaskSettings
 from tests.composed import composed, needed
 
 KINDS = {
@@ -49,25 +47,29 @@ KINDS = {
 }
 KINDS |= {"paper": Item}
 EVERY = [(group, name) for group in KINDS for name in options(group)]
+OF_EVERY_TASK = {field.name for field in fields(TaskSettings)}
 BY_HYDRA = {group: [*{name.partition("/")[0]: name for name in options(group)}.values()] for group in KINDS}
 BY_HYDRA |= {group: BY_HYDRA[group][::3] for group in ("policy", "score", "model")}
 """One name of each folder, as the tasks of a benchmark are read in the same way; a third of the policies, scores and
 models, whose files are alike."""
 
 
-hydras_path = cache(search_path)
+@cache
+def store_members() -> None:
+    """Store the members of files one by one, since Hydra knows files of one name."""
+    for item in (item for group in groups() for item in items(group).values()):
+        if item.name in member_names(item.path.read_text("utf-8")):
+            folder, _, name = f"{item.group}/{item.name}".rpartition("/")
+            tree = content(item)
+            package = "_global_" if item.group in tree else item.group
+            ConfigStore.instance().store(name, tree, group=folder, package=package)
 
 
 def composed_by_hydra(*overrides: str) -> dict[str, Any]:
     """The resolved configuration that Hydra makes of a command line, without the words of files."""
-    hydra = Hydra.create_main_hydra2("test", hydras_path())
-    try:
-        config = hydra.compose_config("run", list(overrides), RunMode.RUN, with_log_configuration=False)
-    finally:
-        GlobalHydra.instance().clear()
-    with open_dict(config):
-        del config["hydra"]
-    tree = OmegaConf.to_container(config, resolve=True)
+    store_members()
+    with initialize_config_dir(str(paths.conf().resolve()), version_base=None):
+        tree = OmegaConf.to_container(compose("run", list(overrides)), resolve=True)
     assert isinstance(tree, dict)
     return {
         str(key): {name: inner for name, inner in value.items() if name not in NO_SETTINGS}
@@ -102,7 +104,8 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         by_hydra = composed_by_hydra("protocol=paper", *(word for word in words if group not in held_groups()))
         ours = {name: part for name, part in tree.items() if name not in held_groups()}
         ours["policy"] = without_steps(tree["policy"])
-        assert ours == by_hydra, "a multirun, which Hydra composes, has other cells"
+        declared = {name: tree["task"][name] for name in OF_EVERY_TASK - by_hydra["task"].keys()}
+        assert ours == by_hydra | {"task": by_hydra["task"] | declared}, "Hydra composes another cell"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")
@@ -114,6 +117,23 @@ def test_file_says_what_it_is_in_its_first_line(group: str, name: str) -> None:
     """That line is what `kvbench list` shows."""
     line = describe(items(group)[name]).says.partition("\n")[0]
     assert len(line) > 20 and line.endswith(".")
+
+
+@pytest.mark.parametrize("name", options("task"))
+def test_settings_of_every_task_are_those_of_its_class_where_its_file_has_none(name: str) -> None:
+    """No other file may say them, since a benchmark's class declares its protocol."""
+    node = composed(f"task={name}", *needed("task", name))["task"]
+    tree = content(items("task")[name])
+    own = tree.get("task", tree)
+    target = class_of("task", node)
+    for field in OF_EVERY_TASK - own.keys():
+        declared = getattr(target, field)
+        assert node[field] == (list(declared) if isinstance(declared, tuple) else declared), field
+
+
+def test_scbench_truncates_as_officially() -> None:
+    (tree,) = combinations(parse(["task=scbench_official/kv"]))
+    assert tree["task"]["truncation"] == "middle_tokens"
 
 
 def test_no_member_is_named_like_its_file() -> None:

@@ -4,12 +4,11 @@ import re
 
 import pytest
 
-from kvbench.config.compose import combinations, options
-from kvbench.config.multirun import multirun
-from kvbench.config.overrides import parse
+from kvbench.config.compose import combinations, file_of, options
+from kvbench.config.overrides import parse, written
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
-from kvbench.records.earlier import Named, first_name, named_today
+from kvbench.records.earlier import _DEFAULTS, Named, first_name, named_today
 from kvbench.report.tables.windows import windows
 from scripts.document_methods import entry
 from tests.composed import needed
@@ -93,6 +92,29 @@ def test_labels_of_earlier_versions_are_read_as_today(before: str, now: Named) -
     assert named_today(before, None, None) == Named(before, None, None)
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("rkv", "rkv importance=0.07"),
+        ("rkv importance=0.1", "rkv"),
+        ("rkv importance=0.2 unlike=none", "rkv importance=0.2 unlike=none"),
+        ("rkv unlike=none", "rkv importance=0.07 unlike=none"),
+        ("attn power=2", "attn power=2"),
+        (None, None),
+    ],
+)
+def test_a_default_of_a_score_that_changed_is_named(before: str | None, now: str | None) -> None:
+    assert named_today("plain", None, "kv_heads", before).score == now
+    assert named_today("plain", None, None, before).score == before
+
+
+def test_the_defaults_that_labels_leave_out_today_are_those_of_the_files() -> None:
+    for name, settings in _DEFAULTS.items():
+        assert {key: written(file_of("score", name)[key]) for key in settings} == {
+            key: now for key, (_, now) in settings.items()
+        }
+
+
 def test_earlier_labels_are_those_of_the_files() -> None:
     """A policy under the common protocol has its old plain label read as the label that it has now."""
     for name in options("policy"):
@@ -116,8 +138,6 @@ def test_tasks_of_ruler_have_one_length_in_a_command() -> None:
     assert [tree["task"]["context_length"] for tree in mixed] == [1024, 1024, 512]
     named = combinations(parse(["task=ruler", "task.context_length=2048,8192"]))
     assert {tree["task"]["context_length"] for tree in named} == {2048, 8192}
-    with pytest.raises(ValueError, match=r"have the lengths of their files: add task\.context_length=4096"):
-        multirun(["task=ruler/niah_single_1,ruler/qa_1"], lambda words: 0, print, 75)
 
 
 def test_another_model_needs_the_length_of_rulers_prompts() -> None:

@@ -110,6 +110,21 @@ def test_without_a_cut_all_is_as_in_transformers(family: str, block: int, prompt
     assert local == [{18}] * (2 if family != "llama" else 0)
 
 
+@pytest.mark.parametrize(
+    ("every", "capacity", "evictions"), [(1, 18, 13), (4, 18, 3), (1, 70, 4), (4, 70, 1), (4, 99, 0)]
+)
+def test_evictions_are_the_passes_after_which_pairs_are_lost(
+    make_engine: MakeEngine, prompt: torch.Tensor, every: int, capacity: int, evictions: int
+) -> None:
+    """Of 61 tokens and 13 of an answer; a budget that is not reached evicts nothing, and running scores are no loss."""
+    engine = make_engine()
+    eviction = replace(H2O, budget=Tokens(capacity))
+    tile = EvictingBatch([cut_prompt(engine, prompt, eviction, every)], engine.tile, len(ANSWER))
+    for token in ANSWER:
+        engine.read(tile, token.expand(engine.tile, 1))
+    assert tile.evictions(0) == evictions
+
+
 def test_cells_of_a_growing_tile_do_not_see_each_other(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Nor does a cell depend on where it stands; ragged lengths and both layouts decode side by side."""
     engine = make_engine()

@@ -252,8 +252,12 @@ def test_cells_that_evict_in_place_lie_beside_others() -> None:
     pytest.importorskip("triton")
     evictions = evictors_of(MIXED)
     arrays = given(len(evictions), [11, 1, 1], torch.float32)
-    outputs, caches = together([cache_of(evictor, 1, "triton") for evictor in evictions], arrays, RULES["plain"])
+    cells, defined = ([cache_of(evictor, 1, kernels) for evictor in evictions] for kernels in ("triton", "torch"))
+    outputs, caches = together(cells, arrays, RULES["plain"])
     check_alone(evictions, 1, arrays, RULES["plain"], (outputs, caches), 1e-3)
+    together(defined, arrays, RULES["plain"])
+    assert [cell.evictions for cell in cells] == [cell.evictions for cell in defined]
+    assert {cell.evictions for cell in cells} == {0, 1, 2, 3}
     for cell in range(0, len(evictions), 5):
         own = cache_of(evictions[cell], 1, "triton")
         alone, _ = together([own], [[part[cell : cell + 1] for part in each] for each in arrays], RULES["plain"])

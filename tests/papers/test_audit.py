@@ -55,7 +55,7 @@ def test_one_best_of_a_column_is_above_its_runner_up_at_independence() -> None:
 
 def test_verdicts_on_the_claims(claims: dict[str, Audited]) -> None:
     counts = Counter(str(claim.verdict) for claim in claims.values())
-    assert counts == {"decided": 24, "depends": 21, "open": 17, "false": 12, "not auditable": 9}
+    assert counts == {"decided": 27, "depends": 26, "open": 17, "false": 12, "not auditable": 9}
     tested = [claim for claim in claims.values() if claim.decisive is not None]
     adjusted = holm([claim.decisive for claim in tested if claim.decisive is not None])
     lost = {
@@ -81,6 +81,8 @@ def test_verdicts_on_the_claims(claims: dict[str, Audited]) -> None:
         ("caote-26b", {"any": 0.57, "rho0": 0.50, "mid": 0.13, "best": 0.001}),
         ("caote-32a", {"tasks": 3.05e-5}),
         ("other-2", {"best": 0.0625}),
+        ("kvcache_factory-1", {"any": 0.054, "rho0": 0.015}),
+        ("rkv-1", {"any": 8.0e-8}),
     ],
 )
 def test_p_of_claims(claims: dict[str, Audited], name: str, p: dict[str, float]) -> None:
@@ -106,8 +108,24 @@ def test_an_item_is_audited(capsys: pytest.CaptureFixture[str]) -> None:
     cells = [record for record in records if record["kind"] == "difference"]
     assert len(cells) == 144
     assert Counter(cell["verdict"] for cell in cells)["decided"] == 70
+    assert main(["paper", "triattention/aime", "--audit"]) == 0
+    assert "8 answers to each of 30 problems" in capsys.readouterr().out
     assert main(["paper", "obcache/poster", "--audit"]) == 0
     assert "n is not known of 192 lines" in capsys.readouterr().out
+
+
+def test_the_values_of_an_arm_are_audited_where_no_method_is_swapped(capsys: pytest.CaptureFixture[str]) -> None:
+    """R-KV: each buffer against the first of its budget, 65.5 to 90.5; a template moves three of six tasks."""
+    assert main(["paper", "rkv/vllm", "--audit", "--format", "json"]) == 0
+    buffers = json.loads(capsys.readouterr().out)
+    assert [(one["host"], one["method"]) for one in buffers[:3]] == [
+        ("R-KV, buffer 16", f"R-KV, buffer {size}") for size in (64, 128, 256)
+    ]
+    assert (buffers[2]["a"], buffers[2]["b"], buffers[2]["verdict"]) == (65.5, 90.5, "decided")
+    assert main(["paper", "kvcache_factory/protocol", "--audit", "--format", "json"]) == 0
+    pairs = [one for one in json.loads(capsys.readouterr().out) if one["kind"] == "difference"]
+    moved = [one["difference"] for one in pairs if "FullKV" in one["method"]]
+    assert len(pairs) == 3 * 6 + 2 * 6 and moved == [6.63, 2.17, 0, 1.76, 0, 0]
 
 
 @pytest.mark.parametrize(

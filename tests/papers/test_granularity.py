@@ -73,6 +73,10 @@ def test_a_benchmark_has_no_more_answers_than_rows():
 REASONS = {  # CAKE lost some rows: 154 of 227 and 13 of 197 would give its numbers
     ("lava/table12", "67.8"): "not_of_all_rows",
     ("lava/table12", "6.6"): "not_of_all_rows",
+    ("kvpress/chunkkv", "76.85"): "copy_of_niah_multiquery;model_not_stated",  # of qa_2, which has one part
+    ("triattention/aime", "31.4"): "not_of_all_rows",  # between 75 and 76 of 240
+    ("triattention/math500", "65.5"): "not_of_all_rows",  # between 327 and 328 of 500
+    ("triattention/math500", "76.9"): "not_of_all_rows",
 }
 
 

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from kvbench.probes.run import PREFIX
 from kvbench.support import paths
 
 ITEMS = {name: item_of(name) for name in names()}
+STATISTICS = Path(__file__).parents[1] / "golden" / "heads" / "queries.safetensors"
 MARK = re.compile(r"\([a-z]\)$")
 """Of a number, a line or a column that a note explains."""
 
@@ -71,6 +73,8 @@ def test_a_run_composes_and_its_cell_is_legal(words, tmp_path):
     if "score.path" in settings:  # a table that others publish
         settings["score.path"] = str(tmp_path / "heads.tsv")
         (tmp_path / "heads.tsv").write_text("0\t1\n")
+    if "score.statistics" in settings:  # of a model's queries
+        settings["score.statistics"] = str(STATISTICS)
     (config,) = combinations(parse([f"{key}={value}" for key, value in settings.items()]), unused=unused)
     assert unused == set()
     Cells().cell(config).check()

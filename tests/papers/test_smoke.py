@@ -59,6 +59,16 @@ def test_prompts_stand_in_for_data_that_is_not_there(tmp_path):
     assert any(f"task={task} instead of task=" in text for text in cells.entries[0].differs)
 
 
+@pytest.mark.parametrize("name", ["kvcache_factory/protocol", "triattention/aime"])
+def test_the_stand_in_is_read_whole_and_replaces_tasks_alone(name, tmp_path):
+    """LongBench's prompts are cut, the stand-in is not; query statistics that are missing stay missing."""
+    words = parse([f"data.root={tmp_path}", f"results.dir={tmp_path}"])
+    cells = cells_of_item(item_of(name), words, small=True)
+    assert cells.with_data and all(entry.cell.task.max_prompt_tokens is None for entry in cells.with_data)
+    assert len(cells.replaced) == 1 and "task" not in str(cells.missing)
+    assert not {*cells.replaced} & {*cells.hints()}
+
+
 @pytest.mark.slow
 def test_a_task_that_is_named_has_no_stand_in(tmp_path):
     words = parse(["task=squad", f"data.root={tmp_path}", f"results.dir={tmp_path}"])

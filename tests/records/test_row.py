@@ -49,8 +49,9 @@ def test_column_names_and_order_are_the_published_ones() -> None:
     measured = (
         "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
         "read_bytes index_bytes store weights prefill_seconds evict_seconds decode_seconds new_tokens "
-        "reasoning_tokens reasoning ended prediction metric unit better value error prompt_sha256 context_sha256 "
-        "question_number border_tokens recurrent_layers recurrent_bytes output_sha256 kept_sha256 top2_margin"
+        "reasoning_tokens reasoning ended decode_evictions prediction metric unit better value error prompt_sha256 "
+        "context_sha256 question_number border_tokens recurrent_layers recurrent_bytes output_sha256 kept_sha256 "
+        "top2_margin"
     )
     assert tuple(requested.split()) == REQUESTED
     assert tuple(measured.split()) == MEASURED

@@ -65,6 +65,14 @@ def test_a_mix_of_two_cells_holds_the_bytes_and_the_mean_of_both(tmp_path: Path,
     assert "large" not in places(made, 0.3)
 
 
+@pytest.mark.parametrize("parts", [16, 32])
+def test_one_pair_of_16_and_of_32_is_a_size_of_every_board(tmp_path: Path, cell: Cells, parts: int) -> None:
+    kept = 1 / parts
+    two = [cell([1.0] * N, name, budget=str(kept), **held(kept)) for name in ("one", "two")]
+    made = board([submission(tmp_path / "a", cell([1.0] * N, "full", **held(1.0)), *two)], silent)
+    assert [ranking.size for ranking in made.rankings] == [kept]
+
+
 def test_groups_and_ranks_follow_the_tests(tmp_path: Path, methods: list[list[Row]]) -> None:
     at = places(board([submission(tmp_path / "a", *methods)], silent, sizes=(0.1, 0.3)), 0.3)
     assert (at["full"].group, at["good"].group, at["bad"].group) == ("a", "a", "b")

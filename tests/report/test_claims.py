@@ -1,19 +1,27 @@
 """Claims held against rows: nothing is said before all prompts are there, and one correction covers a family."""
 
+import os
+import subprocess
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import yaml
 from scipy.stats import binomtest
 from statsmodels.stats.multitest import multipletests
 
 from kvbench.cli.main import main
-from kvbench.records import Row
+from kvbench.records import Heartbeat, Recorder, ResultsFolder, Row
+from kvbench.report.claims.age import sentences
+from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.file import ClaimsFile
-from kvbench.report.claims.verdicts import Verdict, check
+from kvbench.report.claims.verdicts import OPEN, WAITING, Verdict, check
+from kvbench.report.moments import spans_of
+from kvbench.report.rows import load_table, write_parquet
 from kvbench.report.stats.equivalence import mirrored, p_not_above, p_not_within
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import Paired
@@ -46,7 +54,8 @@ def written(folder: Path, *claims: dict[str, Any], **others: Any) -> Path:
 
 def checked(file: Path, folder: Path) -> dict[str, Verdict]:
     """The verdicts by the names of the claims."""
-    return {each.claim.name: each for each in check(ClaimsFile(file).claims, folder, lambda text: None)}
+    answers = Answers.read(ClaimsFile(file).claims, folder, lambda text: None)
+    return {each.claim.name: each for each in check(answers)}
 
 
 @pytest.fixture
@@ -68,7 +77,7 @@ def test_verdicts_are_those_of_another_code(scores: Path, tmp_path: Path):
         margin("not-worse", "attn", "caote", "not worse", 1),
     )
     verdicts = checked(file, scores)
-    assert [each.verdict for each in verdicts.values()] == ["confirmed", "contradicted", "open", "open", "confirmed"]
+    assert [each.verdict for each in verdicts.values()] == ["confirmed", "contradicted", OPEN, OPEN, "confirmed"]
     discordant = {"gains": (12, 0), "loses": (0, 12), "open": (1, 0)}
     for name, (gained, lost) in discordant.items():
         assert verdicts[name].p == pytest.approx(binomtest(gained, gained + lost).pvalue)
@@ -80,10 +89,12 @@ def test_verdicts_are_those_of_another_code(scores: Path, tmp_path: Path):
 
 def test_no_verdict_before_all_prompts_are_there(scores: Path, tmp_path: Path):
     file = written(tmp_path, difference("gains", "attn", "caote"), families={"scores": FAMILY | {"samples": 51}})
-    assert checked(file, scores)["gains"].verdict == "waiting" and checked(file, scores)["gains"].p is None
+    waiting = checked(file, scores)["gains"]
+    assert waiting.verdict == WAITING and waiting.p is None
+    assert [(task.n, task.mean_a, task.left_out) for task in waiting.tasks] == [(50, None, "")], "no number either"
     alone = checked(written(tmp_path, difference("gains", "attn", "caote")), scores)["gains"]
     both = checked(written(tmp_path, difference("gains", "attn", "caote"), difference("later", "attn", "lava")), scores)
-    assert both["later"].verdict == "waiting" and both["later"].missing
+    assert both["later"].verdict == WAITING and both["later"].missing
     assert both["gains"].p == alone.p and both["gains"].p_holm == pytest.approx(2 * alone.p_holm), "it keeps its place"
 
 
@@ -132,14 +143,14 @@ def test_texts_are_compared_in_percent_of_a_perplexity(cell: Callable[..., list[
         families={"scores": FAMILY | {"tasks": ["pg19"]}},
     )
     verdicts = [each.verdict for each in checked(file, folder).values()]
-    assert verdicts == ["confirmed", "confirmed", "open", "confirmed", "open"]
+    assert verdicts == ["confirmed", "confirmed", OPEN, "confirmed", OPEN]
 
 
 def test_a_side_of_two_budgets_is_refused(cell: Callable[..., list[Row]], results, tmp_path: Path):
     folder = results(
         *(cell([1.0] * 40, score=score, budget=size) for score in ("attn", "caote") for size in ("0.1", "0.2"))
     )
-    with pytest.raises(UserError, match=r"side a of claim gains selects 2 cells of .*budgets 0.1, 0.2; add conditions"):
+    with pytest.raises(UserError, match=r"of family scores selects 2 cells of .*budgets 0.1, 0.2; add conditions"):
         checked(written(tmp_path, difference("gains", "attn", "caote")), folder)
 
 
@@ -163,6 +174,12 @@ def test_a_file_that_breaks_the_rules_is_refused_in_one_line(claim: dict, messag
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_what_stands_beside_needs_a_budget(tmp_path: Path):
+    file = written(tmp_path, difference("gains", "attn", "caote"), beside={"newest": {"policy": "streaming_llm"}})
+    with pytest.raises(UserError, match=r"claim gains: side a needs one budget, for what stands beside it"):
+        _ = ClaimsFile(file).claims
+
+
 def test_files_that_are_none_are_refused(tmp_path: Path):
     with pytest.raises(MissingFile, match=r"nothing.yaml: there is no such file of claims"):
         _ = ClaimsFile(tmp_path / "nothing.yaml").claims
@@ -176,15 +193,105 @@ def test_the_command_ends_with_4_while_claims_wait(scores: Path, tmp_path: Path,
     file = written(tmp_path, difference("gains", "attn", "caote"), difference("later", "attn", "lava"))
     assert main(["claims", "check", str(file), "--results", str(scores)]) == 4
     printed = capsys.readouterr()
-    assert (
-        "1 of 2 claims wait for rows" in printed.err and "later: waits for rows: no row has score=lava" in printed.out
-    )
+    assert f"1 of 2 claims wait for rows of {scores}" in printed.err
+    assert "not run: 40 of 80 rows" in printed.out and "Waiting: later: no row has score=lava" in printed.out
     assert main(["claims", "check", str(file), "--results", str(scores), "--format", "json"]) == 4
     assert '"name": "gains"' in capsys.readouterr().out
     out = tmp_path / "claims.md"
     assert main(["claims", "check", str(file), "--results", str(scores), "--out", str(out)]) == 4
     assert f"wrote {out}" in capsys.readouterr().err and "gains" in out.read_text()
     assert main(["claims", "check"]) == 2 and main(["claims", str(file)]) == 2
+
+
+def test_without_rows_the_page_is_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    family, beside = FAMILY | {"common": {"budget": 0.5}}, {"newest": {"policy": "streaming_llm"}}
+    file = written(tmp_path, difference("gains", "attn", "caote"), families={"scores": family}, beside=beside)
+    assert main(["claims", "check", str(file), "--results", str(tmp_path / "later"), "--format", "markdown"]) == 4
+    page = capsys.readouterr().out
+    assert "Not run: there is no row. Everything here is planned." in page and "not run: 0 of 80 rows" in page
+    assert "| newest: streaming_llm, 0.5 | 0 of 40 |" in page and "0 of 120 rows" in page
+
+
+def test_what_stands_beside_a_claim_has_its_budget(cell: Callable[..., list[Row]], results, tmp_path: Path, capsys):
+    """Its bytes are compared too: those of a cache for each query head are three times as many."""
+    sizes = {"0.2": 100, "0.4": 200}
+    folder = results(
+        *(cell([float(n < 30) for n in range(40)], "streaming_llm", budget=size, cache_bytes=sizes[size])
+          for size in sizes),
+        *(cell([float(n < right) for n in range(40)], score=score, budget="0.4", cache_bytes=held)
+          for score, right, held in (("attn", 10, 200), ("caote", 20, 600))),
+    )  # fmt: skip
+    sides = {"a": {"policy": "snapkv", "score": "attn", "budget": 0.4}, "b": {"policy": "snapkv", "score": "caote"}}
+    family = FAMILY | {"common": {"budget": 0.4}}
+    beside = {"newest": {"policy": "streaming_llm"}}
+    file = written(tmp_path, difference("gains", "", "") | sides, families={"scores": family}, beside=beside)
+    found = checked(file, folder)["gains"]
+    assert found.beside == {"newest": 0.75}
+    assert main(["claims", "check", str(file), "--results", str(folder), "--format", "markdown"]) == 0
+    lines = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "-50.0 [" in lines["| snapkv, attn, 0.4"] and "times" not in lines["| snapkv, attn, 0.4"]
+    assert "-25.0 [" in lines["| snapkv, caote"] and "at 3.00 times its bytes" in lines["| snapkv, caote"]
+    assert "streaming_llm, 0.2" not in "".join(lines), "a budget of no claim"
+
+
+@pytest.fixture
+def run_later(cell: Callable[..., list[Row]], tmp_path: Path) -> Path:
+    """The rows of one claim, in a folder that names the process which made them."""
+    folder = ResultsFolder(tmp_path / "run")
+    heartbeat = Heartbeat(folder, 60, 180)
+    heartbeat.start()
+    for score, right in (("attn", 10), ("caote", 30)):
+        with Recorder(folder) as recorder:  # a file for each
+            recorder.append(cell([float(n < right) for n in range(40)], score=score))
+    heartbeat.end("finished")
+    return folder.path
+
+
+def committed(file: Path, day: str) -> None:
+    """Commit a file as of a day."""
+    when = {f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in
+            (("NAME", "nobody"), ("EMAIL", "nobody@example.org"), ("DATE", f"{day}T00:00:00Z"))}  # fmt: skip
+    for words in (("init", "-q"), ("add", file.name), ("commit", "-qm", "claims")):
+        subprocess.run(["git", "-C", file.parent, *words], check=True, env=os.environ | when)
+
+
+def test_the_page_says_which_is_older(run_later: Path, tmp_path: Path):
+    """The file by its history, else by its own date; rows by their processes, also where they were packed."""
+
+    def said(file: Path, rows: Path) -> str:
+        claims = ClaimsFile(file)
+        return " ".join(sentences(claims, Answers.read(claims.claims, rows, lambda text: None)))
+
+    file = written(tmp_path, difference("gains", "attn", "caote"))
+    assert "no history is at hand; the file itself does not say" in said(file, run_later)
+    file = written(tmp_path, difference("gains", "attn", "caote"), written=date(2026, 1, 2))
+    assert "says that it is of 2026-01-02" in said(file, run_later)
+    assert "By its own date the file is older than every one" in said(file, run_later)
+    packed = tmp_path / "packed.parquet"
+    assert main(["export", "--results", str(run_later), "--format", "parquet", "--out", str(packed)]) == 0
+    committed(file, "2026-01-03")
+    for rows in (run_later, packed):
+        assert "last changed 2026-01-03 00:00 UTC by commit" in said(file, rows)
+        assert "80 of 80 rows, made by 1 version of the code (c0de00000000), each cell by one, from" in said(file, rows)
+        assert "The claims are older than every one of them." in said(file, rows)
+    committed(written(tmp_path, difference("gains", "attn", "caote"), floor=1), "2098-01-01")
+    assert "The claims are NOT older" in said(file, packed)
+    written(tmp_path, difference("gains", "attn", "caote"), floor=2)
+    assert "and not committed; the file itself does not say" in said(file, packed)
+    for process in (run_later / "processes").iterdir():
+        process.unlink()
+    assert "when is not known of all of them, so nothing shows that the claims are older" in said(file, run_later)
+
+
+def test_moments_of_a_damaged_file_are_refused(run_later: Path, tmp_path: Path):
+    table = load_table(run_later)
+    write_parquet(table, tmp_path / "rows.parquet", lambda cell: None)
+    file = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+    for text in (b"[", b"[1]", b'{"a": ["2026-01-01", "2026-01-02"]}', b'{"a": [1, 2]}', b'{"a": []}'):
+        metadata = {**(file.schema.metadata or {}), b"kvbench.made": text}
+        pyarrow.parquet.write_table(file.replace_schema_metadata(metadata), tmp_path / "rows.parquet")
+        with pytest.raises(UserError, match=r"rows.parquet: when its rows were made cannot be read"):
+            spans_of(tmp_path / "rows.parquet", table)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -151,6 +151,8 @@ def test_cells_of_another_n_are_no_part_of_a_curve(tmp_path, cell):
     assert names_in(dom) == [["snapkv attn", "snapkv attn (n = 2)"]]
     assert "n = 4 samples; small marks: another n" in dom
     assert len(re.findall(r'class="trace scatter', dom)) == 4  # a line and its marks
+    leaders = re.findall(r'<path data-index="\d+"[^>]*style="([^"]*)"', dom)
+    assert len(leaders) == 2 and all("rgb(154, 161, 169)" in style for style in leaders), "leaders are no data"
 
 
 @pytest.fixture

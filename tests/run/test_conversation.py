@@ -208,8 +208,10 @@ def test_evicting_over_turns_keeps_the_cache_at_its_budget(load: Load) -> None:
     positions = 3 * 2 * 4  # an int32 for each pair
     most = [(row.peak_bytes or 0) / (pair_bytes + positions) for row in rows]
     assert most == [33] * 3, most
+    evictions = [row.decode_evictions or 0 for row in rows]  # since the context, up to the end of each answer
+    assert 0 < evictions[0] < evictions[1] < evictions[2]
     grown = rows_of(load(), cells("30")[1:], [2])
-    assert (grown[0].peak_bytes or 0) > 60 * pair_bytes
+    assert (grown[0].peak_bytes or 0) > 60 * pair_bytes and grown[0].decode_evictions == 0
 
 
 def test_a_conversation_longer_than_the_model_has_answers_and_then_errors(load: Load) -> None:

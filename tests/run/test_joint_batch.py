@@ -20,7 +20,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, Stopped, read_rows
 from kvbench.run import joint_batch, memory, runner
-from kvbench.run.claims import Claims, Sharing
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
@@ -231,9 +231,9 @@ def test_a_run_that_is_stopped_answers_the_prompts_that_it_has_read(
         return add(self, job, sample)
 
     monkeypatch.setattr(JointBatch, "add", adding)
-    sharing = Sharing(stop=lambda: "SIGTERM" if len(added) == 2 else None)
+    run_context = RunContext(stop=lambda: "SIGTERM" if len(added) == 2 else None)
     with pytest.raises(Stopped):
-        runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent(), sharing=sharing)
+        runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent(), run_context=run_context)
     assert sorted(row.sample for row in read_rows(tmp_path / "out")) == [0, 0, 1, 1]
 
 
@@ -244,7 +244,8 @@ def test_processes_claim_a_part_of_what_is_left(
     (group,) = plan(planned, set()).groups
     with ExitStack() as running:
         processes = [
-            running.enter_context(Claims(ResultsFolder(tmp_path / "out"), Sharing(), {})) for _ in range(1 + others)
+            running.enter_context(JobQueue(ResultsFolder(tmp_path / "out"), RunContext(), {}))
+            for _ in range(1 + others)
         ]
         assert all(process.take(group, job) for process, job in zip(processes, group.jobs, strict=False))
         assert processes[0].share(12) == share

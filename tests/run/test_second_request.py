@@ -57,6 +57,12 @@ def cells(task: Questions, evict_after: str = "context") -> tuple[Cell, ...]:
     return full, replace(full, policy=snapkv, budget=parse_budget("0.4"), policy_label="snapkv")
 
 
+def evicting(task: Questions, evict_after: str) -> tuple[Cell, ...]:
+    """The same cells, and the last one evicting from its answers too."""
+    *others, last = cells(task, evict_after)
+    return *others, last, replace(last, schedule=Schedule(evict_after, decode_every=2))  # type: ignore[arg-type]
+
+
 def rows_of(model: LoadedModel, samples: list[Sample], *used: Cell) -> list[Row]:
     return run_prefill_job(model, PrefillJob({sample.id: used for sample in samples}), samples, "here").rows
 
@@ -66,9 +72,9 @@ def test_a_second_request_is_read_and_evicted_from_as_a_prompt_of_its_own(model:
     """Row by row what two runs say, the second with the first answer in its prompt; the cells differ in both."""
     (sample,) = answered(Twice(), [0])
     assert sample.second is not None
-    both = rows_of(model, [sample], *cells(Twice(), evict_after))
-    firsts = rows_of(model, answered(Questions(), [0]), *cells(Questions(), evict_after))
-    for row, first, cell in zip(both, firsts, cells(Questions(), evict_after), strict=True):
+    both = rows_of(model, [sample], *evicting(Twice(), evict_after))
+    firsts = rows_of(model, answered(Questions(), [0]), *evicting(Questions(), evict_after))
+    for row, first, cell in zip(both, firsts, evicting(Questions(), evict_after), strict=True):
         assert first.prediction is not None and row.error is None
         follow_up = Twice().follow_up(sample, first.prediction)
         assert follow_up is not None
@@ -76,9 +82,12 @@ def test_a_second_request_is_read_and_evicted_from_as_a_prompt_of_its_own(model:
         assert row.prediction == f"{first.prediction}\n\n{second.prediction}" and row.value == second.value
         assert (first.new_tokens, second.new_tokens, row.new_tokens) == (5, 4, 9)
         assert row.top2_margin == min(first.top2_margin or 0.0, second.top2_margin or 0.0)
+        assert None not in (first.decode_evictions, second.decode_evictions)
+        assert row.decode_evictions == first.decode_evictions + second.decode_evictions  # type: ignore[operator]
         same = ("prompt_sha256", "prompt_tokens", "kept_tokens", "kept_sha256", "cache_bytes")
         assert all(getattr(row, name) == getattr(first, name) for name in same)
     assert both[0].output_sha256 != both[1].output_sha256
+    assert [bool(row.decode_evictions) for row in both] == [False, False, True]
 
 
 def test_drawn_tokens_of_the_second_answer_have_numbers_of_their_own(model: LoadedModel) -> None:

@@ -110,6 +110,8 @@ def test_all_sequences_of_a_batch_answer_as_one_does(folder: Path, cells: list[C
     single, triple = rows[cells[1].id, 0], rows[cells[4].id, 0]
     assert single.output_sha256 == triple.output_sha256 and single.kept_sha256 == triple.kept_sha256
     assert single.cache_bytes == triple.cache_bytes and single.peak_bytes == triple.peak_bytes
+    evictions = [rows[cell.id, 0].decode_evictions for cell in cells]
+    assert evictions == [0, 0, 0, (rows[cells[3].id, 0].new_tokens or 0) - 1, 0]
 
 
 def test_it_resumes_with_more_repetitions_and_loads_nothing_when_done(cells: list[Cell], tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_yaml_makes_no_objects(kvbench: Command, tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(str(site))
     for command in (
         ["plan", "score=evil"],
-        ["doctor"],
+        ["doctor", "--all"],
         ["list", "scores", "--long"],
         ["completion", "--ask", "score."],
     ):

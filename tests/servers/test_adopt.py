@@ -260,7 +260,7 @@ def test_bytes_that_are_no_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("", "[{}]", "row 1: one of its right answers is a dict"),
         ("press_name: " + "[" * 20000, "1", "config.yaml: nested too deeply"),
         ("press_name: {a: 1}\n", "1", "press_name is a dict"),
-        ("press_name: [\n", "1", "config.yaml cannot be read"),
+        ("press_name: [\n", "1", "config.yaml is no YAML: while parsing"),
         ("- press_name\n", "1", "config.yaml: allowed: names with values"),
         *(
             (f"press_name: snapkv\n{name}: {value}\n", "1", f"{name} is {said}: allowed: a share from 0 to 1")

@@ -31,6 +31,7 @@ def test_rows_say_what_was_asked_and_what_answered(tmp_path: Path) -> None:
         ("streaming_llm", "100", None, None)
     }
     assert {row.value for row in rows} == {0.0, 1.0} and {row.new_tokens for row in rows} == {5}
+    assert {row.decode_evictions for row in rows} == {None}
     (environment,) = {row.environment for row in rows}
     device = json.loads((tmp_path / "environments" / f"{environment}.json").read_text())["device"]
     assert device["name"] == f"stub 1.2.3 at {stub.url}" and device["api"] == "ids"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kvbench.cli.all_settings import SCHEDULE
 from kvbench.cli.list import GROUPS
-from kvbench.cli.run import SCHEDULE
 from kvbench.config.compose import content
 from kvbench.support.annotations import meanings
 from kvbench.support.noted import noted
@@ -40,7 +40,7 @@ def test_a_class_of_others_is_not_read() -> None:
             noted(target)
 
 
-@pytest.mark.parametrize("line", [["list", "policies", "snapkv"], ["run", "--help"]])
+@pytest.mark.parametrize("line", [["list", "policies", "snapkv"], ["list", "settings", "policy"]])
 def test_lists_and_help_import_nothing_heavy(line: list[str]) -> None:
     code = (
         "import sys; from kvbench.cli.main import main; code = main(sys.argv[1:]); heavy = {'torch', 'hydra', 'pandas',"

@@ -37,8 +37,8 @@ class RKV(WindowScore):
     """
 
     importance: Annotated[
-        int | float, Means("R1: the share of the attention, as in its code; 0.1: as in the README of its code")
-    ] = 0.07
+        int | float, Means("R1: the share of the attention, as its authors evaluate; 0.07: as its class R1KV")
+    ] = 0.1
     threshold: Annotated[int | float, Means("keys of a larger cosine are alike")] = 0.5
     unlike: Annotated[
         Literal["first", "none"],

@@ -100,6 +100,10 @@ class DecodeBatch(ABC):
         """The position of the next token of every cell."""
         return [self.num_tokens + self.num_new_tokens] * self.cells
 
+    def evictions(self, cell: int) -> int:
+        """After how many passes a cell has lost pairs; by default none ever does."""
+        return 0
+
     @property
     @abstractmethod
     def peak_bytes(self) -> list[int]:

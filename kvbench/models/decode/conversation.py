@@ -35,14 +35,15 @@ class Question:
 class Answer:
     """The answer of a cell in a turn, or why it has none.
 
-    tokens: read before it since the beginning of the conversation. peak_bytes: of the cell up to here. read: by its
-    tokens, where that is known. nll: of an answer that was read instead of generated, in nats per token.
+    tokens: read before it since the beginning of the conversation. peak_bytes, evictions: of the cell up to here. read:
+    by its tokens, where that is known. nll: of an answer that was read instead of generated, in nats per token.
     """
 
     generation: Generation = field(default_factory=Generation)
     error: str | None = None
     tokens: int = 0
     peak_bytes: int = 0
+    evictions: int = 0
     read: BytesRead | None = None
     nll: float | None = None
 
@@ -141,6 +142,7 @@ def _next(
         return token
     answer.generation.running = False
     answer.peak_bytes = _peak_bytes(batch, cell, answer.tokens + question.max_new_tokens)
+    answer.evictions = batch.evictions(cell)
     answer.read = batch.bytes_read(cell, answer.tokens - batch.num_tokens, len(answer.generation.ids) - 1)
     if len(stream.answers) == len(stream.questions):
         batch.close(cell)

@@ -96,6 +96,8 @@ class EvictingBatch(DecodeBatch):
         outputs = slots.attend(queries, keys, values, rule, self._newest[keys.device])
         for place, reason in slots.failures.items():
             self._fail(self._groups[group][place], reason)
+        for place in slots.drops:
+            caches[place].drops = True
         return outputs
 
     def _attend_locally(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
@@ -170,6 +172,10 @@ class EvictingBatch(DecodeBatch):
     def positions(self) -> list[int]:
         """The position of the next token of every cell."""
         return [cache.position for cache in self.caches] + [0] * (self.cells - self.num_active)
+
+    def evictions(self, cell: int) -> int:
+        """As in `DecodeBatch`."""
+        return self.caches[cell].evictions
 
     @property
     def peak_bytes(self) -> list[int]:

@@ -27,7 +27,8 @@ class EvictingCache:
     max_length: of a sequence; a sliding window of a layer that is at least as long is none. re_rotation: for
     `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. divides:
     whether layers are only ranked as they read, and `finish` divides one budget among them. num_tokens: tokens read so
-    far. position: that of the next token. pending: tokens read since the last eviction. peak_bytes: the
+    far. position: that of the next token. pending: tokens read since the last eviction. evictions: after how many
+    passes a layer has lost pairs. drops: whether one loses some in the pass that `finish` ends. peak_bytes: the
     most bytes held between two forward passes, before a division of the budget. full_bytes: bytes of the tokens read
     here if nothing were evicted. recurrent: the state of layers without keys.
     """
@@ -42,6 +43,8 @@ class EvictingCache:
     num_tokens: int = 0
     position: int = 0
     pending: int = 0
+    evictions: int = 0
+    drops: bool = False
     peak_bytes: int = 0
     full_bytes: int = 0
     recurrent: RecurrentState | None = None
@@ -100,6 +103,7 @@ class EvictingCache:
             return ranked
         if not self.evictor.changes(grown):
             return grown
+        self.drops |= self.evictor.drops(grown)
         evicted = self.evictor.step(shown, rows).layer
         if self.re_rotation is None:
             return evicted
@@ -122,9 +126,13 @@ class EvictingCache:
         self.peak_bytes = max(self.peak_bytes, here + elsewhere)
         if self._rankings:
             indices = sorted(self._rankings)
-            counts = self.evictor.divide([self._rankings[index] for index in indices], self.num_tokens)
+            rankings = [self._rankings[index] for index in indices]
+            counts = self.evictor.divide(rankings, self.num_tokens)
+            self.drops = counts != tuple(ranking.available for ranking in rankings)
             for index, kept in zip(indices, counts, strict=True):
                 self._layers[index] = self.evictor.keep(self._layers[index], self._rankings.pop(index), kept).layer
+        self.evictions += self.drops
+        self.drops = False
 
     def take(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
         """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""

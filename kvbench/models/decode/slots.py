@@ -24,7 +24,7 @@ A step of `attend`, each line a few launches whatever the number of cells:
 import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import accumulate, compress, groupby
 from operator import gt
 
 import torch
@@ -277,7 +277,7 @@ class Slots:
     the last one (`rows`).
 
     lengths: pairs that every segment holds between two passes. broken: which segments had a score that is NaN or inf
-    when last scored. failures: why a cell could not be scored.
+    when last scored. failures: why a cell could not be scored. drops: the cells that lost pairs in the last pass.
     """
 
     def __init__(
@@ -314,6 +314,7 @@ class Slots:
         self.memos: list[dict[Hashable, object]] = [{} for _ in self.layout.runs]
         self.broken: Tensor | None = None
         self.failures: dict[int, str] = {}
+        self.drops: set[int] = set()
         self.ranked: tuple[Tensor, Tensor] | None = None
         self.held = self._held()
 
@@ -341,6 +342,7 @@ class Slots:
         outputs = self._read(queries, shown, rule)
         every, grown = self.reading.every, [length + 1 for length in self.lengths]
         due = every is not None and self.pending + 1 >= every
+        self.drops = self._over(grown) if due else set()
         if due:
             if self._scores_matter:
                 order = self._order()
@@ -386,11 +388,15 @@ class Slots:
         outputs = outputs if self.layout.inverse is None else outputs.index_select(0, self.layout.inverse)
         return outputs.to(queries.dtype).view(queries.shape)
 
+    def _over(self, lengths: Sequence[int]) -> set[int]:
+        """The cells of which a segment of this length holds more than it may keep."""
+        over = map(gt, lengths, self.layout.limits)
+        return {cell for cell, _ in compress(self.layout.owners, over)}
+
     @property
     def _scores_matter(self) -> bool:
         """Whether a segment is full, or carries running scores or an order."""
-        full = any(map(gt, [length + 1 for length in self.lengths], self.layout.limits))
-        return full or self.rules.some_by_score or ACCUMULATED in self.states
+        return bool(self.drops) or self.rules.some_by_score or ACCUMULATED in self.states
 
     def _scores(self, shown: FlatPairs, order: Order | None, newest: Newest) -> Planes:
         """The final score of every slot; and the same without pooling, if any is pooled, along `order`. Any number

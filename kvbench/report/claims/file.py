@@ -1,9 +1,12 @@
 """The file of claims: what is compared, on which prompts, and what counts as shown. It is written before its rows.
 
     says: What eviction scores change on SmolLM2.
+    written: 2026-11-28  # what a copy without a history says of its age
     alpha: 0.05    # the chance of one false verdict in a family
     floor: 5       # percent: a task in which both sides have less is left out of a claim, and named
     ceiling: 95    # or both have more
+    beside:        # cells that every table shows too, each at the budget of what it stands beside
+      StreamingLLM: {policy: streaming_llm}
     families:
       scores:
         common: {model: smollm2, schedule: prompt, task.texts: varied}  # conditions of every side
@@ -23,19 +26,23 @@
 Conditions are those of a selection: columns of rows and settings of cells. Those of a side replace those of its family.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvbench.records.lines import small_file
 from kvbench.report.selection import Where, check_where
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.yaml_file import yaml_of
 
+_LABELS = ("policy", "score", "budget")
+"""Conditions that are written without their names, in this order."""
 Text = Annotated[str, Field(min_length=1)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 
@@ -77,12 +84,14 @@ class Family(Strict):
 
 
 class Claims(Strict):
-    """All claims of a file, and what they share. floor, ceiling: in percent."""
+    """All claims of a file, and what they share. floor, ceiling: in percent. beside: conditions of cells by name."""
 
     says: Text
+    written: date | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
     floor: Percent = 0.0
     ceiling: Percent = 100.0
+    beside: dict[Text, dict[str, Any]] = {}
     families: dict[str, Family]
     claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
 
@@ -95,18 +104,45 @@ class Claims(Strict):
             if claim.family not in self.families:
                 known = ", ".join(self.families)
                 raise ValueError(f"claim {claim.name}: family {claim.family} is not among families: {known}")
+            self._check_budgets(claim)
         return self
 
-    def family(self, claim: Claim) -> Family:
-        """The family of a claim."""
-        return self.families[claim.family]
+    def _check_budgets(self, claim: Claim) -> None:
+        """Raise ValueError for a side that says no budget, or several, for what stands beside it."""
+        if all("budget" in conditions for conditions in self.beside.values()):
+            return
+        for name, side in (("a", claim.a), ("b", claim.b)):
+            budget = {**self.families[claim.family].common, **side}.get("budget")
+            if budget is None or isinstance(budget, list):
+                raise ValueError(f"claim {claim.name}: side {name} needs one budget, for what stands beside it")
 
-    def where(self, claim: Claim, side: Mapping[str, Any]) -> Where:
-        """The conditions of a side, as texts."""
-        family = self.family(claim)
-        named = {**family.common, **side, "task": list(family.tasks)}
+    def cell(self, family: str, side: Mapping[str, Any]) -> "Cell":
+        """What the conditions of a side, with those of its family, name."""
+        own = self.families[family]
+        named = {**own.common, **side, "task": list(own.tasks)}
         values = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
-        return {key: tuple(map(_written, members)) for key, members in values.items()}
+        words = [_written(side[key]) for key in _LABELS if key in side]
+        words += [f"{key}={_written(value)}" for key, value in side.items() if key not in _LABELS]
+        return Cell(family, ", ".join(words), {key: tuple(map(_written, members)) for key, members in values.items()})
+
+    def cells_beside(self, cell: "Cell") -> dict[str, "Cell"]:
+        """What stands beside a cell, by name: at its budget, where no other is named."""
+        budget = {key: values[0] for key, values in cell.where.items() if key == "budget"}
+        return {name: self.cell(cell.family, {**budget, **side}) for name, side in self.beside.items()}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of every task of a family: how it is written, and the conditions of its rows, as texts."""
+
+    family: str
+    words: str
+    where: Where
+
+    @property
+    def key(self) -> str:
+        """The same text for the same prompts and conditions."""
+        return f"{self.family} {sorted(self.where.items())}"
 
 
 def _written(value: Any) -> str:
@@ -127,20 +163,23 @@ class ClaimsFile:
             raise MissingFile(f"{self.path}: there is no such file of claims")
         return small_file(self.path)
 
+    @property
+    def sha256(self) -> str:
+        """The hash of its bytes."""
+        return hashlib.sha256(self.content).hexdigest()
+
     @cached_property
     def claims(self) -> Claims:
         """What it says. Raises as `content`, and UserError, in one line, for a file that breaks the rules."""
-        try:
-            content = yaml.safe_load(self.content.decode())
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise UserError(f"{self.path} is no YAML: {' '.join(str(error).split())[:200]}") from None
+        content = yaml_of(self.content, self.path)
         try:
             claims = Claims.model_validate(content)
         except ValidationError as error:
             raise UserError(f"{self.path}: {_complaint(error, content)}") from None
         for claim in claims.claims:
-            for side in (claim.a, claim.b):
-                check_where(claims.where(claim, side))
+            for cell in (claims.cell(claim.family, claim.a), claims.cell(claim.family, claim.b)):
+                for named in (cell, *claims.cells_beside(cell).values()):
+                    check_where(named.where)
         return claims
 
 

@@ -1,84 +1,165 @@
-"""The verdicts of a file of claims as a table, family by family."""
+"""The page of a file of claims: how old it is, and of every family its claims with their verdicts, and its cells."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kvbench.report.claims.file import Claims
-from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, NOTHING, WAITING, OfTask, Verdict
+from kvbench.report.claims.age import sentences
+from kvbench.report.claims.answers import Answers
+from kvbench.report.claims.cells import Against, CellLine, cell_lines
+from kvbench.report.claims.file import Claim, Claims, ClaimsFile, Family
+from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, NOTHING, WAITING, OfTask, Verdict, check
 from kvbench.report.compare.compare import p_text
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.support.grouped import grouped
+from kvbench.support.quantity import size
 
-_HEADS = ("shows", "n", "A", "B", "B - A [95 %]", "p", "p Holm", "verdict")
 _CLAIMED = ("name", "family", "says", "shows", "expects", "margin")
 _TONES = {CONFIRMED: "good", CONTRADICTED: "bad"}
+_SAME_BYTES = 0.02
+"""Shares of bytes that differ by less are the same."""
 
 
-def report_of(claims: Claims, verdicts: Sequence[Verdict], when: Sequence[str]) -> Report:
-    """The verdicts as a report. when: lines that say when the file and the rows were made."""
-    ordered = sorted(verdicts, key=lambda each: list(claims.families).index(each.claim.family))
-    lines = [Line((each.claim.family, each.claim.name), tuple(_figures(each))) for each in ordered]
-    table = Table.of(
-        ("family", "claim"),
-        _HEADS,
-        lines,
-        groups=1,
-        align=f"l{'r' * (len(_HEADS) - 2)}l",
-        notes=tuple(_notes(claims, ordered)),
-    )
+def report_of(file: ClaimsFile, answers: Answers) -> Report:
+    """All that rows say of a file of claims. Raises as `check`."""
+    claims, verdicts = file.claims, check(answers)
+    of_family = grouped(verdicts, lambda each: each.claim.family)
+    families = {name: of_family[name] for name in claims.families if name in of_family}
+    lines = {name: cell_lines(answers, name) for name in families}
+    tables = [
+        table
+        for name, members in families.items()
+        for table in (_claims(claims, name, members), _cells(claims, name, lines[name]))
+    ]
+    records = [_record(each) for members in families.values() for each in members]
+    when = sentences(file, answers)
+    cells = {name: [_cell_record(line) for line in members] for name, members in lines.items()}
     return Report(
         title=" ".join(claims.says.split()),
         head=tuple(when),
-        tables=(table,),
-        records=[_record(each) for each in ordered],
-        tree={"says": claims.says, "alpha": claims.alpha, "claims": [_record(each) for each in ordered]},
+        tables=tuple(tables),
+        notes=tuple(_notes(claims, verdicts)),
+        records=records,
+        tree={"says": claims.says, "alpha": claims.alpha, "when": when, "claims": records, "cells": cells},
     )
 
 
-def _figures(each: Verdict) -> list[Figure]:
-    claim = each.claim
-    shows = claim.shows if claim.margin is None else f"{claim.shows}, {claim.margin:g}"
-    texts = [shows if claim.expects is None else claim.expects, f"{each.n}" if each.n else ""]
-    if each.n and each.clusters < each.n:
-        texts[-1] += f" ({each.clusters} texts)"
-    limits = "" if each.low is None else f" [{_points(each, each.low)}, {_points(each, each.high)}]"
-    texts += [_mean(each, each.mean_a), _mean(each, each.mean_b), _points(each, each.difference) + limits]
-    texts += [p_text(each.p), p_text(each.p_holm), each.verdict]
-    return [*map(Figure, texts[:-1]), Figure(texts[-1], tone=_TONES.get(each.verdict, ""))]
+def _claims(claims: Claims, name: str, verdicts: Sequence[Verdict]) -> Table:
+    """The claims of a family, with both sides in full."""
+    heads = ("A", "B", "claimed", "n (texts)", "mean A", "mean B", *claims.beside, "B - A [95 %]", "p Holm", "verdict")
+    return Table.of(
+        ("claim",),
+        heads,
+        [Line((each.claim.says,), tuple(_figures(each, claims))) for each in verdicts],
+        title=f"{name}: {len(verdicts)} claims",
+        caption=(_prompts(claims.families[name]), f"p is corrected over the {len(verdicts)} claims"),
+        align=f"lllrrr{'r' * len(claims.beside)}rrl",
+    )
 
 
-def _mean(each: Verdict, value: float | None) -> str:
+def _prompts(family: Family) -> str:
+    """The tasks and prompts of a family, and the conditions that all of its sides share."""
+    shared = ", ".join(f"{key}={value}" for key, value in family.common.items())
+    numbers = f"{family.first} to {family.first + family.samples - 1}"
+    prompts = f"{', '.join(family.tasks)}: {family.samples} prompts of each, numbers {numbers}"
+    return f"{prompts}; unless a side says otherwise {shared}" if shared else prompts
+
+
+def _figures(each: Verdict, claims: Claims) -> list[Figure]:
+    counted = f"{each.n} ({each.clusters})" if each.n else ""
+    texts = [each.a.words, each.b.words, _claimed(each.claim), counted]
+    texts += [_mean(value, each.rate) for value in (each.mean_a, each.mean_b)]
+    texts += [_mean(each.beside.get(name), each.rate) for name in claims.beside]
+    texts += [_difference(each.difference, each.low, each.high, each.rate), p_text(each.p_holm)]
+    return [*map(Figure, texts), Figure(_verdict(each), tone=_TONES.get(each.verdict, ""))]
+
+
+def _claimed(claim: Claim) -> str:
+    if claim.expects is not None:
+        return "A and B differ" if claim.expects == "either" else claim.expects.replace("a ", "A ").replace("b ", "B ")
+    return f"equal within {claim.margin:g}" if claim.shows == "equivalence" else f"B at most {claim.margin:g} worse"
+
+
+def _verdict(each: Verdict) -> str:
+    """The verdict, and what is shown by it."""
+    if each.verdict == WAITING:
+        return f"not run: {each.rows} of {each.planned} rows"
+    if each.verdict not in _TONES:
+        return each.verdict
+    shown = {"equivalence": "equivalent", "not worse": "not worse"}.get(each.claim.shows)
+    return f"{each.verdict}: {shown or ('B better' if each.b_is_better else 'B worse')}"
+
+
+def _cells(claims: Claims, name: str, lines: Sequence[CellLine]) -> Table:
+    """The cells of a family: how many of their rows there are, and what they answer beside the others."""
+    family = claims.families[name]
+    against = [f"minus {beside} [95 %]" for beside in claims.beside]
+    return Table.of(
+        ("cell",),
+        ("rows", "kept", *family.tasks, *against),
+        [_cell_line(line, claims) for line in lines],
+        title=f"{name}: {len(lines)} cells",
+        caption=(f"{sum(line.rows for line in lines)} of {sum(line.planned for line in lines)} rows",),
+    )
+
+
+def _cell_line(line: CellLine, claims: Claims) -> Line:
+    words = f"{line.name}: {line.cell.words}" if line.name else line.cell.words
+    held = "" if line.held is None else size([line.held])
+    texts = [f"{line.rows} of {line.planned}", held, *(_mean(value, line.rate) for value in line.means)]
+    texts += [_against(line.against.get(name), line.rate) for name in claims.beside]
+    return Line((words,), tuple(map(Figure, texts)), reference=bool(line.name))
+
+
+def _against(each: Against | None, rate: bool) -> str:
+    if each is None:
+        return ""
+    unlike = each.times is not None and abs(each.times - 1) > _SAME_BYTES
+    times = f" at {each.times:.2f} times its bytes" if unlike else ""
+    return f"{_difference(each.difference, each.low, each.high, rate)}{times}"
+
+
+def _mean(value: float | None, rate: bool) -> str:
     """Percent of a rate, or a perplexity."""
     if value is None:
         return ""
-    return f"{100 * value:.1f}" if each.rate else f"{math.exp(min(value, 700.0)):.2f}"
+    return f"{100 * value:.1f}" if rate else f"{math.exp(min(value, 700.0)):.2f}"
 
 
-def _points(each: Verdict, value: float | None) -> str:
-    """A difference of rates in points, of perplexities in percent."""
+def _difference(value: float | None, low: float | None, high: float | None, rate: bool) -> str:
+    """A difference of rates in points, of perplexities in percent, with its interval."""
     if value is None:
         return ""
-    return f"{100 * value:+.1f}" if each.rate else f"{100 * math.expm1(value):+.1f}"
+    limits = "" if low is None or high is None else f" [{_points(low, rate)}, {_points(high, rate)}]"
+    return _points(value, rate) + limits
+
+
+def _points(value: float, rate: bool) -> str:
+    return f"{100 * value:+.1f}" if rate else f"{100 * math.expm1(min(value, 700.0)):+.1f}"
 
 
 def _notes(claims: Claims, verdicts: Sequence[Verdict]) -> list[str]:
     notes = [
-        "B - A in points, of perplexities in percent, with the interval of that line alone. p: sign flips for "
-        "differences, one-sided tests against the margin otherwise; p Holm: over all claims of a family. A verdict "
-        f"needs p Holm <= {claims.alpha:g}."
+        "Means are percent, or perplexities. B - A is in points, of perplexities in percent, with the interval of that "
+        "line alone. p Holm is that of sign flips for a difference, and of one-sided tests against the margin "
+        "otherwise, corrected over all claims of the family. "
+        f"A verdict needs p Holm <= {claims.alpha:g}; inconclusive: neither that nor the opposite is shown.",
+        f"A task in which both sides have less than {claims.floor:g} %, or both more than {claims.ceiling:g} %, is "
+        "left out of a claim: a rule of the file.",
     ]
-    waiting = grouped((each for each in verdicts if each.verdict == WAITING), _why)
-    notes += [
-        f"{', '.join(each.claim.name for each in members)}: wait{'s' * (len(members) == 1)} for rows: {why}."
-        for why, members in waiting.items()
-    ]
+    if claims.beside:
+        notes.append(
+            f"{', '.join(claims.beside)}: at the budget of each cell, on the same prompts. "
+            "What is said beside a cell is no claim and has no p."
+        )
+    waiting = grouped((each for each in verdicts if each.verdict == WAITING and each.rows), _why)
+    notes += [f"Waiting: {', '.join(each.claim.name for each in members)}: {why}." for why, members in waiting.items()]
     for each in verdicts:
         if left := [task for task in each.tasks if task.left_out]:
             notes.append(f"{each.claim.name}: left out: {', '.join(map(_left_out, left))}.")
     if any(each.verdict == NOTHING for each in verdicts):
-        notes.append("no room: every task of the claim is at the floor or the ceiling.")
+        notes.append("No room: every task of the claim is at the floor or the ceiling.")
     return notes
 
 
@@ -94,5 +175,10 @@ def _left_out(task: OfTask) -> str:
 
 
 def _record(each: Verdict) -> dict[str, Any]:
-    columns = {name: value for name, value in asdict(each).items() if name not in ("claim", "b_is_better")}
-    return {name: getattr(each.claim, name) for name in _CLAIMED} | columns
+    columns = {name: value for name, value in asdict(each).items() if name not in ("claim", "a", "b", "b_is_better")}
+    sides = {"a": each.a.words, "b": each.b.words}
+    return {name: getattr(each.claim, name) for name in _CLAIMED} | sides | columns
+
+
+def _cell_record(line: CellLine) -> dict[str, Any]:
+    return asdict(line) | {"cell": line.cell.words}

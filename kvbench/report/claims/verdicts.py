@@ -1,34 +1,31 @@
 """What rows say of claims: the paired difference of each, its test, the correction over its family, and a verdict.
 
-Only the prompts that the file names are looked at. A claim whose rows are not all there has no
-verdict, so that nobody can stop where a number is pleasant. p is that of the sign-flip test for differences, and of
-one-sided tests against the margin for equivalence and not worse; Holm's correction is over all claims of a family,
-whatever they test.
+Only the prompts that the file names are looked at. A claim whose rows are not all there has no verdict and no number,
+so that nobody can stop where one is pleasant. p is that of the sign-flip test for differences, and of one-sided tests
+against the margin for equivalence and not worse; Holm's correction is over all claims of a family, whatever they test.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from kvbench.records import Row
-from kvbench.report.claims.file import Claim, Claims
-from kvbench.report.compare.paired_rows import Match, Side, pair
-from kvbench.report.rows import describer, load_table, rows_of
-from kvbench.report.selection import NothingSelected, select
+from kvbench.report.claims.answers import Answers
+from kvbench.report.claims.file import Cell, Claim, Claims
+from kvbench.report.compare.paired_rows import Match, pair
 from kvbench.report.stats.equivalence import p_not_above, p_not_within
 from kvbench.report.stats.intervals import estimates, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm, sign_flip
-from kvbench.support.errors import UserError
 
-CONFIRMED, CONTRADICTED, OPEN, WAITING, NOTHING = "confirmed", "contradicted", "open", "waiting", "no room"
-"""Verdicts. `contradicted`: a difference in the other direction is shown. `no room`: every task is at an end."""
+CONFIRMED, CONTRADICTED, OPEN, WAITING, NOTHING = "confirmed", "contradicted", "inconclusive", "not run", "no room"
+"""Verdicts. `contradicted`: a difference in the other direction is shown. `not run`: rows are missing. `no room`: every
+task is at an end."""
 
 
 @dataclass(frozen=True)
 class OfTask:
-    """One task of a claim: prompts that both sides have, and the means of the sides; left_out: at which end it is."""
+    """One task of a claim: prompts that both sides have; once these are all, their means, and at which end they are."""
 
     task: str
     n: int
@@ -41,13 +38,18 @@ class OfTask:
 class Verdict:
     """What the rows say of one claim. Differences are b - a, in the unit of the values; None where there is none.
 
-    missing: for each side without rows, the condition at which none was left.
+    rows, planned: answers of both sides that there are, and that the file asks for. beside: the means of what stands
+    beside side a, over the same prompts. missing: for each side without rows, the condition at which none was left.
     """
 
     claim: Claim
+    a: Cell
+    b: Cell
     tasks: tuple[OfTask, ...]
     needed: int
     verdict: str
+    rows: int
+    planned: int
     rate: bool = True
     b_is_better: bool = False
     n: int = 0
@@ -59,29 +61,17 @@ class Verdict:
     high: float | None = None
     p: float | None = None
     p_holm: float | None = None
+    beside: dict[str, float | None] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
 
-def check(claims: Claims, results: Any, warn: Callable[[str], None]) -> list[Verdict]:
-    """The verdicts of all claims over the rows of a results folder or a Parquet file.
+def check(answers: Answers) -> list[Verdict]:
+    """The verdicts of all claims.
 
     Raises UserError for a side that has several rows for one prompt: its conditions must name one cell of each task.
     """
-    table, describe = load_table(results, warn=warn), describer(results)
-
-    def side(claim: Claim, name: str) -> Side | str:
-        conditions = claims.where(claim, getattr(claim, name))
-        try:
-            rows = rows_of(select(table, conditions, describe, lambda text: None))
-        except NothingSelected as error:
-            return str(error)
-        family = claims.family(claim)
-        rows = [row for row in rows if family.first <= row.sample < family.first + family.samples]
-        title = f"side {name} of claim {claim.name}"
-        _check_one_cell(title, rows)
-        return Side(title, rows, str(results), describe) if rows else "no row of these prompts"
-
-    measured = [_measured(claims, claim, side(claim, "a"), side(claim, "b")) for claim in claims.claims]
+    claims = answers.claims
+    measured = [_measured(claim, answers) for claim in claims.claims]
     corrected: dict[str, float] = {}
     for family in claims.families:
         # a claim without a p keeps its place, so that what is still to come cannot loosen the correction
@@ -91,54 +81,53 @@ def check(claims: Claims, results: Any, warn: Callable[[str], None]) -> list[Ver
     return [_judged(each, corrected[each.claim.name], claims.alpha) for each in measured]
 
 
-def _check_one_cell(title: str, rows: Sequence[Row]) -> None:
-    cells: dict[str, set[str]] = {}
-    for row in rows:
-        cells.setdefault(row.task, set()).add(row.cell)
-    for task, found in cells.items():
-        if len(found) > 1:
-            budgets = sorted({row.budget for row in rows if row.task == task})
-            raise UserError(
-                f"{title} selects {len(found)} cells of {task}, with budgets {', '.join(budgets)}; add conditions that "
-                "tell them apart, such as budget or a setting: kvbench report rows shows all"
-            )
-
-
-def _measured(claims: Claims, claim: Claim, a: Side | str, b: Side | str) -> Verdict:
-    """Measure a claim; there is no p where rows are missing or no task has room. A side that is a text has no rows."""
-    needed, names = claims.family(claim).samples, claims.family(claim).tasks
+def _measured(claim: Claim, answers: Answers) -> Verdict:
+    """Measure a claim; there is no p where rows are missing or no task has room."""
+    claims, family = answers.claims, answers.claims.families[claim.family]
+    needed, names = family.samples, family.tasks
+    cell_a, cell_b = (claims.cell(claim.family, side) for side in (claim.a, claim.b))
+    a, b = answers.of(cell_a), answers.of(cell_b)
+    rows = sum(row.value is not None for cell in (cell_a, cell_b) for row in answers.rows(cell))
+    verdict = Verdict(claim, cell_a, cell_b, (), needed, WAITING, rows, 2 * needed * len(names))
     if isinstance(a, str) or isinstance(b, str):
         missing = tuple(dict.fromkeys(side for side in (a, b) if isinstance(side, str)))
-        return Verdict(claim, tuple(OfTask(name, 0, None, None) for name in names), needed, WAITING, missing=missing)
+        return replace(verdict, tasks=tuple(OfTask(name, 0, None, None) for name in names), missing=missing)
     matches = pair(a, b).matches
     of_task = {name: _joined([match for match in matches if match.key.get("task") == name]) for name in names}
-    tasks = tuple(_of_task(claims, name, rows) for name, rows in of_task.items())
+    tasks = tuple(_of_task(claims, name, needed, rows) for name, rows in of_task.items())
+    verdict = replace(verdict, tasks=tasks)
     if any(task.n < needed for task in tasks):
-        return Verdict(claim, tasks, needed, WAITING)
-    rows = [pair for task in tasks if not task.left_out for pair in of_task[task.task]]
-    if not rows:
-        return Verdict(claim, tasks, needed, NOTHING)
-    paired = Paired.of(rows)
-    return Verdict(
-        claim,
-        tasks,
-        needed,
-        OPEN,
+        return verdict
+    with_room = [task.task for task in tasks if not task.left_out]
+    if not with_room:
+        return replace(verdict, verdict=NOTHING)
+    paired = Paired.of([both for name in with_room for both in of_task[name]])
+    beside = claims.cells_beside(verdict.a)
+    return replace(
+        verdict,
+        verdict=OPEN,
         rate=paired.rate,
         b_is_better=bool(paired.gain().difference.mean() > 0),
         **estimates(paired, interval(paired)),
         p=_p(claim, paired, claims.alpha / len(claims.claims)),
+        beside={name: _mean(answers.rows(cell), with_room, needed) for name, cell in beside.items()},
     )
+
+
+def _mean(rows: Sequence[Row], tasks: Sequence[str], needed: int) -> float | None:
+    """The mean over all prompts of these tasks; None while some are missing."""
+    values = [row.value for row in rows if row.task in tasks and row.value is not None]
+    return sum(values) / len(values) if len(values) == needed * len(tasks) else None
 
 
 def _joined(matches: Sequence[Match]) -> list[tuple[Row, Row]]:
     return [pair for match in matches for pair in match.rows]
 
 
-def _of_task(claims: Claims, name: str, rows: Sequence[tuple[Row, Row]]) -> OfTask:
+def _of_task(claims: Claims, name: str, needed: int, rows: Sequence[tuple[Row, Row]]) -> OfTask:
     """The means of a task, and whether both sides are at one end of the scale; a perplexity has no ends."""
-    if not rows:
-        return OfTask(name, 0, None, None)
+    if len(rows) < needed:
+        return OfTask(name, len(rows), None, None)
     paired = Paired.of(rows)
     a, b = float(paired.a.mean()), float(paired.b.mean())
     end = ""

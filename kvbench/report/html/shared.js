@@ -1,4 +1,4 @@
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"], GREY = "#9aa1a9", LABEL = 15, LETTER = 6.7;
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"], GREY = "#9aa1a9", LABEL = 15, LETTER = 7.4;
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "triangle-left", "triangle-right", "pentagon", "hexagon", "star", "cross", "x"];
 const GLYPHS = { circle: "\u25cf\u25cb", square: "\u25a0\u25a1", diamond: "\u25c6\u25c7", "triangle-up": "\u25b2\u25b3", "triangle-down": "\u25bc\u25bd", "triangle-left": "\u25c0\u25c1", "triangle-right": "\u25b6\u25b7", pentagon: "\u2b1f\u2b20", hexagon: "\u2b22\u2b21", star: "\u2605\u2606", cross: "\u271a\u271b", x: "\u2716\u2715" };
 const STROKES = { solid: "", dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "10 3", longdashdot: "9 2 2 2" };
@@ -129,7 +129,7 @@ function draw(box, lines, x, y, onClick) {
     hoverlabel: { font: { size: 12 } },
     xaxis: { ...axis, type: x.log ? "log" : "linear", range: x.range, title: { text: x.title, standoff: 8 }, tickvals: x.ticks, ticktext: x.words }, yaxis: { ...axis, range: y.range, title: { text: y.title, standoff: 6 } },
     annotations: ends.map((_, i) => ({ xref: "paper", yref: "paper", x: 1, y: heights[i], xshift: 14, xanchor: "left", yanchor: "middle", showarrow: false, text: `<span style="color:${named[i].colour}">${glyph(named[i].symbol)}</span> ${plain(fitting(named[i].name))}`, hovertext: fitting(named[i].name) === named[i].name ? undefined : plain(named[i].name), font: { size: 12, color: ink } })),
-    shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y), x1: 1 + 12 / wide, y1: heights[i], line: { color: named[i].colour, width: 1, dash: named[i].dash } }))],
+    shapes: [...(x.bands ?? []).map(([x0, x1]) => ({ type: "rect", x0, x1, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 }, fillcolor: "#f4666b", opacity: 0.14 })), ...ends.map((end, i) => ({ type: "line", xref: "paper", yref: "paper", x0: across(end.x), y0: up(end.y), x1: 1 + 12 / wide, y1: heights[i], opacity: 0.6, layer: "below", line: { color: GREY, width: 1 } }))],
   };
   plotly.then((Plotly) => {
     if (!plot.isConnected) return;

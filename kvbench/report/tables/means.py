@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from kvbench.report.acted import CONTROL
 from kvbench.report.compare.compare import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Line, Table
@@ -15,7 +16,7 @@ from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
 from kvbench.report.tables.windows import windows
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import duration, numbered, percent, size
+from kvbench.support.quantity import duration, numbered, percent, plural, size
 
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
@@ -26,11 +27,16 @@ _LISTED_CHARACTERS = 300
 
 
 def means_table(
-    block: Block, describe: Describe = lambda cell: None, marks: Mapping[str, Mark] | None = None, against: str = ""
+    block: Block,
+    describe: Describe = lambda cell: None,
+    marks: Mapping[str, Mark] | None = None,
+    against: str = "",
+    triggered: bool = False,
 ) -> Table:
     """The table of a block: rates x100, bytes in powers of 1024, times in ms or s.
 
-    ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell.
+    ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell. ``triggered``: whether
+    means are over the prompts in which the method acted.
     """
     marks = marks or {}
     cells = [cell for line in block.lines for cell in line.cells.values()]
@@ -64,7 +70,7 @@ def means_table(
         labels=(*(block.line_keys[i] for i in used), *(["read"] if has_reader else []), "n"),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
-        notes=(*_notes(block), *_endings(block), *_extremes(block)),
+        notes=(*_notes(block), *_endings(block), *_actions(block, triggered), *_extremes(block)),
         errors=tuple(_errors(block.cells(reference=True) + block.cells(reference=False))),
         aside="evict" if any(line.aside for line in lines) else "",
         about_aside=ABOUT_EVICT,
@@ -228,6 +234,30 @@ def _endings(block: Block) -> list[str]:
     if 2 * limited > known:
         notes.append(f"{limited} of {known} answers did not end before task.max_new_tokens.")
     return notes
+
+
+def _actions(block: Block, triggered: bool) -> list[str]:
+    """On how many prompts the methods acted: where means are over these, and where they are less than `CONTROL`."""
+    cells, notes = [cell for cell in block.cells(reference=False) if cell.acted is not None], []
+    controls = _some([_acted(cell) for cell in cells if (cell.acted or 0) < CONTROL])
+    if triggered:
+        others = _some([_acted(cell) for cell in cells if CONTROL <= (cell.acted or 0) < 1])
+        parts = [f"{'; '.join(others)}; all others: all"] if others else ["all"]
+        notes.append(f"Means are over the prompts in which the method acted: {parts[0]}. full: all prompts.")
+        if unjudged := sum(cell.unjudged for cell in block.cells(reference=False)):
+            notes.append(f"Left out, as they do not say whether their method acted: {plural(unjudged, 'row')}.")
+    if controls:
+        notes.append(
+            f"Controls, whose method acted on less than {100 * CONTROL:.0f} % of the prompts: {'; '.join(controls)}."
+        )
+    return notes
+
+
+def _acted(cell: Summary) -> str:
+    """A cell, on how many of its prompts its method acted, and the full cache's mean on these."""
+    share = cell.acted or 0
+    there = "" if cell.full_there is None else f", full there {cell.full_there * (100 if cell.rate else 1):.1f}"
+    return f"{_name(cell)} ({round(share * cell.judged)} of {cell.judged}, {100 * share:.0f} %{there})"
 
 
 def _extremes(block: Block) -> list[str]:

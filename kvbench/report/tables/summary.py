@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from kvbench.records import Row
 from kvbench.records.row import CUT, LIMIT
+from kvbench.report.acted import FULL, acted
+from kvbench.report.acted import NEEDED as ACTED_FROM
 from kvbench.report.columns import table_of
 from kvbench.report.held import NEEDED as HELD_FROM
 from kvbench.report.held import held_bytes
@@ -37,7 +39,9 @@ class Summary:
     ``mean low high`` in the metric's own unit (rates 0..1; ``nll`` as perplexity, see `kvbench.report.stats.paired`),
     ``*_bytes`` in bytes, ``*_seconds`` in seconds per sample, ``new_tokens prompt_tokens kept_tokens`` in tokens
     per sample, ``kept_fraction`` as measured, 0..1; ``read_bytes index_bytes`` per token of an answer; ``held_bytes
-    full_held_bytes`` as `kvbench.report.held` says. ``errors``
+    full_held_bytes`` as `kvbench.report.held` says. ``acted``: the share of the samples with a value in which the
+    method acted, 0..1, of the ``judged`` ones that say whether (`kvbench.report.acted`); ``unjudged`` do not.
+    ``full_there``: the mean of the full cache on the prompts in which it did, if it has all of them. ``errors``
     counts failed samples, ``blanks`` those that have neither an error nor a number; both are in no mean.
     ``question_number`` is blank in a summary of a whole cell.
     ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is that of ``mean``, if samples
@@ -77,6 +81,7 @@ class Summary:
     blanks: int
     held_bytes: float | None
     full_held_bytes: float | None
+    acted: float | None
     rate: bool  # not a column: print x100
     higher: bool  # not a column: more is better
     variance: float | None  # not a column: of the samples' values, over n - 1, or n times that of a mean over contexts
@@ -87,10 +92,16 @@ class Summary:
     cut: int = 0  # not a column
     limited: int = 0  # not a column
     ended: int = 0  # not a column
+    judged: int = 0  # not a column
+    unjudged: int = 0  # not a column
+    full_there: float | None = None  # not a column
 
 
 _COUNTED = ("cut", "limited", "ended")
-_NO_COLUMNS = ("rate", "higher", "variance", "failures", "blank_samples", "question_number", "contexts", *_COUNTED)
+_NO_COLUMNS = (
+    *("rate", "higher", "variance", "failures", "blank_samples", "question_number", "contexts", *_COUNTED),
+    *("judged", "unjudged", "full_there"),
+)
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Summary) if field.name not in _NO_COLUMNS)
 _FIRST = (
     *("model", "task", "context_length", "policy", "score", "budget", "variant", "layout", "schedule", "seed"),
@@ -103,16 +114,19 @@ MEANS = (
 _CONTEXT = ("context_sha256", "prompt_sha256")
 _VALUES = ("metric", "unit", "better", "value", "error", "reasoning", "ended")
 NEEDED: tuple[str, ...] = tuple(
-    dict.fromkeys((*_FIRST, *MEANS, *HELD_FROM, *_CONTEXT, "question_number", "sample", *_VALUES))
+    dict.fromkeys((*_FIRST, *MEANS, *HELD_FROM, *ACTED_FROM, *_CONTEXT, "question_number", "sample", *_VALUES))
 )
 """Columns of rows that a summary is made from."""
 
 
-def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: Unit = "questions") -> list[Summary]:
+def summaries(
+    rows: pa.Table | Iterable[Row], by_question: bool = False, over: Unit = "questions", triggered: bool = False
+) -> list[Summary]:
     """One summary per cell, in the order of `sort_key`: the same for the same rows in any order.
 
     ``rows``: a table with the columns ``NEEDED``, or rows. ``by_question``: one for each question number of a cell.
-    ``over``: what a mean is over; perplexities are over tokens either way.
+    ``over``: what a mean is over; perplexities are over tokens either way. ``triggered``: of every cell but the full
+    cache only the samples in which its method acted.
     """
     table: pa.Table = rows if isinstance(rows, pa.Table) else table_of(rows)
     if not table.num_rows:
@@ -135,6 +149,10 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
     failed = table["error"].is_valid().to_numpy()[order]
     messages = dict(zip(np.flatnonzero(failed).tolist(), table["error"].take(order[failed]).to_pylist(), strict=True))
     good, context = np.isfinite(values), _contexts(table)[order]
+    did_act, is_judged = (part[order] for part in acted(table))
+    taken, beside = good, _full_values(table)[order] if triggered else None
+    if triggered:
+        taken = good & (did_act | (table["policy"].to_numpy()[order] == FULL))
     declared = grouped(
         table.group_by(["metric", "unit", "better"]).aggregate([]).to_pylist(),
         lambda declaration: declaration["metric"],
@@ -151,10 +169,10 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
 
     def summary(labels: Mapping[str, object], start: int, stop: int) -> Summary:
         members = slice(start, stop)
-        valued, is_failed = good[members], failed[members]
+        valued, is_failed, judged = taken[members], failed[members], (good & is_judged)[members]
         name = next((names[code] for code in np.unique(metric[members]) if names[code] is not None), None)
         errors = grouped((np.flatnonzero(is_failed) + start).tolist(), messages.__getitem__)
-        blank = samples[members][~valued & ~is_failed]
+        blank = samples[members][~good[members] & ~is_failed]
         scores = values[members][valued]
         mean = low = high = None
         variance = float(np.var(scores, ddof=1)) if len(scores) > 1 else None
@@ -171,6 +189,10 @@ def summaries(rows: pa.Table | Iterable[Row], by_question: bool = False, over: U
             **labels,  # type: ignore[arg-type]
             **{column: _average(numbers[members][valued]) for column, numbers in measured.items()},  # type: ignore[arg-type]
             **{name: int(numbers[members].sum()) for name, numbers in counted.items()},
+            acted=float(did_act[members][judged].mean()) if judged.any() else None,
+            judged=int(judged.sum()),
+            unjudged=int((good & ~is_judged)[members].sum()),
+            full_there=None if beside is None or not len(scores) else _whole_mean(beside[members][valued]),
             n=len(scores),
             mean=mean,
             low=low,
@@ -232,6 +254,19 @@ def _contexts(table: pa.Table) -> np.ndarray:
     context = np.where(np.isin(context, empty), -1, context)
     alone = len(contexts.dictionary) + len(prompts.dictionary) + table["sample"].to_numpy()
     return np.where(context >= 0, context, np.where(prompt >= 0, len(contexts.dictionary) + prompt, alone))
+
+
+def _full_values(table: pa.Table) -> np.ndarray:
+    """Of each row the value of the full cache on its prompt and sample; NaN where there is none."""
+    keys = [*zip(*(table[name].to_pylist() for name in ("model", "task", "prompt_sha256", "sample")), strict=True)]
+    of_full = zip(keys, table["policy"].to_pylist(), table["value"].to_pylist(), strict=True)
+    values = {key: value for key, policy, value in of_full if policy == FULL and value is not None and key[2]}
+    return np.array([values.get(key, math.nan) for key in keys], float)
+
+
+def _whole_mean(numbers: np.ndarray) -> float | None:
+    """The mean; None if a number is missing."""
+    return None if np.isnan(numbers).any() else math.fsum(numbers.tolist()) / len(numbers)
 
 
 def _average(numbers: np.ndarray) -> float | None:

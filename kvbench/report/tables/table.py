@@ -46,7 +46,8 @@ class View:
     ``against``: a policy, or a selection as of `kvbench compare` ("policy=snapkv,score=attn"); cells that differ from
     it beyond chance are marked. ``average``: one line per setting over the tasks of LongBench, see
     `kvbench.report.tables.average`. ``pass_at``: k of pass@k, over prompts. ``mean_over``: what means are over, where
-    several questions are asked about a context.
+    several questions are asked about a context. ``triggered``: only prompts in which the method acted, see
+    `kvbench.report.acted`.
 
     Raises ValueError for an unknown key, and for settings that do not go together.
     """
@@ -57,6 +58,7 @@ class View:
     average: str | None = None
     pass_at: int | None = None
     mean_over: Unit = "questions"
+    triggered: bool = False
 
     def __post_init__(self) -> None:
         check_keys(self.line_keys, self.column_keys)
@@ -69,6 +71,11 @@ class View:
             )
         if self.pass_at is not None and (self.against, self.average) != (None, None):
             raise UserError("--pass-at goes without --average and against=; kvbench compare --pass-at compares")
+        if self.triggered and (self.against, self.average, self.pass_at) != (None, None, None):
+            raise UserError(
+                "--triggered takes other prompts for every cell: leave out against=, --average and --pass-at; the note "
+                "under the table has the full cache's mean on the same prompts"
+            )
         if self.mean_over not in get_args(Unit):
             raise UserError(f"--mean-over {self.mean_over}: allowed: {', '.join(get_args(Unit))}")
         if self.mean_over == "contexts" and (
@@ -145,7 +152,7 @@ def report_of(
     cells, described = (measured, describe) if view.average is None else averaged(measured, view.average, describe)
     marks = {} if view.against is None else _marks(source, where, view.against)
     blocks = arrange(cells, view.line_keys, view.column_keys, described)
-    tables = tuple(means_table(block, described, marks, view.against or "") for block in blocks)
+    tables = tuple(means_table(block, described, marks, view.against or "", view.triggered) for block in blocks)
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
     return Report(
@@ -158,9 +165,12 @@ def report_of(
 
 
 def _measured(source: Source, view: View, warn: Warn, where: Where | None) -> list[Summary]:
-    """The selected cells, or one for each of their questions."""
+    """The selected cells, or one for each of their questions. Raises NothingSelected where no method acted."""
     if view.pass_at is None:
-        return summaries(load_table(source, NEEDED, warn, where), view.by_question, view.mean_over)
+        cells = summaries(load_table(source, NEEDED, warn, where), view.by_question, view.mean_over, view.triggered)
+        if view.triggered and not any(cell.acted for cell in cells):
+            raise NothingSelected("--triggered: no row says that its method acted on the prompt")
+        return cells
     return summaries(pass_at(load(source, warn, where), view.pass_at, describer(source)), view.by_question)
 
 

@@ -1,4 +1,4 @@
-"""Runs without a model: the real plan, claims, leases and recorder around an engine that makes rows up.
+"""Runs without a model: the real plan, job queue, leases and recorder around an engine that makes rows up.
 
 Children are forked, so that a hundred of them cost less than one that imports torch.
 """
@@ -23,7 +23,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Curve, KeptSets, ResultsFolder, Row, places, read_rows, recorded_samples
 from kvbench.run import runner
-from kvbench.run.claims import Sharing
+from kvbench.run.job_queue import RunContext
 from kvbench.run.plan import Cell, PrefillJob, Shard, plan
 from kvbench.run.rows import JobResult, error_row
 from kvbench.tasks.task import Sample
@@ -123,14 +123,18 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go(
-    folder: Path, cells: Sequence[Cell], /, retry: bool = False, part: Shard | None = None, **sharing: Any
+    folder: Path, cells: Sequence[Cell], /, retry: bool = False, part: Shard | None = None, **run_context: Any
 ) -> runner.Outcome:
     """What `kvbench run` does between reading the command and printing the table."""
     since = places(folder)
     todo = plan(cells, recorded_samples(read_rows(folder, lambda _: None), retry))
     todo = todo if part is None else part.part_of(todo)
     return runner.run(
-        todo, ResultsFolder(folder), Silent(), "lengths", Sharing(**{"seconds": SECONDS, "since": since, **sharing})
+        todo,
+        ResultsFolder(folder),
+        Silent(),
+        "lengths",
+        RunContext(**{"seconds": SECONDS, "since": since, **run_context}),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvbench.records import ResultsFolder, places, read_processes
-from kvbench.run.claims import Claims, Sharing
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.plan import Cell, plan
 from tests.run.survival.faking import (
     ROWS,
@@ -42,8 +42,8 @@ def test_writers_share_the_work(
 
 def test_a_plan_stays_as_it_is_while_others_record_nothing(cells: tuple[Cell, ...], tmp_path: Path) -> None:
     todo, folder = plan(cells, set()), ResultsFolder(tmp_path)
-    with Claims(folder, Sharing(), places(folder)) as claims:
-        assert claims.left(todo) is todo
+    with JobQueue(folder, RunContext(), places(folder)) as queue:
+        assert queue.left(todo) is todo
 
 
 def test_other_cells_of_the_same_prompts_are_other_work(

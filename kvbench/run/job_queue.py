@@ -29,8 +29,8 @@ COUNT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """How a run shares its folder.
+class RunContext:
+    """What surrounds a run: how it shares its folder, and who may stop it.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
     it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: GPUs that it holds, at least 1.
@@ -49,24 +49,29 @@ class Sharing:
     tell: Callable[[str], None] = lambda text: None
 
 
-class Claims:
-    """Jobs are claimed, made, recorded and released; nothing is written before the first claim.
+class JobQueue:
+    """Jobs are taken, made, recorded and released; nothing is written before the first is taken.
 
-    Several may be claimed at a time, all of one group.
+    Several may be taken at a time, all of one group.
     """
 
-    def __init__(self, results: ResultsFolder, sharing: Sharing, since: Places) -> None:
-        self._results, self._recorder, self._sharing = results, Recorder(results), sharing
+    def __init__(self, results: ResultsFolder, run_context: RunContext, since: Places) -> None:
+        self._results, self._recorder, self._run_context = results, Recorder(results), run_context
         self._heartbeat = Heartbeat(
-            results, sharing.seconds / BEATS, sharing.seconds, sharing.devices, sharing.command, joules=sharing.joules
+            results,
+            run_context.seconds / BEATS,
+            run_context.seconds,
+            run_context.devices,
+            run_context.command,
+            joules=run_context.joules,
         )
-        self._leases = Leases(results, self._heartbeat, sharing.seconds)
+        self._leases = Leases(results, self._heartbeat, run_context.seconds)
         self._arrivals = Arrivals(results, since)
-        self._claimed: dict[int, tuple[PrefillGroup, PrefillJob, Lease]] = {}
+        self._taken: dict[int, tuple[PrefillGroup, PrefillJob, Lease]] = {}
         self._counted, self._others = -math.inf, 0
 
     def share(self, left: int) -> int:
-        """How many of `left` jobs to claim together: all if no other process works on the folder, otherwise half of an
+        """How many of `left` jobs to take together: all if no other process works on the folder, otherwise half of an
         equal part, so that none waits long for the last.
         """
         if time.monotonic() >= self._counted + COUNT_SECONDS:
@@ -82,7 +87,7 @@ class Claims:
         lease = self._leases.claim(_name(group, job))
         if lease is None:
             return None
-        self._claimed[job.key] = group, job, lease
+        self._taken[job.key] = group, job, lease
         remaining = self._remaining(job)
         if remaining.missing:
             return remaining
@@ -90,19 +95,19 @@ class Claims:
         return None
 
     def record(self, result: JobResult) -> JobResult | None:
-        """Record and release the claimed job of a result. None, and nothing recorded, if another process took over.
+        """Record and release the taken job of a result. None, and nothing recorded, if another process took over.
 
         Raises MissingFile, and nothing is recorded, if the data of the job has changed since its cells were named.
         """
         key = result.job.key
-        group, job, lease = self._claimed[key]
+        group, job, lease = self._taken[key]
         group.check_unchanged()
         if not self._leases.sure(lease):  # this machine slept, or could not write
             renewed = self._leases.renew(lease)
             if renewed is None:
-                del self._claimed[key]
+                del self._taken[key]
                 return None
-            self._claimed[key] = group, job, renewed
+            self._taken[key] = group, job, renewed
             result = result.only(self._remaining(job).places)
         result = replace(result, rows=[self._replacing(row) for row in result.rows])
         self._recorder.append(result.rows, result.sidecars)
@@ -115,8 +120,8 @@ class Claims:
         """Record what the command requests, unless it is recorded. A run whose model cannot answer has not called it:
         reports would miss its rows for ever.
         """
-        if self._sharing.cells is not None:
-            self._results.write_sweep(self._sharing.command, self._sharing.cells)
+        if self._run_context.cells is not None:
+            self._results.write_sweep(self._run_context.command, self._run_context.cells)
 
     def loaded(self, model: str, seconds: float) -> None:
         """Say of this process how long a model took to load."""
@@ -124,7 +129,7 @@ class Claims:
 
     def _replacing(self, row: Row) -> Row:
         """A row that counts instead of those that the run found of its sample."""
-        replaces = self._sharing.replaced.get((row.cell, row.sample))
+        replaces = self._run_context.replaced.get((row.cell, row.sample))
         return row if replaces is None else replace(row, replaces=replaces)
 
     def left(self, plan: Plan) -> Plan:
@@ -139,7 +144,7 @@ class Claims:
 
     def wait(self, plan: Plan) -> Plan:
         """Wait until others have recorded what is left, or given up some of it: that is returned. Raises as `check`."""
-        pause, known_holders = min(LONGEST_PAUSE_SECONDS, self._sharing.seconds / BEATS), set[str]()
+        pause, known_holders = min(LONGEST_PAUSE_SECONDS, self._run_context.seconds / BEATS), set[str]()
         while (plan := self.left(plan)).rows_to_do:
             holders = set[str]()
             for name in (_name(group, job) for group in plan.groups for job in group.jobs):
@@ -149,9 +154,9 @@ class Claims:
                 holders.add(holder)
             if new := sorted(holders - known_holders):
                 known_holders.update(new)
-                self._sharing.tell(
+                self._run_context.tell(
                     f"waiting for {plan.rows_to_do} rows of {shortened(new, 3)}; prompts of a process that is silent "
-                    f"for {self._sharing.seconds:g} s are taken over"
+                    f"for {self._run_context.seconds:g} s are taken over"
                 )
             deadline = time.monotonic() + pause
             while time.monotonic() < deadline:
@@ -161,7 +166,7 @@ class Claims:
 
     def check(self) -> None:
         """Raise Stopped if the run was asked to stop."""
-        reason = self._sharing.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
+        reason = self._run_context.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
         if reason is not None:
             raise Stopped(reason)
 
@@ -171,14 +176,14 @@ class Claims:
         return job.without(self._arrivals.recorded)
 
     def _release(self, key: int) -> None:
-        self._leases.release(self._claimed.pop(key)[2])
+        self._leases.release(self._taken.pop(key)[2])
 
-    def __enter__(self) -> "Claims":
+    def __enter__(self) -> "JobQueue":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
-            for key in list(self._claimed):
+            for key in list(self._taken):
                 self._release(key)
             if kind is not None and issubclass(kind, Stopped):
                 self.request()  # it is to go on

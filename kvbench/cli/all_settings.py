@@ -1,0 +1,95 @@
+"""Every setting of a run: its value, as the words of a line give it, and what it means. `kvbench list settings`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from yaml import safe_load
+
+from kvbench.cli.terminal import print_columns, say, screen
+from kvbench.config.compose import combinations, flat, with_members
+from kvbench.config.meaning import NO_SETTINGS, meanings_of, notes_of
+from kvbench.config.overrides import GROUPS, parse, written
+from kvbench.support import paths
+from kvbench.support.errors import UserError
+from kvbench.support.noted import noted
+from kvbench.support.plugins import held_groups, items
+from kvbench.support.settings_file import entry_of
+from kvbench.support.text import closest
+
+SCHEDULE = "kvbench.eviction.schedule.Schedule"
+ROOTS = ("task", "policy", "score", *held_groups(), "schedule", "model", "data", "results", "launcher", "logger")
+"""First words of settings, by which a list can be narrowed."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A setting. value: as it is written on a command line; blank for one with parts, whose lines follow."""
+
+    key: str
+    value: str
+    says: str
+
+
+def one_cell(words: Sequence[str]) -> dict[str, Any]:
+    """Compose the settings of a line. Raises UserError for a line with lists."""
+    overrides = with_members(parse(words))
+    for override in overrides:
+        if len(override.values) > 1:
+            combinations(overrides)  # names a value that does not exist first
+            raise UserError(f"{override.text} lists {len(override.values)} values: name one")
+    return combinations(overrides)[0]
+
+
+def lines_of(words: Sequence[str]) -> list[Line]:
+    """List the settings that a line leaves or gives. Of `words` those without = narrow it, such as `policy`.
+
+    Raises UserError for a word that no setting begins with, and for settings that a run refuses.
+    """
+    roots = [word for word in words if "=" not in word]
+    for root in roots:
+        if root not in ROOTS:
+            raise UserError(f"no settings of {root}: {closest(root, ROOTS)}")
+    tree = one_cell([word for word in words if "=" in word])
+    return [line for line in _lines(tree) if not roots or line.key.partition(".")[0] in roots]
+
+
+def _lines(tree: dict[str, Any]) -> Iterator[Line]:
+    texts = _texts(tree)
+    for key, value in flat(tree):
+        if {*key.split(".")} & NO_SETTINGS:
+            continue
+        is_whole = isinstance(value, dict) and bool(value)
+        if key in texts or not is_whole:
+            yield Line(key, "" if is_whole else written(value), texts.get(key, ""))
+
+
+def _texts(tree: dict[str, Any]) -> dict[str, str]:
+    """What settings mean, by key: as their class says it, or their file where that says more."""
+    texts = dict(entry_of(safe_load((paths.conf() / "run.yaml").read_text("utf-8")), "", "").notes)
+    meanings = {group: meanings_of(group, tree[group]) for group in GROUPS} | {"schedule": noted(SCHEDULE)}
+    for group, of_group in meanings.items():
+        texts |= {f"{group}.{name}": text for name, text in of_group.items()}
+        name = tree[group]["name"] if group in GROUPS else None
+        if name in items(group):  # a score of your own has no file there
+            texts |= notes_of(items(group)[name])
+    return texts
+
+
+def print_all(words: Sequence[str]) -> None:
+    """Print the settings of a line in columns, and before them, where nothing narrows them, the names of all groups."""
+    lines = lines_of(words)
+    if all("=" in word for word in words):
+        _print_groups()
+    for _, part in groupby(lines, lambda line: line.key.rpartition(".")[0].partition(".")[0]):
+        print_columns([(f"  {line.key}{'=' if line.value else ':'}{line.value}", line.says) for line in part])
+
+
+def _print_groups() -> None:
+    print("== Groups (group=name; kvbench list says what each is) ==")
+    for group in GROUPS:
+        names = sorted(f"{group}/{name}".rpartition("/") for name in items(group))
+        for folder, members in groupby(names, lambda name: name[0]):
+            say(screen(), f"{folder}: {', '.join(name for *_, name in members)}")
+    print("\n== All settings, with their values (key=value) ==")

@@ -1,0 +1,62 @@
+"""What settings mean: as the class of a part says it, and as the file says it of the values that it has."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from kvbench.support.annotations import meanings
+from kvbench.support.noted import noted
+from kvbench.support.plugins import Item, items
+from kvbench.support.settings_file import LOADER, Entry, entry_of
+
+NO_SETTINGS = {"_target_", "name", "takes", "defaults", "usual"}
+"""Keys of settings files that cannot be set on a command line."""
+
+
+def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
+    """What the class of a part says of its settings; of ours without importing it. Raises as `class_of`."""
+    from kvbench.config.compose import class_of
+
+    try:
+        texts: Mapping[str, str] = noted(node["_target_"])
+    except LookupError:  # a plugin's
+        texts = meanings(class_of(group, node))
+    return {**texts, **meanings_of_steps()} if group == "policy" else texts
+
+
+def meanings_of_steps() -> dict[str, str]:
+    """What the settings mean that steps add to policies."""
+    from kvbench.config.compose import NO_STEP, STEP, content, step_parts
+
+    texts: dict[str, str] = {}
+    for part in step_parts():
+        kinds = (name.rpartition("/")[2] for name in items(STEP) if name.startswith(f"{part}/"))
+        texts[part] = f"what happens to pairs after selection: {', '.join((NO_STEP, *kinds))}"
+    for name, item in items(STEP).items():
+        if "/" not in name:
+            texts |= meanings_of(STEP, content(item))
+    return texts
+
+
+def notes_of(item: Item) -> dict[str, str]:
+    """What the file of an item says of values, by the full names of the settings."""
+    entry = words_of(item)
+    tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
+    return {name if name.split(".")[0] in tree else f"{item.group}.{name}": note for name, note in entry.notes.items()}
+
+
+def words_of(item: Item) -> Entry:
+    """What a file says; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
+    try:
+        node = _parsed(item.path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        node = None
+    return entry_of(node if isinstance(node, dict) else {}, item.group, item.name)
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str) -> Any:
+    """A file is asked for its words and its notes, and for those of each of its members."""
+    return yaml.load(text, LOADER)

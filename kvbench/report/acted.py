@@ -1,0 +1,56 @@
+"""Whether a method acted on a prompt: evicted, packed or pruned its cache, or read a part of it.
+
+A prompt that the budget holds, and an answer that ends before the first eviction from it, say nothing of a method.
+"""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from kvbench.report.held import NEEDED as HELD_FROM
+from kvbench.report.held import copies, held_bytes, pair_bytes
+
+NEEDED = (*HELD_FROM, "policy", "decode_evictions", "read_bytes", "new_tokens")
+"""Columns of rows that say it."""
+FULL = "full"
+"""The policy that never acts; with a quantised store or a reader its label has more words."""
+CONTROL = 0.2
+"""Below this share of the prompts in which its method acted, a cell is a control: most of it is the full cache."""
+
+
+def acted(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row whether its method acted, and whether that is known; both [rows].
+
+    rows: a table with the columns ``NEEDED``. It acted where it kept less than all pairs or bytes, where pairs left the
+    cache later, and where a reader read less than was held. Rows of servers may not say, nor earlier rows of cells that
+    evict from the answer, and kept all of the prompt.
+    """
+    kept, held, full, later, read = (
+        rows[name].to_numpy().astype(float)
+        for name in ("kept_fraction", "cache_bytes", "full_cache_bytes", "decode_evictions", "read_bytes")
+    )
+    policies, has_reader = _having(rows["policy"], r" reader=")
+    never = np.isin(policies, [FULL])
+    evicts_later = _having(rows["schedule"], r"\bdecode_every=")[1]
+    is_less = (kept < 1) | (held < full) | (later > 0)
+    is_less[has_reader] |= read[has_reader] < _dense(rows.filter(pa.array(has_reader)))
+    is_measured = np.isfinite(kept) | np.isfinite(held - full)
+    says_later, says_read = ~evicts_later | np.isfinite(later), ~has_reader | np.isfinite(read)
+    return is_less & ~never, never | is_less | (is_measured & says_later & says_read)
+
+
+def _having(column: pa.ChunkedArray, pattern: str) -> tuple[np.ndarray, np.ndarray]:
+    """The texts of a column, and which of them have a pattern."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    texts, codes = [text or "" for text in coded.dictionary.to_pylist()], coded.indices.to_numpy()
+    found = np.array([re.search(pattern, text) is not None for text in texts], bool)
+    return np.array(texts, object)[codes], found[codes]
+
+
+def _dense(rows: pa.Table) -> np.ndarray:
+    """Bytes [rows] that a token of the answer reads, on average, without a reader, less one for the rounding."""
+    tails = [
+        pair_bytes(row) * copies(row) * (row["new_tokens"] or 0) / 2 for row in rows.select(list(NEEDED)).to_pylist()
+    ]
+    return held_bytes(rows)["held_bytes"] + np.array(tails, float) - 1

@@ -1,0 +1,24 @@
+"""The generated pages of docs/reference are current, and hold every command and every setting of a run."""
+
+import re
+
+import pytest
+
+from kvbench.cli.all_settings import lines_of
+from kvbench.cli.main import COMMANDS
+from scripts.document_reference import FOLDER, PAGES, SAMPLE
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_as_it_would_be_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "")
+    current = (FOLDER / name).read_text("utf-8")
+    assert PAGES[name]() == current, "run python scripts/document_reference.py"
+    assert {path.name for path in FOLDER.glob("*.md")} == {*PAGES}
+
+
+def test_nothing_is_left_out() -> None:
+    commands, settings = ((FOLDER / name).read_text("utf-8") for name in PAGES)
+    assert re.findall(r"^### (\w+)$", commands, re.MULTILINE) == [*COMMANDS]
+    documented = set(re.findall(r"^\| `([a-z_.]+)", settings, re.MULTILINE))
+    assert documented == {line.key for line in lines_of(SAMPLE)}
