@@ -49,9 +49,8 @@ it again).
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     extras = ", ".join(f"kvbench list {group}s" for group in held_groups())
-    parser.description = f"Run a sweep. Every combination of comma-separated values is one cell.\n{ESSENTIALS}".replace(
-        "{extras}", extras
-    )
+    summary = "Run a sweep. Every combination of comma-separated values is one cell."
+    parser.description = f"{summary}\n{ESSENTIALS.replace('{extras}', extras)}"
     parser.epilog = EPILOG
     parser.words = SETTINGS
     flag = parser.add_argument

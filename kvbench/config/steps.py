@@ -48,8 +48,9 @@ def form_of(target: type[Policy]) -> type[Policy]:
 
 def policy_of(form: Policy, target: type[Policy]) -> Policy:
     """A policy with its steps, from all settings. Raises UserError for those of a step that are not allowed."""
-    own = {each.name: getattr(form, each.name) for each in fields(target)}
-    return target(**own | {"steps": (*form.steps, *steps_of(vars(form)))})
+    own: dict[str, Any] = {each.name: getattr(form, each.name) for each in fields(target)}
+    own["steps"] = (*form.steps, *steps_of(vars(form)))
+    return target(**own)
 
 
 def steps_of(settings: Mapping[str, Any]) -> tuple[Step, ...]:

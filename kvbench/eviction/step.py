@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, Window
 from kvbench.cache.shapes import Kept, Lengths
 from kvbench.eviction.allocation.shares import Variant
 from kvbench.eviction.budget import Tokens
@@ -133,7 +133,7 @@ class Step:
         """What holds the kept pairs while an answer is decoded (`kvbench.models.decode.holder`)."""
         return holder
 
-    def unused_bytes(self, cache: KVCache) -> int:
+    def unused_bytes(self, cache: Any) -> int:
         """Bytes that are allocated beside what a cache holds."""
         return 0
 

@@ -15,6 +15,7 @@ import torch
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
+from kvbench.models.decode.holder import COPIES
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, ends
@@ -123,7 +124,7 @@ class JointBatch:
         if len(self._unanswered) + self._cells > memory.most_together(self._model.engine):
             return True
         free = memory.free_bytes(self._devices)
-        return memory.COPIES * self._largest > memory.SHARE * free or time.monotonic() - self._since > MOST_SECONDS
+        return COPIES * self._largest > memory.SHARE * free or time.monotonic() - self._since > MOST_SECONDS
 
     def finish(self) -> dict[int, JobResult]:
         """Answer all prompts that were added: the results of their jobs, by the jobs' keys; none if memory runs out."""

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import KVCache
 from kvbench.cache.shapes import Kept, Lengths, Ranked
 from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import lengths_of
@@ -135,7 +134,7 @@ class Pages(Step):
             return units
         return PageUnits(units.tokens, units.sink, units.newest, self.page, self.page_score)
 
-    def unused_bytes(self, cache: KVCache) -> int:
+    def unused_bytes(self, cache: Any) -> int:
         """Bytes of the places for keys and values that partly filled pages leave empty, in every head that evicts."""
         if self.page == 1:
             return 0

@@ -19,6 +19,9 @@ class Held(Protocol):
     """What a holder holds: a `KVCache`, or what stands for one."""
 
     @property
+    def num_tokens(self) -> int: ...
+
+    @property
     def layers(self) -> Sequence[Any]: ...
 
     @property
