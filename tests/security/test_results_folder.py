@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from kvbench.records import ResultsFolder, Row, check_writable
+from kvbench.records.parquet import to_parquet
 from kvbench.report import rows as row_reader
 from tests.cli.conftest import Command
 from tests.cli.test_status import write_process
@@ -166,9 +167,7 @@ def test_descriptions_that_unpack_for_ever_are_refused(
         (base64.b64encode(zlib.compress(b'{"c": "x"}')), "they are no objects"),
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
     ):
-        pa.parquet.write_table(
-            table.replace_schema_metadata({b"kvbench.schema": b"5", row_reader._COMPRESSED_CELLS: packed}), out
-        )
+        out.write_bytes(to_parquet(table, {b"kvbench.schema": b"5", row_reader._COMPRESSED_CELLS: packed}))
         done = kvbench("report", "table", "--results", str(out), "policy.window=3")
         assert done.code == 2 and why in done.err
 

@@ -40,7 +40,7 @@ def test_the_window_is_the_question_of_the_prompt() -> None:
     ("word", "reason"),
     [
         ("schedule.evict_after=context", "schedule.evict_after=context evicts before"),
-        ("schedule.prefill_block=64", "schedule.prefill_block evicts before"),
+        ("schedule.prefill_block=64", "schedule.prefill_block=64 evicts before"),
         ("task=pg19", "task pg19 has no question"),
     ],
 )
