@@ -13,8 +13,8 @@ from kvbench.config.compose import file_of, options
 from kvbench.config.settings import build
 from kvbench.extras.readers.oracle_topk import OracleTopK
 from kvbench.extras.readers.quest import Quest
-from kvbench.extras.readers.reader import Reader
 from kvbench.extras.readers.top import TopReader
+from kvbench.models.decode.holder import Holder
 from kvbench.support.errors import UserError
 from scripts.golden_readers import drawn
 
@@ -166,5 +166,5 @@ def test_what_cannot_be_is_refused(name: str, changed: dict[str, Any], complaint
 
 
 def test_a_class_that_is_no_reader_is_refused() -> None:
-    with pytest.raises(UserError, match=f"derive it from {Reader.__module__}.Reader"):
+    with pytest.raises(UserError, match=f"derive it from {Holder.__module__}.Holder"):
         build("reader", {"_target_": "kvbench.eviction.scores.recency.Recency", "name": "recency"})
