@@ -15,6 +15,7 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.extras.merging.merging import D2O
 from kvbench.extras.pages.pages import Pages
 from kvbench.extras.sharing.sharing import Sharing
+from kvbench.extras.stores.packed import Packed
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
@@ -47,7 +48,7 @@ def written_out(cell: Cell) -> str:
     "changes",
     [
         {},
-        {"store": "int4"},
+        {"holder": Packed("int4")},
         {"score": OBCacheJoint()},
         {"budget": Fraction(Decimal("0.25"))},
         {"schedule": Schedule("context", 32, 4)},
