@@ -20,7 +20,7 @@ from kvbench.support.text import closest
 
 SCHEDULE = "kvbench.eviction.schedule.Schedule"
 ROOTS = ("task", "policy", "score", "reader", "schedule", "model", "data", "results", "launcher", "logger")
-"""First words of settings, by which a list can be narrowed."""
+"""First words of settings, in the order in which they are listed."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,12 @@ def lines_of(words: Sequence[str]) -> list[Line]:
     Raises UserError for a word that no setting begins with, and for settings that a run refuses.
     """
     roots = [word for word in words if "=" not in word]
+    lines = [*_lines(one_cell([word for word in words if "=" in word]))]
+    known = {line.key.partition(".")[0] for line in lines}
     for root in roots:
-        if root not in ROOTS:
-            raise UserError(f"no settings of {root}: {closest(root, ROOTS)}")
-    tree = one_cell([word for word in words if "=" in word])
-    return [line for line in _lines(tree) if not roots or line.key.partition(".")[0] in roots]
+        if root not in known:
+            raise UserError(f"no setting begins with {root}: {closest(root, known)}")
+    return [line for line in lines if not roots or line.key.partition(".")[0] in roots]
 
 
 def _lines(tree: dict[str, Any]) -> Iterator[Line]:
