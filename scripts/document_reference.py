@@ -17,7 +17,7 @@ SAMPLE = ("launcher=slurm", "logger=wandb")
 """Members of groups whose default has no settings."""
 TITLES = {
     "": "Of every run",
-    "task": "Task: those of every task, then those of RULER's needles",
+    "task": "Task: every task, then RULER's needles",
     "policy": "Policy: defaults of SnapKV",
     "score": "Score: defaults of `attn`",
     "launcher": "Launcher: `launcher=slurm`",
