@@ -7,7 +7,7 @@ import os
 from itertools import groupby
 from pathlib import Path
 
-from kvbench.cli.all_settings import ROOTS, Line, lines_of
+from kvbench.cli.all_settings import Line, lines_of
 from kvbench.cli.main import GROUPS, MORE, declared
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -15,9 +15,11 @@ WIDTH = "96"
 """Columns of a help text that a page shows without scrolling."""
 SAMPLE = ("launcher=slurm", "logger=wandb")
 """Members of groups whose default has no settings."""
+ROOTS = ("task", "policy", "score", "reader", "schedule", "model", "data", "results", "launcher", "logger")
+"""First words of settings, in the order of the page."""
 TITLES = {
     "": "Of every run",
-    "task": "Task: those of every task, then those of RULER's needles",
+    "task": "Task: every task, then RULER's needles",
     "policy": "Policy: defaults of SnapKV",
     "score": "Score: defaults of `attn`",
     "launcher": "Launcher: `launcher=slurm`",

@@ -1,6 +1,6 @@
 """Every setting of a run: its value, as the words of a line give it, and what it means. `kvbench list settings`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -8,19 +8,17 @@ from typing import Any
 from yaml import safe_load
 
 from kvbench.cli.terminal import print_columns, say, screen
-from kvbench.config.compose import combinations, flat, with_members
-from kvbench.config.meaning import NO_SETTINGS, meanings_of, notes_of
-from kvbench.config.overrides import GROUPS, parse, written
+from kvbench.config.compose import combinations, with_members
+from kvbench.config.meaning import explained, meanings_of, notes_of
+from kvbench.config.overrides import GROUPS, parse
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.noted import noted
-from kvbench.support.plugins import held_groups, items
+from kvbench.support.plugins import items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
 
 SCHEDULE = "kvbench.eviction.schedule.Schedule"
-ROOTS = ("task", "policy", "score", *held_groups(), "schedule", "model", "data", "results", "launcher", "logger")
-"""First words of settings, by which a list can be narrowed."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +46,13 @@ def lines_of(words: Sequence[str]) -> list[Line]:
     Raises UserError for a word that no setting begins with, and for settings that a run refuses.
     """
     roots = [word for word in words if "=" not in word]
-    for root in roots:
-        if root not in ROOTS:
-            raise UserError(f"no settings of {root}: {closest(root, ROOTS)}")
     tree = one_cell([word for word in words if "=" in word])
-    return [line for line in _lines(tree) if not roots or line.key.partition(".")[0] in roots]
-
-
-def _lines(tree: dict[str, Any]) -> Iterator[Line]:
-    texts = _texts(tree)
-    for key, value in flat(tree):
-        if {*key.split(".")} & NO_SETTINGS:
-            continue
-        is_whole = isinstance(value, dict) and bool(value)
-        if key in texts or not is_whole:
-            yield Line(key, "" if is_whole else written(value), texts.get(key, ""))
+    lines = [Line(*parts) for parts in explained(tree, _texts(tree))]
+    known = {line.key.partition(".")[0] for line in lines}
+    for root in roots:
+        if root not in known:
+            raise UserError(f"no setting begins with {root}: {closest(root, known)}")
+    return [line for line in lines if not roots or line.key.partition(".")[0] in roots]
 
 
 def _texts(tree: dict[str, Any]) -> dict[str, str]:

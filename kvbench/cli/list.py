@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, replace
 
 from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
+from kvbench.cli.run import SETTINGS as SETTINGS_OF_RUNS
 from kvbench.cli.terminal import print_columns, screen, width_of
-from kvbench.config.meaning import NO_SETTINGS, meanings_of, notes_of, words_of
+from kvbench.config.meaning import explained, meanings_of, notes_of, words_of
 from kvbench.config.protocol import protocols
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import OURS, Item, held_groups, items
@@ -138,9 +139,7 @@ def _names(before: Sequence[str]) -> Sequence[str]:
     if not before:
         return (*GROUPS, REPORTS, SETTINGS)
     if before[0] == SETTINGS:
-        from kvbench.cli.all_settings import ROOTS
-
-        return ROOTS
+        return SETTINGS_OF_RUNS.groups
     settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
     return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
 
@@ -157,9 +156,8 @@ def _explained(group: str, described: Description) -> Description:
 
 def _settings(item: Item) -> Iterator[Setting]:
     """Settings with what the file notes of a value, else with what the class says of the field."""
-    from kvbench.config.compose import STEP, composed, content, flat
+    from kvbench.config.compose import STEP, composed, content
     from kvbench.config.overrides import GROUPS as OF_RUNS
-    from kvbench.config.overrides import written
 
     group, tree = item.group, content(item)
     tree = tree if group in tree else {"policy" if group == STEP else group: tree}
@@ -169,11 +167,9 @@ def _settings(item: Item) -> Iterator[Setting]:
         if isinstance(node, dict) and "_target_" in node:
             texts |= {f"{name}.{key}": text for key, text in meanings_of(name, node).items()}
     texts |= notes_of(item)
-    for key, value in flat(tree):
-        is_part = isinstance(value, dict) and bool(value)
-        comes_from_elsewhere = isinstance(value, str) and value.startswith("${")
-        if not {*key.split(".")} & NO_SETTINGS and not comes_from_elsewhere and (key in texts or not is_part):
-            yield Setting(key, "" if is_part else written(value), texts.get(key, ""))
+    for key, value, says in explained(tree, texts):
+        if not value.startswith("${"):  # it comes from elsewhere
+            yield Setting(key, value, says)
 
 
 def _under(protocol: str, policy: Description) -> Description:

@@ -378,7 +378,7 @@ def parts_with_kinds() -> tuple[str, ...]:
 
 
 def step_settings() -> Tree:
-    """What steps add to the settings of a policy, as they are by default."""
+    """The settings that steps add to a policy, with their defaults."""
     added: Tree = dict.fromkeys(step_parts(), NO_STEP)
     for name, item in items(STEP).items():
         if "/" not in name:
@@ -387,7 +387,7 @@ def step_settings() -> Tree:
 
 
 def content(item: Item) -> Any:
-    """What the file of an item says of it; of a policy that evicts, with what steps add. Raises UserError for one that
+    """The content of an item's file; a policy that evicts has the settings of steps too. Raises UserError for one that
     is no YAML. Never change the result.
     """
     if is_loose(item.path.name):
@@ -400,7 +400,7 @@ def content(item: Item) -> Any:
 
 
 def _with_steps(node: Tree) -> Tree:
-    """What the file of a policy says, with the settings of steps where it evicts."""
+    """The content of a policy's file, with the settings of steps where the policy evicts."""
     policy = node.get("policy", node)
     if not isinstance(policy, dict) or "budget" not in (policy.get("takes") or ()):
         return node

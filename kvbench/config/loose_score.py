@@ -21,7 +21,7 @@ PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def bases() -> dict[str, str]:
-    """What the class of a file derives from, by group and name: importing it would import torch with the settings."""
+    """The base of a file's class, by group and name: importing it would import torch with the settings."""
     return {"score": SCORE} | dict.fromkeys(held_groups(), HOLDER)
 
 

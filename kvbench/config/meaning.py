@@ -1,6 +1,6 @@
 """What settings mean: as the class of a part says it, and as the file says it of the values that it has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +27,7 @@ def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
 
 
 def meanings_of_steps() -> dict[str, str]:
-    """What the settings mean that steps add to policies."""
+    """The meaning of each setting that steps add to policies."""
     from kvbench.config.compose import NO_STEP, STEP, content, step_parts
 
     texts: dict[str, str] = {}
@@ -45,6 +45,20 @@ def notes_of(item: Item) -> dict[str, str]:
     entry = words_of(item)
     tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
     return {name if name.split(".")[0] in tree else f"{item.group}.{name}": note for name, note in entry.notes.items()}
+
+
+def explained(tree: dict[str, Any], texts: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the value as a command line has it, and the meaning of each setting of a tree that can be set.
+
+    The value of a setting with parts, whose lines follow, is blank; without a meaning such a setting is left out.
+    """
+    from kvbench.config.compose import flat
+    from kvbench.config.overrides import written
+
+    for key, value in flat(tree):
+        has_parts = isinstance(value, dict) and bool(value)
+        if not {*key.split(".")} & NO_SETTINGS and (key in texts or not has_parts):
+            yield key, "" if has_parts else written(value), texts.get(key, "")
 
 
 def words_of(item: Item) -> Entry:

@@ -88,14 +88,14 @@ def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
 
 
 def _policy(target: Any, values: Tree) -> Any:
-    """A policy from its own settings and those of steps."""
+    """A policy from its own settings and the settings of steps."""
     from kvbench.config.steps import form_of, policy_of
 
     return policy_of(validated(form_of(target), "policy", values), target)
 
 
 def _settings_of(group: str, built: Any) -> dict[str, Any]:
-    """The settings of a part, of a policy with those of steps."""
+    """The settings of a part; a policy has the settings of steps too."""
     from kvbench.config.steps import settings_of
 
     return settings_of(built) if group == "policy" else asdict(built)

@@ -17,7 +17,7 @@ from kvbench.support.plugins import items
 
 @cache
 def classes() -> dict[str, Any]:
-    """The class of every step by the name of its file; those of a part have its name first."""
+    """The class of every step by the name of its file; the steps of a part have its name first."""
     return {name: class_of(STEP, content(item)) for name, item in items(STEP).items()}
 
 
@@ -37,7 +37,7 @@ def plain() -> tuple[type[Step], ...]:
 
 @cache
 def form_of(target: type[Policy]) -> type[Policy]:
-    """A policy whose fields are all settings of a command line: its own, and those of steps."""
+    """A policy whose fields are all settings of a command line: its own, and the settings of steps."""
     added: list[Any] = [(part, Union[each], field(default_factory=Drop)) for part, each in kinds().items()]  # noqa: UP007
     for step in plain():
         hints = get_type_hints(step, include_extras=True)
@@ -47,7 +47,7 @@ def form_of(target: type[Policy]) -> type[Policy]:
 
 
 def policy_of(form: Policy, target: type[Policy]) -> Policy:
-    """A policy with its steps, from all settings. Raises UserError for those of a step that are not allowed."""
+    """A policy with its steps, from all settings. Raises UserError for settings of a step that are not allowed."""
     own: dict[str, Any] = {each.name: getattr(form, each.name) for each in fields(target)}
     own["steps"] = (*form.steps, *steps_of(vars(form)))
     return target(**own)
@@ -62,7 +62,7 @@ def steps_of(settings: Mapping[str, Any]) -> tuple[Step, ...]:
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
-    """All settings of a policy, those of steps too, in the order in which labels name them."""
+    """All settings of a policy and its steps, in the order in which labels name them."""
     own = asdict(replace(policy, steps=()))
     del own["steps"]
     by_class, added = {type(step): step for step in policy.steps}, dict[str, dict[str, Any]]()
@@ -80,6 +80,6 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 
 
 def usual_of_kind(part: str, kind: str) -> dict[str, Any]:
-    """What the settings of a kind are by default."""
+    """The default settings of a kind."""
     (chosen,) = (each() for each in kinds()[part] if each().kind == kind)
     return asdict(chosen)  # type: ignore[call-overload]

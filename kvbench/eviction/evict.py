@@ -74,7 +74,7 @@ class Eviction:
         return smaller
 
     def _changed(self, step: Step, before: LayerCache, kept: Kept, after: LayerCache) -> LayerCache:
-        """What a step makes of a dense layer, up to the end of the window."""
+        """A dense layer after a step, up to the end of the window."""
         policy, stop = self.policy, before.lengths[0] - self.policy.skipped
         before = before.without_newest(policy.skipped)
         rows = before.observed(step.rows(policy.rows(stop), stop)) if step.reads_rows else None

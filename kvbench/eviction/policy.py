@@ -395,7 +395,7 @@ class Policy:
         return self.layers.rows(self.rows(tokens), tokens)
 
     def units(self, tokens: int) -> Units:
-        """What of a prompt of `tokens` tokens is kept or dropped as one."""
+        """The unit of a prompt of `tokens` tokens that is kept or dropped as one."""
         units = Units(tokens, self.sinks, self.last)
         for step in self.steps:
             units = step.units(units)

@@ -90,7 +90,7 @@ class Schedule:
             )
 
     def claims(self) -> Iterator[Claim]:
-        """What it needs of other settings, and what it makes untrue for them."""
+        """The facts that it needs of other settings, and those that it makes untrue."""
         if self.evict_after == "context":
             early = "evicts before the question is read"
             breaks = {QUESTION_READ: early, WHOLE_PROMPT: "evicts before all of it is read"}

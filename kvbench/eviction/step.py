@@ -17,7 +17,7 @@ RANKINGS, UNITS, PAIRS = 1, 2, 3
 
 @dataclass(frozen=True)
 class Units:
-    """What of a prompt is kept or dropped as one: here single tokens.
+    """The unit of a prompt that is kept or dropped as one: here a token.
 
     sink, newest: how many of the first and of the newest `tokens` are always kept.
     """
@@ -89,7 +89,7 @@ class Step:
         return f"policy.{first}={getattr(self, first)}"
 
     def described(self) -> Mapping[str, Any]:
-        """What the description of a cell says of it: its fields that differ from their defaults."""
+        """The fields that a cell's description names: they differ from their defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)  # type: ignore[arg-type]
@@ -97,22 +97,22 @@ class Step:
         }
 
     def claims(self, policy: Any) -> Iterator[Claim]:
-        """What it needs of other settings, and what it makes untrue for them."""
+        """The facts that it needs of other settings, and those that it makes untrue."""
         return iter(())
 
     def check_budget(self, policy: Any, budget: Tokens) -> None:
         """Raise UserError for a budget that is too small whatever the prompt."""
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """What the cache heads of a layer choose from."""
+        """The candidates of each cache head of a layer."""
         return ranking
 
     def choices(self, rankings: tuple[Ranking, ...]) -> tuple[Ranking, ...]:
-        """What all layers choose from, after `chooses`."""
+        """The candidates of all layers, after `chooses`."""
         return rankings
 
     def units(self, units: Units) -> Units:
-        """What is kept or dropped as one."""
+        """The unit that is kept or dropped as one."""
         return units
 
     def rows(self, window: int, tokens: int) -> int:
@@ -130,7 +130,7 @@ class Step:
         return after
 
     def holder(self, holder: Any) -> Any:
-        """What holds the kept pairs while an answer is decoded (`kvbench.models.decode.holder`)."""
+        """The holder of the kept pairs while an answer is decoded (`kvbench.models.decode.holder`)."""
         return holder
 
     def unused_bytes(self, cache: Any) -> int:

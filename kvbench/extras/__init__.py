@@ -1,1 +1,1 @@
-"""What the core does without: a folder for each extra, with its code and settings."""
+"""Features that the core does without: a folder for each, with its code and settings."""

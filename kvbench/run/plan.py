@@ -176,7 +176,7 @@ class Cell:
 
     @cached_property
     def held(self) -> "Holder":
-        """What holds its kept pairs: `holder`, or what steps ask for instead."""
+        """The holder of its kept pairs: `holder`, or the one that steps ask for."""
         from kvbench.models.decode.holder import Holder
 
         holder = self.holder or Holder()

@@ -66,7 +66,7 @@ def sources() -> tuple[Source, ...]:
 
 
 def own_sources() -> tuple[Source, ...]:
-    """The settings of kvbench: `conf`, then those of each extra that has some."""
+    """The folders of kvbench's settings: `conf`, then one of each extra that has some."""
     extras = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in paths.extras())
     found = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
     return tuple(Source(OURS, __version__, package, conf) for package, conf in found)

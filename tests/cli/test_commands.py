@@ -53,7 +53,7 @@ def test_all_settings_are_listed_with_the_values_of_a_line(kvbench: Command, tmp
     assert "policy.window=9 " in narrowed
     told = json.loads(kvbench("list", "settings", "policy", "policy.window=9", "--json").out)
     assert {line["key"]: line["value"] for line in told}["policy.window"] == "9"
-    refusals = {"polcy": "no settings of polcy: did you mean policy?", "budget=1,2": "lists 2 values"}
+    refusals = {"polcy": "no setting begins with polcy: did you mean policy?", "budget=1,2": "lists 2 values"}
     for word, message in refusals.items():
         refused = kvbench("list", "settings", word)
         assert refused.code == 2 and message in refused.err

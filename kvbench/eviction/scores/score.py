@@ -125,7 +125,7 @@ class Score(Protocol):
     row_merge: ClassVar[Merge | None] = None
 
     def claims(self) -> Iterator[Claim]:
-        """What it needs of other settings, and what it makes untrue for them."""
+        """The facts that it needs of other settings, and those that it makes untrue."""
         inputs, does = self.inputs, ""
         if inputs.projections or inputs.hidden_states:
             does = "reads the model with the prompt, once, so it cannot evict again later"

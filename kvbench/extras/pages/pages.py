@@ -80,7 +80,7 @@ class PageUnits(Units):
         return kept.repeat_interleave(self.size, dim=1)[:, : self.tokens]
 
     def _merged(self, scores: Ranked) -> Float[Tensor, "cache_heads pages"]:
-        """The score of each page from those of its tokens; the last page may have fewer."""
+        """The score of each page from the scores of its tokens; the last page may have fewer."""
         filling = -scores.shape[1] % self.size
         if self.merge == "max":
             return F.pad(scores, (0, filling), value=-torch.inf).unflatten(1, (-1, self.size)).amax(dim=2)

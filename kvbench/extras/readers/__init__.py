@@ -1,1 +1,1 @@
-"""What a token of an answer reads of the pairs that are kept."""
+"""Readers: they choose the kept pairs that a token of an answer reads."""

@@ -13,7 +13,7 @@ from kvbench.models.decode.batch import BytesRead, RaggedBatch, RaggedLayer, Run
 
 
 class Chooses(Protocol):
-    """What a batch asks of a reader (`kvbench.extras.readers.reader.Reader`)."""
+    """The questions that a batch asks a reader (`kvbench.extras.readers.reader.Reader`)."""
 
     @property
     def dense_layers(self) -> int: ...
@@ -22,7 +22,7 @@ class Chooses(Protocol):
     def question(self) -> str: ...
 
     def read(self, queries: Any, keys: Any, prefix: int) -> Any:
-        """What each query reads."""
+        """The pairs that each query reads."""
 
     def index_numbers(self, held: int, head_dim: int, group: int) -> int:
         """Numbers that are read to choose."""

@@ -1,4 +1,4 @@
-"""What holds the kept pairs of a cell while it answers, and what of them is read: by default a copy, all of it."""
+"""The holder of a cell's kept pairs while it answers: by default a copy, of which everything is read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ COPIES = 2
 
 
 class Held(Protocol):
-    """What a holder holds: a `KVCache`, or what stands for one."""
+    """The content of a holder: a `KVCache`, or a stand-in for one."""
 
     @property
     def num_tokens(self) -> int: ...
@@ -52,15 +52,15 @@ class Holder:
         return "flat"
 
     def described(self) -> Mapping[str, Any]:
-        """What the description of a cell says of it."""
+        """Its words in the description of a cell."""
         return {}
 
     def claims(self) -> Iterator[Claim]:
-        """What it needs of other settings, and what it makes untrue for them."""
+        """The facts that it needs of other settings, and those that it makes untrue."""
         return iter(())
 
     def hold(self, cache: KVCache) -> Held:
-        """What is held of a cache after its eviction."""
+        """The pairs of a cache that are held after its eviction."""
         return cache
 
     def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:

@@ -242,8 +242,8 @@ def _actions(block: Block, triggered: bool) -> list[str]:
     controls = _some([_acted(cell) for cell in cells if (cell.acted or 0) < CONTROL])
     if triggered:
         others = _some([_acted(cell) for cell in cells if CONTROL <= (cell.acted or 0) < 1])
-        parts = [f"{'; '.join(others)}; all others: all"] if others else ["all"]
-        notes.append(f"Means are over the prompts in which the method acted: {parts[0]}. full: all prompts.")
+        shares = f"{'; '.join(others)}; all others: all" if others else "all"
+        notes.append(f"Means are over the prompts in which the method acted: {shares}. full: all prompts.")
         if unjudged := sum(cell.unjudged for cell in block.cells(reference=False)):
             notes.append(f"Left out, as they do not say whether their method acted: {plural(unjudged, 'row')}.")
     if controls:

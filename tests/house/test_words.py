@@ -1,0 +1,40 @@
+"""English that is hard to read, counted: each limit only falls."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.documented import DOCS, ROOT, prose
+
+CODE = sorted((ROOT / "kvbench").rglob("*.py"))
+PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
+MOST = {"that of, those of": 279, "docstrings that begin with What": 244, "long sentences": 18}
+STAND_IN = re.compile(r"\b(?:that|those) of\b|\bof those\b")
+"""A word that stands for a noun; the noun itself reads better."""
+LONGEST = 35
+"""Words of a sentence."""
+
+
+def docstrings(file: Path) -> Iterator[str]:
+    """The docstrings of a file."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            yield text
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """The sentences of a page outside of tables, blocks, headings and comments."""
+    text = re.sub(r"<!--.*?-->", "", prose(page), flags=re.DOTALL)
+    lines = ("" if line.lstrip().startswith(("|", "#", "!", "<")) else line for line in text.splitlines())
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) ", "\n".join(lines)):
+        yield from re.split(r"(?<=[.:;?!])\s+", " ".join(paragraph.split()))
+
+
+def test_hard_words_grow_fewer() -> None:
+    found = {
+        "that of, those of": sum(len(STAND_IN.findall(file.read_text("utf-8"))) for file in CODE),
+        "docstrings that begin with What": sum(text.startswith("What ") for file in CODE for text in docstrings(file)),
+        "long sentences": sum(len(sentence.split()) > LONGEST for page in PAGES for sentence in sentences(page)),
+    }
+    assert {name: count for name, count in found.items() if count > MOST[name]} == {}
