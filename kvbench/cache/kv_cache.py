@@ -106,6 +106,8 @@ class LayerCache:
     by_head: numbers of each cache head that a step remembers, by name.
     sliding_window: set for a local layer, where a query at position p attends to the positions above
     p - sliding_window only. Such a layer holds what later tokens can still attend to and is never evicted.
+    layers: more than 1 for a stack: the heads of so many layers of one shape, one layer after the other. The first
+    of them gives it its `index`.
     """
 
     index: int
@@ -121,6 +123,7 @@ class LayerCache:
     probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
     projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
     by_head: Mapping[str, Shaped[Tensor, "cache_heads ..."]] = field(default_factory=lambda: MappingProxyType({}))
+    layers: int = 1
 
     @property
     def evictable(self) -> bool:
@@ -268,13 +271,15 @@ class KVCache:
 
     num_tokens: tokens read so far, kept or not. resumes: set by key re-rotation (`policy.positions=cache`), the
     position of the next token, which is `num_tokens` otherwise. recurrent: the state of layers without keys, if any;
-    its bytes are not among those of the cache.
+    its bytes are not among those of the cache. stacks: all evictable layers, several at a time, if they lie so in
+    memory: a few large operations then take the place of one for each layer.
     """
 
     layers: tuple[LayerCache, ...]
     num_tokens: int
     resumes: int | None = None
     recurrent: RecurrentState | None = None
+    stacks: tuple[LayerCache, ...] = ()
 
     def __repr__(self) -> str:
         """Its sizes: a cache has millions of numbers."""
@@ -291,11 +296,17 @@ class KVCache:
         """All layers but the local ones."""
         return tuple(layer for layer in self.layers if layer.evictable)
 
+    @property
+    def stacked(self) -> tuple[LayerCache, ...]:
+        """All evictable layers, in stacks where there are any."""
+        return self.stacks or self.evictable
+
     def with_evictable(self, layers: Sequence[LayerCache]) -> "KVCache":
         """The same cache with these evictable layers, and its own local ones."""
         assert len(layers) == len(self.evictable)
         replacements = iter(layers)
-        return replace(self, layers=tuple(next(replacements) if layer.evictable else layer for layer in self.layers))
+        joined = tuple(next(replacements) if layer.evictable else layer for layer in self.layers)
+        return replace(self, layers=joined, stacks=())
 
     @property
     def local_layers(self) -> int:
@@ -369,6 +380,132 @@ def compact(
     counts = [None] * len(kept) if lengths is None else lengths.tolist()
     marked = zip(cache.evictable, kept, counts, strict=True)
     return cache.with_evictable([layer.select(mask, count) for layer, mask, count in marked])
+
+
+@dataclass(frozen=True)
+class CutLayer:
+    """A layer of a full cache, and the pairs that are marked in `kept`, `lengths` of each cache head."""
+
+    whole: LayerCache
+    kept: Kept
+    lengths: tuple[int, ...]
+
+    @property
+    def index(self) -> int:
+        return self.whole.index
+
+    @property
+    def sliding_window(self) -> None:
+        """Local layers are not cut."""
+        return
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """As of the copy."""
+        return (0, *accumulate(self.lengths))
+
+    @property
+    def copied(self) -> LayerCache:
+        """The kept pairs; the layer itself if it keeps all."""
+        keeps_all = self.lengths == self.whole.lengths
+        return self.whole if keeps_all else self.whole.select(self.kept, self.lengths)
+
+
+@dataclass(frozen=True)
+class CutCache:
+    """A full cache, and what is kept of its evictable layers: a stand-in for the smaller cache, with its bytes."""
+
+    whole: KVCache
+    kept: tuple[Kept, ...]
+    lengths: Lengths
+
+    @property
+    def num_tokens(self) -> int:
+        return self.whole.num_tokens
+
+    @property
+    def position(self) -> int:
+        """The position of the next token."""
+        return self.whole.position
+
+    @property
+    def resumes(self) -> int | None:
+        return self.whole.resumes
+
+    @property
+    def recurrent(self) -> RecurrentState | None:
+        return self.whole.recurrent
+
+    @property
+    def evictable(self) -> tuple[CutLayer, ...]:
+        """All layers but the local ones."""
+        cut = zip(self.whole.evictable, self.kept, self.lengths.tolist(), strict=True)
+        return tuple(CutLayer(layer, kept, tuple(lengths)) for layer, kept, lengths in cut)
+
+    @property
+    def layers(self) -> tuple[LayerCache | CutLayer, ...]:
+        cut = iter(self.evictable)
+        return tuple(next(cut) if layer.evictable else layer for layer in self.whole.layers)
+
+    @property
+    def pairs(self) -> int:
+        """KV pairs of all evictable layers."""
+        return int(self.lengths.sum())
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of the keys and values of the copy."""
+        local = (layer for layer in self.whole.layers if not layer.evictable)
+        return storage_bytes(part for layer in local for part in (layer.keys, layer.values)) + sum(
+            layer.offsets[-1] * part.shape[1] * part.itemsize
+            for layer in self.evictable
+            for part in (layer.whole.keys, layer.whole.values)
+        )
+
+    @property
+    def bytes_allocated(self) -> int:
+        """`bytes_held`, and the bytes of positions."""
+        local = storage_bytes(layer.positions for layer in self.whole.layers if not layer.evictable)
+        return (
+            self.bytes_held
+            + local
+            + sum(layer.offsets[-1] * layer.whole.positions.itemsize for layer in self.evictable)
+        )
+
+    @property
+    def copied(self) -> KVCache:
+        """The smaller cache."""
+        return self.whole.with_evictable([layer.copied for layer in self.evictable])
+
+
+def marks(stack: LayerCache, kept: Sequence[Sequence[CutLayer]]) -> Bool[Tensor, "layers cells cache_heads tokens"]:
+    """What cells keep of the layers of a stack, on its device. kept: by layer and cell."""
+    device, heads = stack.keys.device, len(kept[0][0].lengths)
+
+    def mask(layer: CutLayer) -> Kept:
+        keeps_all = layer.lengths == layer.whole.lengths
+        return ones if keeps_all else layer.kept.to(device, non_blocking=True)
+
+    ones = torch.ones(heads, stack.lengths[0], dtype=torch.bool, device=device)
+    masks = torch.stack([mask(layer) for cells in kept for layer in cells])
+    return masks.unflatten(0, (len(kept), -1))
+
+
+def copies(
+    stack: LayerCache, kept: Bool[Tensor, "layers cells cache_heads tokens"], pairs: int
+) -> tuple[Float[Tensor, "pairs head_dim"], Float[Tensor, "pairs head_dim"]]:
+    """Keys and values of the `pairs` marked pairs of a stack, by layer, cell and head. A mask may have a row for each
+    query head of a KV head.
+    """
+    _, cells, heads, tokens = kept.shape
+    of_layer, group = heads * tokens, heads * stack.layers // stack.cache_heads
+    marked = torch.nonzero_static(kept.flatten(), size=pairs)[:, 0]
+    source = marked % of_layer
+    if group > 1:
+        source = source // (group * tokens) * tokens + source % tokens
+    if stack.layers > 1:
+        source += marked.div_(cells * of_layer, rounding_mode="floor").mul_(of_layer // group)
+    return stack.keys.index_select(0, source), stack.values.index_select(0, source)
 
 
 def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:

@@ -9,6 +9,7 @@ models, tasks or settings.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from jaxtyping import Int
@@ -16,14 +17,14 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
-from kvbench.eviction.allocation.heads import BinaryHeads, Heads, MixHeads, whole_heads
+from kvbench.eviction.allocation.heads import BinaryHeads, HeadAllocation, Heads, MixHeads, whole_heads
 from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
-from kvbench.eviction.ranking import Ranking, best_entries
-from kvbench.eviction.scores.score import Score
+from kvbench.eviction.ranking import Ranking, Rankings, best_entries
+from kvbench.eviction.scores.score import Score, is_separate
 from kvbench.eviction.step import Step
 from kvbench.support.errors import UserError
 from kvbench.support.facts import check
@@ -90,9 +91,17 @@ class Eviction:
             heads = [cache_heads(layer, self.policy) for layer in cache.evictable]
             kept = tuple(torch.ones(count, cache.num_tokens, dtype=torch.bool) for count in heads)
             return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
-        rankings = tuple(self.rank(cache) if rankings is None else rankings)
+        rankings = self.rank(cache) if rankings is None else rankings
         budget = self.policy.budget_info(self.pairs(cache.num_tokens), cache.num_tokens)
         units = self.policy.units(cache.num_tokens)
+        if isinstance(rankings, Rankings) and self._marks_stacks:
+            counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
+            kept, places = [], counts.split([stack.layers for stack in rankings.stacks])
+            for stack, of_layers in zip(rankings.stacks, places, strict=True):
+                marked = mark(self.policy.chooses(stack), of_layers.flatten(), units.number)
+                kept += marked.unflatten(0, (stack.layers, -1)).unbind()
+            return Decision(tuple(kept), units.lengths(counts, kept), rankings)
+        rankings = tuple(rankings)
         by_unit = [units.ranking(ranking) for ranking in rankings]
         counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, by_unit, budget))
         kept = tuple(
@@ -100,6 +109,11 @@ class Eviction:
             for chosen, layer_counts in zip(self.policy.choices(rankings), counts, strict=True)
         )
         return Decision(kept, units.lengths(counts, kept), rankings)
+
+    @property
+    def _marks_stacks(self) -> bool:
+        """Whether every cache head chooses in the same way in a stack: no step, nor an allocation of a plugin."""
+        return not self.policy.steps and type(self.policy.heads) in get_args(HeadAllocation)
 
     def check(self, cache: KVCache) -> None:
         """Raise UserError for a cache that is not full or not evictable, or a budget below the protected tokens."""
@@ -144,15 +158,18 @@ class Eviction:
         return rankings
 
 
-def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[tuple[Ranking, ...]]:
+def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[Rankings]:
     """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once, without
     the newest tokens that their windows skip.
 
-    Raises UserError for NaN or inf in the cache or in a score, read from the device once all layers are ranked.
+    A score that reads every head by itself takes a stack of layers at once. Raises UserError for NaN or inf in the
+    cache or in a score, read from the device once all layers are ranked.
     """
+    by_head = is_separate(score) and all(weighs_no_layer(policy) for policy in policies)
+    layers = cache.stacked if by_head else cache.evictable
     by_policy: list[list[Ranking]] = [[] for _ in policies]
     finite: list[Tensor] = []
-    for layer in cache.evictable:
+    for layer in layers:
         older = layer.without_newest(policies[0].skipped)
         raw = raw_scores(older, policies[0], score)
         for policy, rankings in zip(policies, by_policy, strict=True):
@@ -161,18 +178,19 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
         finite.append(torch.stack((*layer.finite, *ranked)))
     device = finite[0].device if finite else None  # layers may lie on several GPUs
     flags = [part.to(device, non_blocking=True) for part in finite]
-    for layer, (keys, values, *scores) in zip(
-        cache.evictable, torch.stack(flags).tolist() if flags else [], strict=True
-    ):
+    for layer, (keys, values, *scores) in zip(layers, torch.stack(flags).tolist() if flags else [], strict=True):
+        if keys and values and all(scores):
+            continue
+        if layer.layers > 1:  # which of them, and for which policy, is found layer by layer
+            return rank_together(replace(cache, stacks=()), policies, score)
         if not (keys and values):
             where = "values" if keys else "keys"
             raise UserError(
                 f"layer {layer.index} holds NaN or inf in its {where}: scores cannot be ranked; try model.dtype=float32"
             )
-        if not all(scores):
-            where = f"score {score.name} of layer {layer.index}"
-            raise UserError(f"{where} is not finite: NaN or inf in the observed queries")
-    return [tuple(rankings) for rankings in by_policy]
+        where = f"score {score.name} of layer {layer.index}"
+        raise UserError(f"{where} is not finite: NaN or inf in the observed queries")
+    return [Rankings(rankings) for rankings in by_policy]
 
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[int, str] | None]:
@@ -184,7 +202,6 @@ def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[
 
 def ranks_alike(policy: Policy, score: Score) -> Policy:
     """A key that is equal for policies with equal rankings: the policy with defaults for all that rankings ignore."""
-    unweighted = type(policy.layers).layer_weight is Layers.layer_weight
     return Policy(
         name="",
         window=policy.window if reads_rows(policy, score) else 1,
@@ -195,9 +212,14 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
         order=policy.order,
         sink=policy.sink,
         recent=policy.recent,
-        layers=UniformLayers() if unweighted else policy.layers,
+        layers=UniformLayers() if weighs_no_layer(policy) else policy.layers,
         layout=policy.layout,
     )
+
+
+def weighs_no_layer(policy: Policy) -> bool:
+    """Whether all layers have the same weight for the allocation."""
+    return type(policy.layers).layer_weight is Layers.layer_weight
 
 
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
@@ -233,14 +255,14 @@ def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -
     stop = layer.lengths[0] - policy.newest
     if stop <= policy.sinks:
         empty = raw.new_empty(cache_heads(layer, policy), 0)
-        return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]))
+        return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]), layers=layer.layers)
     columns = raw if score.whole else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
     weight = score.weigh(layer, policy.newest)
     scores = _shaped(columns, policy.pool, weight, layer, policy, score)[:, :stop]
     unpooled = scores if policy.pool is None else _shaped(columns, None, weight, layer, policy, score)[:, :stop]
     second = score.second_stage(scores, layer, policy.protected)
-    ranking = Ranking(scores, unpooled, policy.sinks, second=second)
+    ranking = Ranking(scores, unpooled, policy.sinks, second=second, layers=layer.layers)
     return ranking.mapped(lambda scores: scores[:, policy.sinks :])
 
 
@@ -250,8 +272,9 @@ def _shaped(
     """Raw scores pooled, reduced to cache heads, and refined; or refined before they are reduced (`merges_last`)."""
     group = policy.group_of(score.group)
     first = "none" if score.merges_last else group
-    refined = score.refine(pool_and_reduce(columns, pool, first, policy.order, layer.cache_heads, weight), layer)
-    return reduce_group(refined, group, layer.cache_heads) if score.merges_last else refined
+    heads = layer.cache_heads
+    refined = score.refine(pool_and_reduce(columns, pool, first, policy.order, heads, weight, layer.layers), layer)
+    return reduce_group(refined, group, heads, layer.layers) if score.merges_last else refined
 
 
 def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
@@ -265,11 +288,15 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
         return tuple(tuple(map(min, row, ranking.available)) for row, ranking in zip(counts, rankings, strict=True))
     if layers.kind != "global":
         layer_shares = layers([ranking.layer_weight for ranking in rankings], terms)
+        if isinstance(rankings, Rankings):
+            pairs = zip(rankings, layer_shares, strict=True)
+            rankings.tally([heads.asks(len(ranking.scores), share, terms) for ranking, share in pairs])
         return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
     if isinstance(heads, BinaryHeads):
         return whole_heads(rankings, terms.base, terms.candidates, heads.strict(terms))
-    by_layer = [torch.stack((ranking.scores.flatten(), ranking.unpooled.flatten())).cpu() for ranking in rankings]
-    scores, unpooled = torch.cat(by_layer, dim=1)
+    parts = rankings.stacks if isinstance(rankings, Rankings) else rankings
+    on_host = [torch.stack((part.scores.flatten(), part.unpooled.flatten())).cpu() for part in parts]
+    scores, unpooled = torch.cat(on_host, dim=1)
     available = torch.tensor([ranking.available for ranking in rankings])
     pairs = min(available.numel() * terms.base, int(available.sum()))
     kept = best_entries(scores, unpooled, pairs, strict=terms.variant == "official")

@@ -60,16 +60,17 @@ class Pool:
         return pool(scores[None], self.size, stride=1, padding=self.size // 2)[0]
 
 
-def reduce_group(scores: Scores, group: str, kv_heads: int) -> Ranked:
+def reduce_group(scores: Scores, group: str, kv_heads: int, layers: int = 1) -> Ranked:
     """Merge the query heads of each KV head by `mean`, `max` or `sum`; `none` keeps one row per query head.
 
-    `layer_mean` is the mean over all rows, the same for every KV head. The others leave scores unchanged that already
-    have one row per KV head. Raises UserError for any other word.
+    `layer_mean` is the mean over all rows of a layer, the same for each of its KV heads; there are rows of `layers`
+    layers. The others leave scores unchanged that already have one row per KV head. Raises UserError for any other
+    word.
     """
     if group not in get_args(Group):
         raise UserError(f"group={group} is not allowed; allowed: {', '.join(get_args(Group))}")
     if group == "layer_mean":
-        return scores.mean(dim=0).repeat(kv_heads, 1)
+        return scores.unflatten(0, (layers, -1)).mean(dim=1).repeat_interleave(kv_heads // layers, dim=0)
     if group == "none" or scores.shape[0] == kv_heads:
         return scores
     grouped = scores.unflatten(0, (kv_heads, -1))
@@ -85,6 +86,7 @@ def pool_and_reduce(
     order: tuple[Shaping, Shaping],
     kv_heads: int,
     weight: Weight | None = None,
+    layers: int = 1,
 ) -> Ranked:
     """Pooling, with the weight, and group reduction in the stated order.
 
@@ -95,7 +97,7 @@ def pool_and_reduce(
         raise UserError(f"order={order!r} is not allowed; allowed: {', '.join(map(str, ORDERS))}")
     for step in order:
         if step == "group":
-            scores = reduce_group(scores, group, kv_heads)
+            scores = reduce_group(scores, group, kv_heads, layers)
             continue
         if weight is not None and not weight.after_pool:
             scores = weight(scores)

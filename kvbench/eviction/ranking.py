@@ -4,7 +4,7 @@ The order is the same everywhere: higher score, then higher unpooled score, then
 pooling makes plateaus of equal scores, where the kept set would otherwise depend on the sorting algorithm.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -35,8 +35,9 @@ class Ranking:
 
     scores: what is ranked. unpooled: the same without pooling, to break ties. layer_weight: the weight of the layer for
     the layer allocation, 1 by default. second: how a head chooses its last pairs, if not by `scores`. by_head: how many
-    candidates each cache head has, where they differ; columns beyond them score -inf. Nothing here depends on the
-    budget: cells that differ in it share a ranking.
+    candidates each cache head has, where they differ; columns beyond them score -inf. layers: more than 1 for a
+    stack, whose heads stand one layer after the other. Nothing here depends on the budget: cells that differ in it
+    share a ranking.
     """
 
     scores: Ranked
@@ -45,6 +46,7 @@ class Ranking:
     layer_weight: float = 1.0
     second: SecondStage | None = None
     by_head: tuple[int, ...] | None = None
+    layers: int = 1
 
     @property
     def candidates(self) -> int:
@@ -79,14 +81,22 @@ class Ranking:
         return best_first(later, self.scores)
 
     @cached_property
+    def flat_orders(self) -> Int[Tensor, "layers pairs"]:
+        """All candidates of each layer from best to worst; candidate c of head h is number h * candidates + c."""
+        shape = (self.layers, len(self.scores) // self.layers * self.candidates)
+        scores = self.scores.reshape(shape)
+        return best_first(scores, scores if self.unpooled is self.scores else self.unpooled.reshape(shape))
+
+    @property
     def flat_order(self) -> Flat:
-        """All candidates of the layer from best to worst; candidate c of head h is number h * candidates + c."""
-        return best_first(self.scores.reshape(1, -1), self.unpooled.reshape(1, -1))[0]
+        """All candidates of the only layer from best to worst."""
+        (order,) = self.flat_orders
+        return order
 
     @cached_property
     def shared(self) -> "Ranking":
-        """The same ranking for every cache head: the mean over the heads."""
-        return self.mapped(lambda scores: mean_over_heads(scores, 1))
+        """The same ranking for every cache head of a layer: the mean over the heads."""
+        return self.mapped(lambda scores: mean_over_heads(scores, self.layers))
 
     def mapped(self, change: Callable[[Ranked], Ranked]) -> "Ranking":
         """The ranking with all of its scores changed."""
@@ -95,18 +105,89 @@ class Ranking:
         unpooled = scores if self.unpooled is self.scores else change(self.unpooled)
         return replace(self, scores=scores, unpooled=unpooled, second=second)
 
+    def by_layer(self) -> "tuple[Ranking, ...]":
+        """The rankings of the layers of a stack, as views."""
+        if self.layers == 1:
+            return (self,)
+        scores = self.scores.unflatten(0, (self.layers, -1)).unbind()
+        unpooled = scores if self.unpooled is self.scores else self.unpooled.unflatten(0, (self.layers, -1)).unbind()
+        stages: Iterable[SecondStage | None] = (None,) * self.layers
+        if (second := self.second) is not None:
+            later = second.scores.unflatten(0, (self.layers, -1)).unbind()
+            stages = [replace(second, scores=each) for each in later]
+        parts = zip(scores, unpooled, stages, strict=True)
+        return tuple(replace(self, scores=each, unpooled=other, second=stage, layers=1) for each, other, stage in parts)
+
     def counts(self, pairs: int) -> tuple[int, ...]:
         """How many of the `pairs` best candidates of the layer are in each cache head."""
-        return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
+        return self.counts_beyond(0, pairs)
 
     def counts_beyond(self, least: int, pairs: int) -> tuple[int, ...]:
         """Candidates of each head when it keeps its best `least` and the layer its best others, `pairs` in all."""
+        if (least, pairs) in self._known:
+            return self._known[least, pairs]
+        if least == 0:
+            return _tally(self.flat_order[:pairs], self.scores.shape[0], self.candidates)
         guaranteed = [min(least, count) for count in self.available]
-        places = torch.empty_like(self.order)
-        places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
-        others = self.flat_order[places.flatten()[self.flat_order] >= least]
+        others = self.flat_order[self._places.flatten()[self.flat_order] >= least]
         beyond = _tally(others[: pairs - sum(guaranteed)], self.scores.shape[0], self.candidates)
         return tuple(map(int.__add__, guaranteed, beyond))
+
+    @property
+    def _places(self) -> Int[Tensor, "cache_heads columns"]:
+        """The place of each candidate in the order of its head."""
+        places = torch.empty_like(self.order)
+        return places.scatter_(1, self.order, torch.arange(self.candidates, device=places.device).expand_as(places))
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """What `counts_beyond` returns for some arguments, as `Rankings.tally` found it."""
+        return {}
+
+
+class Rankings(tuple[Ranking, ...]):
+    """The rankings of all layers, in order. stacks: the same ones, of several layers at a time where layers lie so."""
+
+    stacks: tuple[Ranking, ...]
+
+    def __new__(cls, stacks: Iterable[Ranking]) -> "Rankings":
+        stacks = tuple(stacks)
+        rankings = super().__new__(cls, (layer for stack in stacks for layer in stack.by_layer()))
+        rankings.stacks = stacks
+        return rankings
+
+    def tally(self, asked: Sequence[tuple[int, int] | None]) -> None:
+        """Find what `counts_beyond` says of every layer of a stack for its `least` and `pairs`, with one wait for the
+        device in all. None: nothing will be asked of a layer.
+        """
+        found, known, start = list[Tensor](), list[tuple[int, tuple[int, int]]](), 0
+        for stack in self.stacks:
+            of_stack = [(start + place, each) for place, each in enumerate(asked[start:][: stack.layers]) if each]
+            if stack.layers > 1 and stack.candidates and len(of_stack) == stack.layers:
+                found.append(_counts_beyond(stack, [each for _, each in of_stack]))
+                known += of_stack
+            start += stack.layers
+        if found:
+            counts = torch.cat([part.to(found[0].device, non_blocking=True) for part in found]).tolist()
+            for (place, each), by_head in zip(known, counts, strict=True):
+                self[place]._known[each] = tuple(by_head)
+
+
+def _counts_beyond(stack: Ranking, asked: Sequence[tuple[int, int]]) -> Int[Tensor, "layers heads"]:
+    """`counts_beyond` of every layer of a stack for (least, pairs), not yet read from the device."""
+    candidates, order = stack.candidates, stack.flat_orders
+    heads, device = len(stack.scores) // stack.layers, order.device
+    guaranteed = [min(least, candidates) for least, _ in asked]
+    rows = [guaranteed, [pairs - heads * each for each, (_, pairs) in zip(guaranteed, asked, strict=True)]]
+    least, beyond = torch.tensor(rows).to(device, non_blocking=True)[..., None]
+    if any(guaranteed):
+        others = stack._places.view(order.shape).gather(1, order) >= least
+        chosen = others & (others.cumsum(dim=1) <= beyond)
+    else:
+        chosen = torch.arange(order.shape[1], device=device) < beyond
+    owners = torch.arange(heads, device=device)[:, None]
+    by_head = ((order // candidates)[:, None] == owners) & chosen[:, None]
+    return by_head.sum(dim=2) + least
 
 
 def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:

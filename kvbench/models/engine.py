@@ -31,6 +31,7 @@ from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
 from kvbench.models.decode.next_token import Choose, greedy
+from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prefill import Attend, Prefill
 from kvbench.models.repeat import RepeatPass, repeated
@@ -43,6 +44,10 @@ EvictorAfter = Callable[[int], IncrementalEviction]
 NARROWED = 0.75
 """The part of the cells of a batch still running at which it is narrowed to them: copying their pairs takes less time
 than a few steps of the others."""
+STACKED = 1 / 64
+"""The part of a GPU's memory that the keys of layers that lie in one array may take in float32: a score holds a few
+copies of them.
+"""
 QUESTION_BLOCK = 64
 """Tokens of a question read at a time: the logits of every cell over its cache are in memory at once."""
 
@@ -174,7 +179,7 @@ class Engine:
             return {name: bridge.projection(self.model, layer, width, name) for name in matrices}
 
         arguments = windows, self.max_length, self.attend, moments, self.kernels, projections, hidden_scores
-        reader = Prefill(len(ids), *arguments)
+        reader = Prefill(len(ids), *arguments, self._layers_together)
 
         def receive(call: AttentionCall) -> None:
             rotation = turned.get(call.module.layer_idx)
@@ -184,6 +189,17 @@ class Engine:
             logits = self._read_prompt(ids, block, reader)
         cache = reader.freeze()
         return self._prefilled(cache, logits, cache.bytes_held)
+
+    def _layers_together(self, before: int, numbers: int) -> int:
+        """How many layers lie in one array after `before` evictable ones, with so many numbers in the keys of each: on
+        one GPU, as many as a score may hold in float32.
+        """
+        if self.device.type != "cuda" or len(self.gpus) != 1:
+            return 1
+        windows = sliding_windows(self.model.config).values()
+        layers = sum(window is None or window >= (self.max_length or math.inf) for window in windows)
+        _, memory = torch.cuda.mem_get_info(self.device)
+        return max(1, min(layers - before, int(STACKED * memory) // (numbers * torch.float32.itemsize)))
 
     def _read_prompt(self, ids: Int[Tensor, "tokens"], block: int, reader: Prefill) -> Float[Tensor, "vocabulary"]:
         """Logits of the last token of a prompt that is read block by block."""

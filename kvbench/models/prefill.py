@@ -1,6 +1,6 @@
 """The reader of a prompt into a dense cache with the inputs of scores."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -26,6 +26,42 @@ Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
 """(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
 
 
+Together = Callable[[int, int], int]
+"""(evictable layers so far, numbers in the keys of the next) -> how many layers lie in one array from there on."""
+
+
+@dataclass
+class StackRecord:
+    """Arrays of `size` consecutive evictable layers, by what they hold. common: what the layers have in common."""
+
+    size: int
+    common: Hashable
+    layers: list[int] = field(default_factory=list)
+    arrays: dict[Hashable, Float[Tensor, "layers *part"]] = field(default_factory=dict)
+
+    def room(self, name: Hashable, layer: int, shape: Sequence[int], like: Tensor) -> Float[Tensor, "*part"]:
+        """The part of a layer in the array of that name."""
+        if name not in self.arrays:
+            self.arrays[name] = like.new_empty(self.size, *shape)
+        return self.arrays[name][self.layers.index(layer)]
+
+    @property
+    def whole(self) -> bool:
+        """Whether as many layers came as there is room for."""
+        return len(self.layers) == self.size
+
+    def freeze(self, layer: LayerCache) -> LayerCache:
+        """The layers as one. layer: the first."""
+        keys, values = self.arrays["keys"].flatten(0, 1), self.arrays["values"].flatten(0, 1)
+        windows = []
+        for window in layer.windows:
+            rows = window.queries.shape[1]
+            queries, outputs, lse = (self.arrays[rows, part].flatten(0, 1) for part in range(3))
+            windows.append(replace(window, queries=queries, outputs=outputs, lse=lse))
+        stack = from_dense(layer.index, self.size * layer.query_heads, keys, values, tuple(windows))
+        return replace(stack, layers=self.size)
+
+
 @dataclass
 class LayerRecord:
     """What is recorded of a layer: keys and values with room for the prompt, windows by their rows, sums over the
@@ -36,6 +72,7 @@ class LayerRecord:
     rule: Rule
     keys: Float[Tensor, "kv_heads room head_dim"]
     values: Float[Tensor, "kv_heads room head_dim"]
+    stack: StackRecord | None = None
     moments: Sequence[QueryMoments] = ()
     projections: Mapping[str, Tensor] = field(default_factory=dict)
     windows: dict[int, Window] = field(default_factory=dict)
@@ -63,7 +100,8 @@ class Prefill:
     own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must
     not depend on other cells. moments: sums over the queries of an evictable layer. kernels: of sums over the rows.
     projections: matrices of the model, given a layer and the width of all its heads. hidden_scores: read the hidden
-    states that `receive` gets; those of one layer and pass are held at a time.
+    states that `receive` gets; those of one layer and pass are held at a time. together: how many layers lie in one
+    array; by default each by itself.
 
     A layer with a sliding window is local and holds only tokens that a later token can attend to: sliding_window - 1.
     If no sequence of `max_length` tokens is longer than the window, the layer is treated like any other.
@@ -81,6 +119,7 @@ class Prefill:
         kernels: Kernels = "torch",
         projections: Callable[[int, int], Mapping[str, Tensor]] = lambda layer, width: {},
         hidden_scores: Sequence[Score] = (),
+        together: Together = lambda before, numbers: 1,
     ) -> None:
         self.tokens = tokens
         self.windows = sorted({min(rows, tokens) for rows in windows})
@@ -89,7 +128,8 @@ class Prefill:
         self.recurrent: RecurrentState | None = None
         self._attend, self._moments, self._projections = attend, moments, projections
         self._kernels: Kernels = kernels
-        self._hidden_scores = hidden_scores
+        self._hidden_scores, self._together = hidden_scores, together
+        self._stacks: list[StackRecord] = []
         self._call: AttentionCall | None = None
         self._layers: dict[int, LayerRecord] = {}
 
@@ -101,10 +141,11 @@ class Prefill:
             return self._attend_locally(layer, queries, keys, values, rule, rule.sliding_window)
         _, heads, block, head_dim = queries.shape
         if layer not in self._layers:
-            room = (keys.shape[1], self.tokens, keys.shape[3])
-            matrices = self._projections(layer, heads * head_dim)
-            storage = keys.new_empty(room), values.new_empty(room)
-            self._layers[layer] = LayerRecord(heads, rule, *storage, self._moments(layer), matrices)
+            matrices, stack = self._projections(layer, heads * head_dim), self._stack(layer, heads, keys, values, rule)
+            shapes = ((part.shape[1], self.tokens, part.shape[3]) for part in (keys, values))
+            named = zip(("keys", "values"), shapes, (keys, values), strict=True)
+            storage = (stack.room(name, layer, shape, like) for name, shape, like in named)
+            self._layers[layer] = LayerRecord(heads, rule, *storage, stack, self._moments(layer), matrices)
         record, stop = self._layers[layer], self.num_tokens + block
         for moments in record.moments:
             moments.add(queries[0], self.num_tokens)
@@ -128,14 +169,28 @@ class Prefill:
                     window = Window(*newest, lse[:, -count:], rule.scaling)
                 else:
                     window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
-                self._record(record, rows, window, rows - (self.tokens - stop))
+                self._record(layer, rows, window, rows - (self.tokens - stop))
         return outputs[None]
 
-    def _record(self, record: LayerRecord, rows: int, window: Window, stop: int) -> None:
+    def _stack(self, layer: int, heads: int, keys: KVHeads, values: KVHeads, rule: Rule) -> StackRecord:
+        """The stack of a new layer: the newest, if it has room and layers of this shape."""
+        shapes = keys.shape[1], keys.shape[3], values.shape[3]
+        common = heads, shapes, keys.dtype, keys.device, rule.scaling, rule.softcap
+        if not self._stacks or self._stacks[-1].whole or self._stacks[-1].common != common:
+            before = sum(len(stack.layers) for stack in self._stacks)
+            self._stacks.append(StackRecord(self._together(before, shapes[0] * self.tokens * shapes[1]), common))
+        self._stacks[-1].layers.append(layer)
+        return self._stacks[-1]
+
+    def _record(self, layer: int, rows: int, window: Window, stop: int) -> None:
         """Copy rows into the preallocated window of a layer, up to row `stop`: a view would hold the whole block."""
-        parts = (window.queries, window.outputs, window.lse)
+        record, parts = self._layers[layer], (window.queries, window.outputs, window.lse)
+        assert record.stack is not None
         if rows not in record.windows:
-            queries, outputs, lse = (part.new_empty(len(part), rows, *part.shape[2:]) for part in parts)
+            queries, outputs, lse = (
+                record.stack.room((rows, place), layer, (len(part), rows, *part.shape[2:]), part)
+                for place, part in enumerate(parts)
+            )
             record.windows[rows] = replace(window, queries=queries, outputs=outputs, lse=lse, kernels=self._kernels)
         recorded = record.windows[rows]
         for stored, part in zip((recorded.queries, recorded.outputs, recorded.lse), parts, strict=True):
@@ -189,5 +244,12 @@ class Prefill:
     def freeze(self) -> KVCache:
         """The cache of the whole prompt."""
         assert self.num_tokens == self.tokens
-        layers = tuple(self._layers[index].freeze(index, self.num_tokens) for index in sorted(self._layers))
-        return KVCache(layers, self.num_tokens, recurrent=self.recurrent)
+        for stack in self._stacks:
+            for record in (self._layers[layer] for layer in stack.layers if not stack.whole):
+                record.keys, record.values = record.keys.clone(), record.values.clone()  # free the rest of the array
+        layers = {index: self._layers[index].freeze(index, self.num_tokens) for index in sorted(self._layers)}
+        cache = KVCache(tuple(layers.values()), self.num_tokens, recurrent=self.recurrent)
+        indices, stacks = [layer for stack in self._stacks for layer in stack.layers], self._stacks
+        if len(stacks) == len(indices) or indices != sorted(indices) or not all(stack.whole for stack in stacks):
+            return cache
+        return replace(cache, stacks=tuple(stack.freeze(layers[stack.layers[0]]) for stack in stacks))

@@ -147,7 +147,7 @@ class KeyReRotation:
         layers = tuple(
             replace(layer, state={**layer.state, ROTATED: layer.positions.float()}) for layer in cache.layers
         )
-        return replace(cache, layers=layers, resumes=lengths.pop())
+        return replace(cache, layers=layers, resumes=lengths.pop(), stacks=())
 
     def show(self, layer: LayerCache) -> LayerCache:
         """A dense layer with every key rotated by its slot, as queries attend to it."""
@@ -158,7 +158,7 @@ class KeyReRotation:
         """`show` for all layers, to continue without another eviction."""
         states = ({name: part for name, part in layer.state.items() if name != ROTATED} for layer in cache.layers)
         shown = (replace(self.show(layer), state=state) for layer, state in zip(cache.layers, states, strict=True))
-        return replace(cache, layers=tuple(shown))
+        return replace(cache, layers=tuple(shown), stacks=())
 
 
 @torch.inference_mode()

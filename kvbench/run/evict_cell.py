@@ -2,13 +2,16 @@
 
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from kvbench.cache.kv_cache import KVCache
+from kvbench.cache.kv_cache import CutCache, KVCache
 from kvbench.cache.shapes import Kept
 from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_alike
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
@@ -17,13 +20,16 @@ from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Repeat, Score
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
-from kvbench.models.decode.holder import Held
+from kvbench.models.decode.holder import Held, Holder
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.run.plan import Cell
 from kvbench.run.rows import EvictionResult
+
+MASKS = 2**28
+"""Bytes of masks that are copied from a GPU at a time."""
 
 
 @dataclass
@@ -54,27 +60,77 @@ class CompressedCache:
     incremental: IncrementalEviction | None = None
 
 
+class Evicted(NamedTuple):
+    """A cell that has evicted, before what it keeps is read from the device; `seconds` as of `EvictionResult`."""
+
+    cell: Cell
+    cache: Held
+    kept: Sequence[Kept]
+    seconds: float | None = None
+    incremental: IncrementalEviction | None = None
+
+
 def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> CompressedCache:
-    """Evict for one cell. Time shared with other cells counts for each of them in full.
+    """Evict for one cell, which then has a cache of its own. Time shared with other cells counts for each of them in
+    full.
 
     A cache that was prefilled in blocks was evicted from on the way. Raises ValueError for what this prompt or cell
     cannot do.
     """
+    evicted = _evicted(model, cell, shared, copy=True)
+    (result,) = measured([evicted])
+    return CompressedCache(result, evicted.cache, evicted.incremental)
+
+
+def evict_cells(
+    model: LoadedModel, cells: Sequence[Cell], shared: SharedPrefill, copy: bool
+) -> list[CompressedCache | ValueError]:
+    """Evict for cells that will answer together; in place of a cell that cannot, the reason. The host waits once for
+    what all of them keep.
+
+    copy: whether each has a cache of its own, which may outlive the full one. Otherwise it has none where their batch
+    will copy what it keeps.
+    """
+    outcomes: list[Evicted | ValueError] = []
+    for cell in cells:
+        try:
+            outcomes.append(_evicted(model, cell, shared, copy))
+        except ValueError as error:
+            outcomes.append(error)
+    start = time.perf_counter()
+    model.engine.sync()
+    evicted = [outcome for outcome in outcomes if isinstance(outcome, Evicted)]
+    waited = (time.perf_counter() - start) / max(1, len(evicted))
+    timed = [each._replace(seconds=None if each.seconds is None else each.seconds + waited) for each in evicted]
+    results = iter(measured(timed))
+    return [
+        outcome
+        if isinstance(outcome, ValueError)
+        else CompressedCache(next(results), outcome.cache, outcome.incremental)
+        for outcome in outcomes
+    ]
+
+
+def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) -> Evicted:
+    """Evict for one cell; `copy`: to a cache of its own, for which the host waits."""
     full, eviction = shared.cache, eviction_of(cell, shared.prompt)
     if cell.schedule.prefill_block is not None:
         incremental = None
         if cell.schedule.decode_every is not None:
             incremental = incremental_eviction(cell, shared.prompt).after(full)
             incremental = incremental.with_answer_budget(full, cell.schedule.answer_budget)
-        return CompressedCache(measure(cell, full, kept_of(full), None), full, incremental)
+        return Evicted(cell, full, kept_of(full), incremental=incremental)
     eviction.check(full)
     rankings, seconds = None, 0.0
     if not eviction.keeps_all(full):
         full, repeat_seconds = repeated(model, shared, eviction.score.inputs.repeat)
         rankings, ranking_seconds = ranked(model, shared, eviction, full)
         seconds = repeat_seconds + ranking_seconds
-    start = clock(model)
+    start = clock(model) if copy else time.perf_counter()
     decision = eviction.decide(full, rankings)
+    if not copy and _is_copied_later(cell):
+        cut = CutCache(full, decision.kept, decision.lengths)
+        return Evicted(cell, cut, decision.kept, seconds + time.perf_counter() - start)
     cache, incremental = eviction.evict(full, decision), None
     if cell.schedule.decode_every is not None:
         incremental = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
@@ -82,9 +138,15 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
         incremental = incremental.with_answer_budget(cache, cell.schedule.answer_budget)
     if cell.policy.positions == "cache":
         cache = model.engine.re_rotation.begin(cache)
-    held = cell.held.hold(cache)
-    result = measure(cell, held, decision.kept, seconds + clock(model) - start)
-    return CompressedCache(result, held, incremental)
+    held, end = cell.held.hold(cache), clock(model) if copy else time.perf_counter()
+    return Evicted(cell, held, decision.kept, seconds + end - start, incremental)
+
+
+def _is_copied_later(cell: Cell) -> bool:
+    """Whether a decode batch copies what the cell keeps as it lies in the full cache, and nothing else reads it."""
+    changed = cell.policy.steps or cell.policy.positions == "cache" or cell.schedule.decode_every is not None
+    own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
+    return not changed and not own
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
@@ -179,16 +241,40 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
 
 def measure(cell: Cell, cache: Held, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
     """What is kept of a cell's cache, and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
-    device = kept[0].device if kept else None  # masks of several GPUs are read from the first: one wait for all
-    on_host = torch.stack([mask.to(device, non_blocking=True) for mask in kept]).cpu() if kept else ()
-    lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in on_host)
+    (result,) = measured([Evicted(cell, cache, kept, seconds)])
+    return result
+
+
+def measured(evicted: Sequence[Evicted]) -> list[EvictionResult]:
+    """`measure` for several cells."""
+    on_host = iter(_on_host([mask for each in evicted for mask in each.kept]))
+    return [_measured(each, list(islice(on_host, len(each.kept)))) for each in evicted]
+
+
+def _measured(evicted: Evicted, kept: Sequence[Kept]) -> EvictionResult:
+    cell, cache = evicted.cell, evicted.cache
+    lengths = tuple(tuple(mask.sum(dim=1).tolist()) for mask in kept)
     return EvictionResult(
         cell,
         kept_tokens=sum(map(sum, lengths)) / sum(map(len, lengths)) if kept else None,
         layers=tuple(layer.index for layer in cache.evictable),
         lengths=lengths,
-        masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in on_host),
+        masks=tuple(tuple(row.tobytes() for row in np.packbits(mask.numpy(), axis=1)) for mask in kept),
         cache_bytes=cache.bytes_held,
         allocated_bytes=cache.bytes_allocated + sum(step.unused_bytes(cache) for step in cell.policy.steps),
-        seconds=seconds,
+        seconds=evicted.seconds,
     )
+
+
+def _on_host(masks: Sequence[Kept]) -> list[Kept]:
+    """Masks on the CPU. A GPU joins its own and others', up to `MASKS` at a time: one wait for each such part."""
+    on_host, waiting = list(masks), [place for place, mask in enumerate(masks) if mask.device.type != "cpu"]
+    while waiting:
+        sizes = list(accumulate(masks[place].numel() for place in waiting))
+        part = waiting[: max(1, bisect_right(sizes, MASKS))]
+        device = masks[part[0]].device
+        joined = torch.cat([masks[place].to(device, non_blocking=True).flatten() for place in part]).cpu()
+        for place, mask in zip(part, joined.split([masks[place].numel() for place in part]), strict=True):
+            on_host[place] = mask.view(masks[place].shape)
+        waiting = waiting[len(part) :]
+    return on_host

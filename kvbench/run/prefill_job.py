@@ -26,7 +26,7 @@ from kvbench.run.evict_cell import (
     SharedPrefill,
     batch_of,
     clock,
-    evict_cell,
+    evict_cells,
     incremental_eviction,
 )
 from kvbench.run.plan import Cell, PrefillJob
@@ -185,19 +185,21 @@ class DecodeJob:
         Raises RuntimeError if memory runs out.
         """
         self._limit_rankings()
-        compressed = self._evict([(cell, 0) for cell in self.shared.cells], self.result)
+        compressed = self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True)
         return list(compressed.values())
 
-    def _evict(self, units: Sequence[Unit], part: JobResult) -> dict[str, CompressedCache]:
-        """The caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict."""
-        compressed = {}
-        for cell in {cell.id: cell for cell, _ in units}.values():
-            try:
-                compressed[cell.id] = evict_cell(self.model, cell, self.shared)
-            except ValueError as error:
-                for unit in units:
-                    if unit[0] is cell:
-                        self._fail(part, unit, str(error))
+    def _evict(self, units: Sequence[Unit], part: JobResult, copy: bool = False) -> dict[str, CompressedCache]:
+        """The caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict. copy:
+        as of `evict_cells`.
+        """
+        compressed, cells = dict[str, CompressedCache](), list({cell.id: cell for cell, _ in units}.values())
+        for cell, outcome in zip(cells, evict_cells(self.model, cells, self.shared, copy), strict=True):
+            if isinstance(outcome, CompressedCache):
+                compressed[cell.id] = outcome
+                continue
+            for unit in units:
+                if unit[0] is cell:
+                    self._fail(part, unit, str(outcome))
         return compressed
 
     def _evict_and_answer(self, units: list[Unit]) -> None:

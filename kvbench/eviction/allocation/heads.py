@@ -13,7 +13,7 @@ import torch
 
 from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
-from kvbench.eviction.ranking import Ranking, best_entries
+from kvbench.eviction.ranking import Ranking, Rankings, best_entries
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 
@@ -25,6 +25,12 @@ class Heads:
     """
 
     kind: str
+
+    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
+        """What `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
+        `Ranking.counts_beyond`. None: something else, or nothing.
+        """
+        return None
 
     def chooses(self, ranking: Ranking) -> Ranking:
         """The ranking that each head chooses from; by default that of its own candidates."""
@@ -98,6 +104,9 @@ class FlatHeads(Heads):
     def __post_init__(self) -> None:
         _check_alpha(self.published_alpha, "published_alpha")
 
+    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
+        return 0, heads * share
+
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
         if terms.variant == "official" and self.published_alpha:
             return MixHeads(alpha=self.published_alpha)(ranking, share, terms)
@@ -129,6 +138,9 @@ class MixHeads(Heads):
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
+    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
+        return None if self.normalize else (0, heads * share)
+
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
         pairs, available = len(ranking.scores) * share, ranking.available
         if pairs > sum(available):
@@ -156,12 +168,12 @@ class SafeguardHeads(Heads):
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
+    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int]:
+        return max(0, int(self.alpha * (share + terms.protected)) - terms.protected), heads * share
+
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
-        pairs = len(ranking.scores) * share
-        if pairs >= sum(ranking.available):
-            return ranking.available
-        least = max(0, int(self.alpha * (share + terms.protected)) - terms.protected)
-        return ranking.counts_beyond(least, pairs)
+        least, pairs = self.asks(len(ranking.scores), share, terms)
+        return ranking.available if pairs >= sum(ranking.available) else ranking.counts_beyond(least, pairs)
 
 
 @dataclass(frozen=True)
@@ -206,7 +218,8 @@ def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict:
     heads = len(rankings[0].scores)
     if candidates == 0:
         return ((0,) * heads,) * len(rankings)
-    best = [torch.stack((layer.scores.amax(dim=1), layer.unpooled.amax(dim=1))).cpu() for layer in rankings]
+    parts = rankings.stacks if isinstance(rankings, Rankings) else rankings
+    best = [torch.stack((part.scores.amax(dim=1), part.unpooled.amax(dim=1))).cpu() for part in parts]
     scores, unpooled = torch.cat(best, dim=1)
     complete = torch.tensor([count == candidates for ranking in rankings for count in ranking.available])
     scores = scores.masked_fill(~complete, -torch.inf)

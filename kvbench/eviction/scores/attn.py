@@ -62,6 +62,7 @@ class Attention(WindowScore):
     """
 
     name: str = "attn"
+    separate: ClassVar[bool] = True
     power: Annotated[int, Means("O2: as in the methods and OBCache's code; 2: as in OBCache's Algorithm 1")] = 1
     diagonal: Annotated[
         bool,
@@ -102,6 +103,7 @@ class AttentionMax(WindowScore):
         ),
     ] = True
     group: ClassVar[Group] = "max"
+    separate: ClassVar[bool] = True
 
     @property
     def row_term(self) -> RawTerm:  # type: ignore[override]
@@ -128,6 +130,7 @@ class Cake(WindowScore):
     name: str = "cake"
     least_rows: ClassVar[int] = 2
     row_term: ClassVar[RawTerm] = "attn"
+    separate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.gamma >= 0:
@@ -153,6 +156,7 @@ class Finch(WindowScore):
     normalize: Annotated[bool, Means("false: plain weights, as kvpress with normalize_scores=False")] = True
     name: str = "finch"
     row_term: ClassVar[RawTerm] = "attn"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -203,6 +207,7 @@ class Lava(WeightedAttention):
     ] = "candidates"
     name: str = "lava"
     row_term: ClassVar[RawTerm] = "attn"
+    separate: ClassVar[bool] = True
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         norms = self.norms(layer, 0 if self.over == "all" else recent)
@@ -225,6 +230,7 @@ class Vatp(WeightedAttention):
     )
     name: str = "vatp"
     row_term: ClassVar[RawTerm] = "attn"
+    separate: ClassVar[bool] = True
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:
         return Weight(self.norms(layer, recent), self.weight == "after_pool")

@@ -28,6 +28,7 @@ class KeyNorm(Score):
     name: str = "key_norm"
     signed: ClassVar[bool] = True
     row_term: ClassVar[RawTerm] = "nothing"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return -layer.keys.float().norm(dim=-1).view(layer.cache_heads, -1)
@@ -46,6 +47,7 @@ class KeyDiff(Score):
     name: str = "key_diff"
     signed: ClassVar[bool] = True
     row_term: ClassVar[RawTerm] = "nothing"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         keys, _ = layer.dense
@@ -82,6 +84,7 @@ class LagKV(Score):
     ] = False
     name: str = "lagkv"
     row_term: ClassVar[RawTerm] = "nothing"
+    separate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.sink < 0:

@@ -41,6 +41,7 @@ class OBCacheValue(OutputLoss):
 
     name: str = "obcache_value"
     row_term: ClassVar[RawTerm] = "obcache_value"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -53,6 +54,7 @@ class OBCacheKey(OutputLoss):
 
     name: str = "obcache_key"
     row_term: ClassVar[RawTerm] = "obcache_key"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -65,6 +67,7 @@ class OBCacheJoint(OutputLoss):
 
     name: str = "obcache_joint"
     row_term: ClassVar[RawTerm] = "obcache_joint"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -90,6 +93,7 @@ class ExactRemoval(OutputLoss):
 
     name: str = "exact_removal"
     row_term: ClassVar[RawTerm] = "exact_removal"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None
@@ -112,6 +116,7 @@ class ExactZeroed(OutputLoss):
 
     name: str = "exact_zeroed"
     row_term: ClassVar[RawTerm] = "exact_zeroed"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         assert rows is not None

@@ -17,6 +17,7 @@ class Recency(Score):
 
     name: str = "recency"
     row_term: ClassVar[RawTerm] = "position"
+    separate: ClassVar[bool] = True
 
     def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
         return layer.positions.view(layer.cache_heads, -1).float()

@@ -111,6 +111,8 @@ class Score(Protocol):
         named `..._segments` say what follows the sum. None: every cell is scored by itself. A subclass that defines
         functions does not inherit it.
     row_merge: how the query heads of a KV head are merged, if `__call__` does that itself.
+    separate: whether the score of a head reads nothing but that head, and only keys, values and observed rows.
+        Several layers can then be scored at once. Not inherited by a subclass that defines functions, as `row_term`.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Score(Protocol):
     least_rows: ClassVar[int] = 1
     row_term: ClassVar[RawTerm | None] = None
     row_merge: ClassVar[Merge | None] = None
+    separate: ClassVar[bool] = False
 
     def claims(self) -> Iterator[Claim]:
         """The facts that it needs of other settings, and those that it makes untrue."""
@@ -218,12 +221,22 @@ class WindowScore(Score):
 
 def row_term_of(score: Score) -> RawTerm | None:
     """The `row_term` of a score, unless it was declared for a class whose functions its own class replaces."""
+    return score.row_term if _declares(score, "row_term") else None
+
+
+def is_separate(score: Score) -> bool:
+    """Whether the heads of several layers can be scored at once."""
+    return score.separate and _declares(score, "separate")
+
+
+def _declares(score: Score, fact: str) -> bool:
+    """Whether the class of a score declares this of its own functions."""
     for cls in type(score).__mro__:
-        if "row_term" in vars(cls):
-            return score.row_term
+        if fact in vars(cls):
+            return True
         if any(callable(member) for name, member in vars(cls).items() if name == "__call__" or name[:2] != "__"):
-            return None
-    return None
+            return False
+    return False
 
 
 def is_row_sum(score: Score) -> bool:

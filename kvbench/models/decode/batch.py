@@ -20,7 +20,7 @@ from torch import Tensor
 from kvbench.cache.attention import Rule, capped, hidden, over_segments
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, tail_kernels_of
 from kvbench.cache.kernels.ragged_decode import merged
-from kvbench.cache.kv_cache import KVCache, LayerCache
+from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copies, marks
 from kvbench.cache.recurrent import RecurrentState, join_states
 from kvbench.support.errors import UserError
 
@@ -237,15 +237,19 @@ class RaggedBatch(DecodeBatch):
     The segments of a layer are ordered by prefix length; those of equal length are one dense product without padding.
     Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the way, so
     that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of runs,
-    except in local layers, which mask a part of theirs. Prompts of several lengths go together where no layer is local.
-    reads_all: whether every query reads all pairs of its cell.
+    except in local layers, which mask a part of theirs; what cells keep of one full cache goes there straight from it.
+    Prompts of several lengths go together where no layer is local. reads_all: whether every query reads all pairs of
+    its cell.
     """
 
     reads_all: ClassVar[bool] = True
 
-    def __init__(self, caches: Iterable[KVCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch") -> None:
-        remaining, num_tokens, self._first, states = [], set(), [], []
+    def __init__(
+        self, caches: Iterable[KVCache | CutCache], cells: int, max_new_tokens: int, kernels: Kernels = "torch"
+    ) -> None:
+        remaining, num_tokens, self._first, states, wholes = [], set(), [], [], list[KVCache | None]()
         for cache in caches:
+            wholes.append(cache.whole if isinstance(cache, CutCache) else None)
             remaining.append(list(reversed(cache.layers)))
             num_tokens.add(cache.num_tokens)
             self._first.append(cache.position)
@@ -260,10 +264,18 @@ class RaggedBatch(DecodeBatch):
         self._layers, self.decode, self.tails = {}, ragged_decode_of(kernels), tail_kernels_of(kernels)
         self._past: dict[torch.device, Int[Tensor, ""]] = {}
         self._on_device = False
+        if self.decode is not None and wholes[0] is not None and all(each is wholes[0] for each in wholes):
+            by_layer = list(zip(*map(reversed, remaining), strict=True))
+            cut = [layers for layers in by_layer if isinstance(layers[0], CutLayer)]
+            remaining = [[layer for layer in layers if not isinstance(layer, CutLayer)] for layers in remaining]
+            for stack in wholes[0].stacked:
+                self._layers |= _flat(stack, cut[: stack.layers], max_new_tokens)
+                del cut[: stack.layers]
         while remaining[0]:
-            index = remaining[0][-1].index
             layers = [cache_layers.pop() for cache_layers in remaining]
-            self._layers[index] = _order(layers, max_new_tokens, self.decode is not None)
+            copied = [layer.copied if isinstance(layer, CutLayer) else layer for layer in layers]
+            self._layers[copied[0].index] = _order(copied, max_new_tokens, self.decode is not None)
+        self._layers = dict(sorted(self._layers.items()))
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
@@ -391,7 +403,7 @@ class RaggedBatch(DecodeBatch):
                 layer.append(tails[layer.index][0][cell], tails[layer.index][1][cell], cache.num_tokens)
                 for layer in cache.layers
             )
-            grown.append(replace(cache, layers=layers, num_tokens=cache.num_tokens + self.num_new_tokens))
+            grown.append(replace(cache, layers=layers, num_tokens=cache.num_tokens + self.num_new_tokens, stacks=()))
         return grown
 
     @property
@@ -442,6 +454,23 @@ def sinks_by_row(
     if sinks is None:
         return None
     return sinks.to(dtype).view(cache_heads, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
+
+
+def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], max_new_tokens: int) -> dict[int, RaggedLayer]:
+    """The layers of a stack, by their indices, as stores for a kernel. cut: what is kept, by layer and cell."""
+    like, heads = stack.keys, {len(layer.lengths) for layers in cut for layer in layers}
+    assert len(heads) == 1, "cells of a batch share one layout"
+    sizes = torch.tensor([[length for layer in layers for length in layer.lengths] for layers in cut])
+    by_layer = sizes.sum(dim=1).tolist()
+    stores = [part.split(by_layer) for part in copies(stack, marks(stack, cut), sum(by_layer))]
+    bounds = (sizes.cumsum(1) - sizes, sizes.int())
+    starts, lengths = (part.to(like.device, non_blocking=True) for part in bounds)
+    tails = like.new_zeros(2, *sizes.shape, max_new_tokens, like.shape[1])
+    flat, pair_bytes, longest = {}, 2 * like.shape[1] * like.itemsize, sizes.amax(dim=1).tolist()
+    for row, layers in enumerate(cut):
+        own = VarlenLayer(stores[0][row], stores[1][row], starts[row], lengths[row], longest[row], *tails[:, row])
+        flat[layers[0].index] = RaggedLayer(None, None, sizes.shape[1], pair_bytes, (), None, own)
+    return flat
 
 
 def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> RaggedLayer:

@@ -1,0 +1,101 @@
+"""Layers in a stack are ranked, counted and marked as each by itself, with the same bits on a CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
+from kvbench.eviction.allocation.heads import BinaryHeads, ChunkHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
+from kvbench.eviction.allocation.layers import GlobalLayers
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.evict import Eviction, is_separate
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake, Finch, Lava, Vatp
+from kvbench.eviction.scores.keys import KeyDiff, KeyNorm, LagKV
+from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
+from kvbench.eviction.scores.recency import Recency
+from kvbench.eviction.scores.score import Score
+from kvbench.support.errors import UserError
+from tests.arrays import random_cache
+
+WINDOW = Policy("window", window=8, recent=8, pool=Pool("avg", 5), order=("pool", "group"))
+POLICIES = {
+    "uniform": WINDOW,
+    "a mean over the layer": Policy("tova", window=1, recent=1, group="layer_mean"),
+    "shared heads": replace(WINDOW, heads=SharedHeads()),
+    "chunks": replace(WINDOW, heads=ChunkHeads(size=3)),
+    "flat": replace(WINDOW, heads=FlatHeads()),
+    "mix": replace(WINDOW, heads=MixHeads(alpha=0.2)),
+    "normalized mix": replace(WINDOW, heads=MixHeads(alpha=0.2, normalize=True)),
+    "safeguard": replace(WINDOW, heads=SafeguardHeads(alpha=0.7)),
+    "layers by their scores": replace(WINDOW, layers=GlobalLayers()),
+    "whole heads": replace(WINDOW, layers=GlobalLayers(), heads=BinaryHeads()),
+    "query heads": replace(WINDOW, layout="query_heads"),
+    "a window that ends earlier": replace(WINDOW, window_skips=3),
+}
+SCORES = (
+    *(Attention(), AttentionMax(), Cake(), Finch(), Lava(), Vatp(), KeyNorm(), KeyDiff(), LagKV(sink=2, lag=8)),
+    *(OBCacheValue(), OBCacheKey(), OBCacheJoint(), ExactRemoval(), ExactZeroed(), Recency()),
+)
+
+
+def stacked(cache: KVCache, *sizes: int) -> KVCache:
+    """The cache with stacks of so many layers."""
+    layers, stacks = list(cache.evictable), []
+    for size in sizes:
+        part = [layers.pop(0) for _ in range(size)]
+        keys, values = (torch.cat([layer.dense[place] for layer in part]) for place in (0, 1))
+        heads, windows = sum(layer.query_heads for layer in part), []
+        for first, *others in zip(*(layer.windows for layer in part), strict=True):
+            names = ("queries", "outputs", "lse")
+            joined = {name: torch.cat([getattr(window, name) for window in (first, *others)]) for name in names}
+            windows.append(replace(first, **joined))
+        stacks.append(replace(from_dense(part[0].index, heads, keys, values, tuple(windows)), layers=size))
+    return replace(cache, stacks=tuple(stacks))
+
+
+CACHE = random_cache(60, layers=5, window=12)
+IN_STACKS = stacked(CACHE, 3, 2)
+
+
+def assert_equal(eviction: Eviction) -> None:
+    ranked = eviction.rank(IN_STACKS)
+    assert [stack.layers for stack in ranked.stacks] == [3, 2]
+    for ranking, alone in zip(ranked, eviction.rank(CACHE), strict=True):
+        assert torch.equal(ranking.scores, alone.scores) and torch.equal(ranking.unpooled, alone.unpooled)
+    decision, expected = eviction.decide(IN_STACKS, ranked), eviction.decide(CACHE)
+    assert torch.equal(decision.lengths, expected.lengths)
+    for kept, mask in zip(decision.kept, expected.kept, strict=True):
+        assert torch.equal(kept, mask)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("budget", [14, 31, 55])
+def test_policies(name: str, budget: int) -> None:
+    assert_equal(Eviction(POLICIES[name], Attention(), Tokens(budget)))
+
+
+@pytest.mark.parametrize("score", SCORES, ids=lambda score: score.name)
+def test_scores(score: Score) -> None:
+    assert is_separate(score)
+    assert_equal(Eviction(replace(WINDOW, heads=FlatHeads() if not score.signed else WINDOW.heads), score, Tokens(25)))
+
+
+def test_a_score_that_replaces_functions_declares_it_anew() -> None:
+    class ByLayer(Attention):
+        def __call__(self, layer: LayerCache, *rest: object) -> torch.Tensor:
+            return super().__call__(layer, *rest) * layer.index  # type: ignore[arg-type]
+
+    assert not is_separate(ByLayer())
+    eviction = Eviction(WINDOW, ByLayer(), Tokens(20))
+    assert [stack.layers for stack in eviction.rank(IN_STACKS).stacks] == [1] * 5
+
+
+def test_the_layer_that_is_not_finite_is_named() -> None:
+    keys = CACHE.layers[4].keys.clone()
+    keys[7] = torch.nan
+    broken = replace(CACHE, layers=(*CACHE.layers[:4], replace(CACHE.layers[4], keys=keys)))
+    with pytest.raises(UserError, match="layer 4 holds NaN or inf in its keys"):
+        Eviction(WINDOW, Attention(), Tokens(20))(stacked(broken, 3, 2))

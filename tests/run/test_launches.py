@@ -1,0 +1,55 @@
+"""Launched operations and waits of the evictions of a prompt, on the pretended GPU: they do not grow with layers."""
+
+from dataclasses import replace
+
+import torch
+
+from kvbench.eviction.allocation.heads import SafeguardHeads
+from kvbench.eviction.budget import Tokens
+from kvbench.eviction.policy import Policy
+from kvbench.eviction.pooling import Pool
+from kvbench.eviction.schedule import Schedule
+from kvbench.eviction.scores.attn import Attention
+from kvbench.eviction.scores.keys import KeyDiff, KeyNorm
+from kvbench.eviction.scores.recency import Recency
+from kvbench.models.loading.load import LoadedModel
+from kvbench.models.loading.spec import ModelSpec
+from kvbench.models.prompts.prompt import Prompt
+from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cells
+from kvbench.run.plan import Cell
+from tests.models.counted import TOKENS, counted, small_engine
+from tests.pretended_gpu import PretendedGpu
+from tests.questions import Questions
+
+SNAPKV = Policy("snapkv", window=16, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"), recent=16)
+METHODS = (
+    (SNAPKV, Attention()),
+    (Policy("tova", window=1, recent=1, group="layer_mean"), Attention()),
+    (Policy("plain"), KeyNorm()),
+    (Policy("plain"), KeyDiff()),
+    (Policy("streaming_llm", window=1, sink=4, state="none", takes=("budget",)), Recency()),
+    (replace(SNAPKV, name="ada_snapkv", heads=SafeguardHeads(alpha=0.2)), Attention()),
+)
+BUDGETS = (100, 80, 60, 40)
+LAUNCHES, WAITS = 266, 10
+"""Of all 24 cells, from the prefill to the batch that decodes: limits that may only fall."""
+
+
+def test_evictions_of_a_prompt() -> None:
+    def work(gpu: PretendedGpu, layers: int) -> None:
+        engine = small_engine(layers, tile=24, kernels="triton")
+        cells = [
+            Cell(ModelSpec("reference"), Questions(), policy, score, Tokens(pairs), Schedule("context"), 0, "", None)
+            for policy, score in METHODS
+            for pairs in BUDGETS
+        ]
+        prefilled = engine.prefill(torch.arange(TOKENS), {1, 16})
+        shared = SharedPrefill(prefilled.cache, Prompt(tuple(range(TOKENS)), (), ""), cells)
+        with gpu.section("evict"):
+            outcomes = evict_cells(LoadedModel(engine, None, frozenset(), 9000, {}), cells, shared, copy=False)
+            batch_of(engine, [each for each in outcomes if isinstance(each, CompressedCache)], 32)
+        assert not any(isinstance(outcome, ValueError) for outcome in outcomes)
+
+    count = counted(work)["evict"]
+    assert count.launches == count.waits == 0, "nothing is launched for each layer"
+    assert count.other_launches <= LAUNCHES and count.other_waits <= WAITS, count
