@@ -26,14 +26,16 @@ from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
+from kvbench.support.annotations import REQUIRED, defaults
 from kvbench.support.errors import UserError
+from kvbench.support.noted import declared
 from kvbench.support.plugins import Item, groups, held_groups, items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
 from kvbench.tasks.task import TaskSettings
 
 Tree = dict[str, Any]
-MISSING = "???"
+MISSING = REQUIRED
 """What a file writes for a setting that the command line must give."""
 MOST_COMBINATIONS = 100_000
 """Cells of a command: each is composed and held in memory."""
@@ -304,9 +306,19 @@ def composed(chosen: Mapping[str, str]) -> Tree:
 
 def _of_every_task(node: Tree) -> Tree:
     """The settings that every task has, as the class of this one declares them."""
-    target = class_of("task", node)
-    declared = {field.name: getattr(target, field.name, None) for field in fields(TaskSettings)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in declared.items()}
+    usual = defaults_of("task", node)
+    return {name: usual.get(name) for name in defaults(TaskSettings)}
+
+
+def defaults_of(group: str, node: Tree) -> Mapping[str, Any]:
+    """The settings that the class of a part declares, with their defaults; of ours without importing it.
+
+    Raises UserError as `class_of`. Never change the result.
+    """
+    try:
+        return declared(node["_target_"])
+    except LookupError:
+        return defaults(class_of(group, node))
 
 
 def _merged(
@@ -396,16 +408,32 @@ def content(item: Item) -> Any:
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
         return scored | node_of_object(word)
     node = _settings_of(_read(item.path, str(item)), item.group, item.name)
-    return _with_steps(node) if item.group == "policy" and isinstance(node, dict) else node
-
-
-def _with_steps(node: Tree) -> Tree:
-    """The content of a policy's file, with the settings of steps where the policy evicts."""
-    policy = node.get("policy", node)
-    if not isinstance(policy, dict) or "budget" not in (policy.get("takes") or ()):
+    part = node.get(item.group, node) if isinstance(node, dict) else None
+    if not isinstance(part, dict) or not isinstance(part.get("_target_"), str):
         return node
-    policy = step_settings() | policy
-    return node | {"policy": policy} if "policy" in node else policy
+    whole = _defaults_of_file(item, part) | part
+    whole = {key: part[key] for key in ("_target_", "name") if key in part} | whole
+    return node | {item.group: whole} if item.group in node else whole
+
+
+def _defaults_of_file(item: Item, part: Tree) -> Tree:
+    """The settings that a file need not state; of a policy those of steps too, and none if it keeps everything.
+
+    Those that every task has are added when a run is composed, and those of the kinds of a part have other names.
+    """
+    usual = dict(defaults_of(item.group, part))
+    match item.group:
+        case "policy" if "budget" not in (part.get("takes", usual.get("takes")) or ()):
+            return {key: value for key, value in usual.items() if key == "takes"}
+        case "policy":
+            return step_settings() | usual
+        case "task":
+            return {key: value for key, value in usual.items() if key not in defaults(TaskSettings)}
+        case "paper":
+            return {}
+        case "step" if "/" in item.name:
+            return {}
+    return usual
 
 
 def _settings_of(node: Any, group: str, name: str) -> Any:

@@ -137,6 +137,7 @@ class Policy:
     other.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("steps",)
     name: str
     window: Annotated[
         int | Literal["all", "question"] | TokenFraction,

@@ -63,6 +63,7 @@ class Press(Score):
     is not installed.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
     press: Annotated[str, Means("its class in kvpress, or package.module.Class of a plugin")]
     args: Annotated[dict[str, Any], Means("its arguments: score.args.n_sink=4")] = field(
         default_factory=dict, hash=False

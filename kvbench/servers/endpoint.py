@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
@@ -33,6 +33,21 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class ServedModel(ModelSpec):
     """A model of which only the tokenizer is read here: `path` is a folder with `tokenizer.json`, or a hub id."""
 
+    only_if_stated: ClassVar[tuple[str, ...]] = (
+        "dtype",
+        "attention",
+        "kernels",
+        "template_kwargs",
+        "threads",
+        "tile",
+        "device",
+        "device_map",
+        "cuda_graph",
+        "products",
+        "shape",
+        "pulled",
+        "root",
+    )
     name: str = "endpoint"
     path: Annotated[str | None, Means("a folder with the model's tokenizer.json, or a name on the hub")] = None
     revision: Annotated[str | None, Means("of a tokenizer of the hub: a commit or a tag")] = None

@@ -6,9 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvbench.support.annotations import PLAIN, REQUIRED, plain
 from kvbench.support.plugins import OURS
 
 ROOT = Path(__file__).parents[1]
+UNREAD = object()
+"""A default that no settings file writes."""
 
 
 class Place(NamedTuple):
@@ -32,6 +35,64 @@ def noted(target: str) -> dict[str, str]:
                 texts = {key: text for key, text in texts.items() if key.partition(".")[0] != name}  # it replaces them
                 texts |= _of_field(name, Place(place.module, field.annotation))
     return texts
+
+
+@cache
+def declared(target: str) -> dict[str, Any]:
+    """What `kvbench.support.annotations.defaults` returns of the class at a dotted name. Never change the result.
+
+    Raises LookupError for a class that is not one of ours.
+    """
+    values: dict[str, Any] = {}
+    left_out: tuple[str, ...] = ()
+    for place in dict.fromkeys(reversed(_line(target))):  # from the first base on
+        for field in place.node.body if _is_dataclass(place.node) else ():
+            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+                continue
+            name = field.target.id
+            if name == "only_if_stated" and field.value is not None:
+                left_out = ast.literal_eval(field.value)
+            elif "ClassVar" not in ast.unparse(field.annotation):
+                values[name] = REQUIRED if field.value is None else _value(Place(place.module, field.value))
+    return {
+        name: plain(value)
+        for name, value in values.items()
+        if name not in ("name", *left_out) and isinstance(value, PLAIN)
+    }
+
+
+def _value(default: Place) -> Any:
+    """What the default of a field is; `UNREAD` where it is none that a settings file writes."""
+    match default.node:
+        case ast.Name(id=name):
+            place = _found(default.module, name)
+            return UNREAD if place is None else _value(place)
+        case ast.Call(func=ast.Name(id="field"), keywords=keywords):
+            given = {each.arg: each.value for each in keywords}
+            if "default" in given:
+                return _value(Place(default.module, given["default"]))
+            if "default_factory" in given:
+                return _made(Place(default.module, given["default_factory"]))
+            return UNREAD
+    try:
+        return ast.literal_eval(default.node)
+    except ValueError:
+        return UNREAD
+
+
+def _made(factory: Place) -> Any:
+    """What a factory of defaults makes: the kind of a part that has no other settings, or a plain value."""
+    if not isinstance(factory.node, ast.Name):
+        return UNREAD
+    place = _found(factory.module, factory.node.id)
+    if place is None:
+        return {} if factory.node.id == "dict" else UNREAD
+    settings = declared(f"{place.module}.{place.node.name}")
+    return settings["kind"] if [*settings] == ["kind"] else UNREAD
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _line(target: str) -> list[Place]:
@@ -77,7 +138,7 @@ def _parts(hint: Place) -> Iterator[str]:
             continue
         if not isinstance(place.node, ast.ClassDef):
             yield from _parts(place)
-        elif any("dataclass" in ast.unparse(decorator) for decorator in place.node.decorator_list):
+        elif _is_dataclass(place.node):
             yield f"{place.module}.{place.node.name}"
 
 
@@ -126,6 +187,6 @@ def _names(module: str) -> dict[str, ast.AST]:
                 names[node.name] = node
             case ast.ImportFrom():
                 names |= {alias.asname or alias.name: node for alias in node.names}
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                names[name] = node.value
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                names[name] = node.value  # type: ignore[assignment]
     return names

@@ -52,6 +52,7 @@ class LongContextBFCL(Trajectories):
     Raises MissingFile where there are no files, UserError for those that cannot be read and without the package.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("distance",)
     context_length = None  # runs have their own lengths
     version = "bfcl.1"  # names the protocol; `data_sha256` names the runs
     measures: ClassVar = {**MEASURES, "state": ("state_match", "share", "higher")}

@@ -45,7 +45,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
@@ -309,6 +309,7 @@ class InfiniteBench(jsonl.RowTask):
     the label of kv_retrieval out of its list; false scores 0 on the rows as published today, like the official scorer.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("label_fix",)
     member: str
     max_new_tokens: int
     templates: str = "yarn_mistral"

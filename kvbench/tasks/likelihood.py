@@ -33,7 +33,7 @@ The tokens of a block attend to the cache, which holds the budget, and to earlie
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.support.facts import (
@@ -160,6 +160,8 @@ class PG19(FromFiles, Likelihood):
 class BookSum(jsonl.RowTask, Likelihood):
     """One sample per chapter, or one per summary."""
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("reset", "given", "between")
+    chat: bool = False
     scored: Scored
     context_length: int
     given: int = 0

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
@@ -251,6 +251,7 @@ class LongBenchTask(jsonl.RowTask):
     all of them, as LAVa does for Llama 3.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("extended", "bucket", "stop_replaces")
     member: str
     extended: bool = False
     bucket: Bucket | None = None

@@ -128,6 +128,7 @@ class RecordedTrajectories(Trajectories):
     Raises MissingFile where there is no file, UserError for a line that cannot be read.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("root",)
     path: str
     context_length = None  # runs have their own lengths
     version = "trajectories.1"

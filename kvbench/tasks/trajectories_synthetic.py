@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Tokens
@@ -117,6 +117,7 @@ class SyntheticTrajectories(Trajectories):
     template puts around a prompt for each message.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("root",)
     num_turns: int = 6
     context_length: int
     version = "trajectories_synthetic.1"

@@ -11,8 +11,8 @@ import pytest
 from kvbench.cli.all_settings import SCHEDULE
 from kvbench.cli.list import GROUPS
 from kvbench.config.compose import content
-from kvbench.support.annotations import meanings
-from kvbench.support.noted import noted
+from kvbench.support.annotations import defaults, meanings
+from kvbench.support.noted import declared, noted
 from kvbench.support.plugins import items
 
 
@@ -31,7 +31,9 @@ def test_the_source_says_what_the_class_says() -> None:
     assert len(ours) > 80
     for target in {*ours, SCHEDULE}:
         module, _, name = target.rpartition(".")
-        assert noted(target) == meanings(getattr(import_module(module), name)), target
+        kind = getattr(import_module(module), name)
+        assert noted(target) == meanings(kind), target
+        assert [*declared(target).items()] == [*defaults(kind).items()], target
 
 
 def test_a_class_of_others_is_not_read() -> None:

@@ -150,6 +150,7 @@ class Compactor(_OfPrompt):
     blending: None for the evicted part of the prompt, which depends on `budget`, that of the cell.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
     sink: Annotated[
         int,
         Means("first tokens that are left out and score as much as the best; compactor-vllm: 0, but policy.sink=16"),

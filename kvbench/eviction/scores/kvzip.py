@@ -46,6 +46,7 @@ class KVzip(Score):
     Raises UserError for a chunk below 1.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("zscore",)
     chunk: Annotated[int, Means("K2: tokens repeated at a time, as in model/wrapper.py; kvpress: 2048")] = 2000
     repeat_prompt: Annotated[str, Means("asks for the first chunk of the context again")] = REPEAT
     softmax: Annotated[bool, Means("false: logits instead of attention weights")] = True
@@ -121,6 +122,7 @@ class KVzipPlus(KVzip):
     `kvzip_plus_normalization`: how much a pair changes the residual stream, in proportion to it.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("softmax", "zscore")
     name: str = "kvzip_plus"
 
     def __post_init__(self) -> None:

@@ -74,6 +74,7 @@ class Reader(Holder, ABC):
 class Dense(Reader):
     """Every query reads all that is kept: attention as it is without a reader."""
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("dense_layers", "question")
     name: str = "dense"
     idle: ClassVar[bool] = True
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support import gguf_metadata
@@ -87,6 +87,7 @@ class ModelSpec:
     Raises UserError for values outside the allowed set.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("shape", "pulled", "root")
     name: str
     path: Annotated[
         str | None,
