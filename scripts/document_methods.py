@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from kvbench.config.compose import MISSING, combinations, flat, options, resolved
+from kvbench.config.compose import MISSING, combinations, content, flat, options, resolved
 from kvbench.config.meaning import meanings_of_steps, notes_of, words_of
 from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
@@ -68,7 +68,7 @@ def notes(group: str, name: str, texts: Mapping[str, str]) -> list[str]:
 
     texts: what the class says, by the full names of the settings.
     """
-    texts, tree = {**texts, **notes_of(items(group)[name])}, entry(group, name).tree
+    texts, tree = {**texts, **notes_of(items(group)[name])}, content(items(group)[name])
     values = [(key, value) for key, value in flat(tree if group in tree else {group: tree}) if key in texts]
     return [
         f"- `{key}={'' if isinstance(value, dict) and value else as_typed(value)}`: {texts[key]}"

@@ -15,18 +15,17 @@ from pathlib import Path
 
 import pytest
 from hydra.utils import get_class
-from omegaconf import OmegaConf
 
 from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.cli.parser import split_settings
-from kvbench.config.compose import content, file_of, folders, options
+from kvbench.config.compose import RUN, content, file_of, flat, folders, options
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.records import COLUMNS, SCHEMA
 from kvbench.records.row import _TYPES
-from kvbench.support import paths
+from kvbench.support import noted
 from kvbench.support.plugins import items
 from tests.documented import (
     DOCS,
@@ -52,10 +51,9 @@ SWEEPS = [
 ]
 READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
 READERS = [command for command in KVBENCH if command.words[1] in READING and not command.is_pattern]
-RUN = OmegaConf.load(paths.conf() / "run.yaml")
-SERVER = OmegaConf.load(paths.conf() / "model" / "endpoint.yaml").endpoint
+OF_RUNS = {name for name, _ in flat(noted.declared(RUN))}
+SERVER = content(items("model")["endpoint"])["endpoint"]
 """The settings of a server are beside those of its model."""
-MISSING = object()
 PLUGIN = {"half_life"}
 """The setting of the score that docs/plugins.md builds, which tests/support/test_plugins.py runs."""
 
@@ -118,7 +116,7 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
             allowed = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
             assert field.partition(".")[0] in allowed, f"no setting {override.key}"
         else:
-            found = OmegaConf.select(RUN, override.key, default=MISSING) is not MISSING
+            found = override.key in OF_RUNS
             assert found or (group == "endpoint" and field in {*SERVER.keys()}), f"no setting {override.key}"
         if override.key == "budget":
             assert all(parse_bytes(text) is not None or parse_budget(text) for text in values)
@@ -134,10 +132,7 @@ def members(group: str, text: str) -> list[str]:
 
 @cache
 def settings_of(group: str, name: str) -> set[str]:
-    """The settings of a file of a group; one without a class of its own stands on another."""
-    node = content(items(group)[name])
-    if group == "model" and "_target_" not in node:
-        return settings_of(group, "hf") | ({"shape"} & set(node))
+    """The settings of a file of a group."""
     return {field.name for field in fields(get_class(file_of(group, name)["_target_"]))}
 
 

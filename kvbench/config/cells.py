@@ -1,16 +1,16 @@
 """The cells of a sweep from composed trees: what several of them share is checked and built once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
 from kvbench.config.overrides import Override, parse, written
 from kvbench.config.protocol import protocols
+from kvbench.config.run_settings import Reference, Results
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Bytes, Tokens, parse_budget, parse_bytes
 from kvbench.eviction.schedule import Schedule
-from kvbench.records import KeptDetail
 from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
@@ -26,28 +26,10 @@ if TYPE_CHECKING:
     from kvbench.models.decode.holder import Holder
     from kvbench.models.loading.spec import ModelSpec
 
-Reference = Literal["full", "none"]
-"""What a sweep holds its cells against: the full cache, or nothing."""
 SERVER = "endpoint"
 """The part of a tree that a server has: its cell is made without a policy, and without torch."""
 OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protocol")
 """Settings of cells that evict here."""
-
-
-@dataclass(frozen=True)
-class Results:
-    """Where rows go, and what is written beside them about what their cells kept.
-
-    lease_seconds: a process without a heartbeat for so long has stopped, and others take over its work.
-    """
-
-    dir: str
-    kept: KeptDetail
-    lease_seconds: float
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.lease_seconds <= 10**6:
-            raise UserError(f"results.lease_seconds={self.lease_seconds}: allowed: 1 to 1000000 seconds, such as 180")
 
 
 class Cells:

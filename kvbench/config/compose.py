@@ -1,7 +1,8 @@
 """From group files and overrides to trees: one plain dict for each combination of the values that overrides list.
 
-`conf/run.yaml` says which file of each group is used unless the command line names another. Each file is read once,
-merged in the order of the defaults lists, and the command line's settings are put in. Trees are never changed in place.
+Defaults are those of classes (`RunSettings` and the class of each part), and files say what differs. `conf/run.yaml`
+says which file of each group is used unless the command line names another. Each file is read once, merged in the
+order of the defaults lists, and the command line's settings are put in. Trees are never changed in place.
 """
 
 import io
@@ -44,6 +45,8 @@ HOST = "score.host"
 LENGTH = "task.context_length"
 ARGUMENTS = "score.args"
 """Arguments of code of others: any name is a setting, and the score checks them."""
+RUN = "kvbench.config.run_settings.RunSettings"
+"""The class of the settings beside the groups."""
 STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.steps`)."""
 KINDS = ("policy.heads", "policy.layers")
@@ -288,7 +291,7 @@ def _interpolated(node: Any, tree: Tree) -> Any:
 def composed(chosen: Mapping[str, str]) -> Tree:
     """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
     used: dict[str, Item] = {}
-    tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
+    tree = _merged(dict(declared(RUN)), paths.conf() / "run.yaml", None, chosen, used)
     for group, name in held_groups().items():
         file = _item(group, chosen.get(group, name))
         assert file is not None, "names of a command line are checked before"
@@ -399,8 +402,9 @@ def step_settings() -> Tree:
 
 
 def content(item: Item) -> Any:
-    """The content of an item's file; a policy that evicts has the settings of steps too. Raises UserError for one that
-    is no YAML. Never change the result.
+    """What an item's file says over what the classes in it declare; a policy that evicts has the settings of steps too.
+
+    Raises UserError for a file that is no YAML, and as `class_of`. Never change the result.
     """
     if is_loose(item.path.name):
         return node_of(item.group, str(item.path))
@@ -408,30 +412,37 @@ def content(item: Item) -> Any:
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
         return scored | node_of_object(word)
     node = _settings_of(_read(item.path, str(item)), item.group, item.name)
-    part = node.get(item.group, node) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or item.group not in node:
+        return _with_defaults(item.group, item.name, node)
+    return {key: _with_defaults(key, item.name, value) for key, value in node.items()}
+
+
+def _with_defaults(group: str, name: str, part: Any) -> Any:
+    """A part that names a class, with what the class declares; other settings as they are."""
     if not isinstance(part, dict) or not isinstance(part.get("_target_"), str):
-        return node
-    whole = _defaults_of_file(item, part) | part
-    whole = {key: part[key] for key in ("_target_", "name") if key in part} | whole
-    return node | {item.group: whole} if item.group in node else whole
+        return part
+    first = {key: part[key] for key in ("_target_", "name") if key in part}
+    return first | _defaults_of_file(group, name, part) | part
 
 
-def _defaults_of_file(item: Item, part: Tree) -> Tree:
+def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
     """The settings that a file need not state; of a policy those of steps too, and none if it keeps everything.
 
-    Those that every task has are added when a run is composed, and those of the kinds of a part have other names.
+    What every task has is added when a run is composed, unless its class has another default: that is its protocol.
+    The settings of a kind of a part have other names.
     """
-    usual = dict(defaults_of(item.group, part))
-    match item.group:
+    usual = dict(defaults_of(group, part))
+    match group:
         case "policy" if "budget" not in (part.get("takes", usual.get("takes")) or ()):
             return {key: value for key, value in usual.items() if key == "takes"}
         case "policy":
             return step_settings() | usual
         case "task":
-            return {key: value for key, value in usual.items() if key not in defaults(TaskSettings)}
+            every = defaults(TaskSettings)
+            return {key: value for key, value in usual.items() if key not in every or value != every[key]}
         case "paper":
             return {}
-        case "step" if "/" in item.name:
+        case "step" if "/" in name:
             return {}
     return usual
 

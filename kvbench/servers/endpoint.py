@@ -114,7 +114,7 @@ class Endpoint:
         str | None, Means("the environment variable that holds the key, such as OPENAI_API_KEY; null: no key is sent")
     ] = None
     concurrency: Annotated[int, Means("requests at a time, and prompts of a job"), Range(1, 1024)] = 8
-    timeout: Annotated[float, Means("seconds that a request may take"), Range(1, 86_400)] = 600.0
+    timeout: Annotated[float, Means("seconds that a request may take"), Range(1, 86_400)] = 600
     retries: Annotated[int, Means("of a request after a fault that may pass"), Range(0, 100)] = 5
 
     def __post_init__(self) -> None:

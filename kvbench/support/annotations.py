@@ -4,7 +4,7 @@ processes: Annotated[int | None, Means("null: one per GPU"), Range(1, 1024)] = N
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -54,7 +54,7 @@ def _parts(hint: Any) -> Iterator[type]:
 
 @cache
 def defaults(target: type) -> dict[str, Any]:
-    """The settings of a dataclass and their defaults, as a settings file writes them; of a part its kind.
+    """The settings of a dataclass and their defaults, as a settings file writes them; of a part its settings or kind.
 
     Left out are `name`, which each file has, defaults that no file can write, and fields that the class lists in
     `only_if_stated`: they are settings of the files that state them. Never change the result.
@@ -73,8 +73,10 @@ def _default(field: "Field[Any]") -> Any:
     if field.default_factory is MISSING:
         return REQUIRED if field.default is MISSING else field.default
     part = field.default_factory()
-    settings = asdict(part) if is_dataclass(part) and not isinstance(part, type) else {}
-    return settings["kind"] if [*settings] == ["kind"] else part
+    if not is_dataclass(part) or hasattr(part, "name"):  # what has a name is no part
+        return part
+    settings = defaults(type(part))  # type: ignore[arg-type]
+    return settings["kind"] if [*settings] == ["kind"] else settings
 
 
 def check_ranges(settings: Any, group: str) -> None:

@@ -43,22 +43,22 @@ def declared(target: str) -> dict[str, Any]:
 
     Raises LookupError for a class that is not one of ours.
     """
+    values = _defaults(target)
+    left_out = ("name", *values.pop("only_if_stated", ()))
+    return {key: plain(value) for key, value in values.items() if key not in left_out and isinstance(value, PLAIN)}
+
+
+def _defaults(target: str) -> dict[str, Any]:
+    """The default of each field of a class, and `only_if_stated` as the class has it."""
     values: dict[str, Any] = {}
-    left_out: tuple[str, ...] = ()
     for place in dict.fromkeys(reversed(_line(target))):  # from the first base on
         for field in place.node.body if _is_dataclass(place.node) else ():
-            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-                continue
-            name = field.target.id
-            if name == "only_if_stated" and field.value is not None:
-                left_out = ast.literal_eval(field.value)
-            elif "ClassVar" not in ast.unparse(field.annotation):
-                values[name] = REQUIRED if field.value is None else _value(Place(place.module, field.value))
-    return {
-        name: plain(value)
-        for name, value in values.items()
-        if name not in ("name", *left_out) and isinstance(value, PLAIN)
-    }
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name)) if (
+                    name == "only_if_stated" or "ClassVar" not in ast.unparse(field.annotation)
+                ):
+                    values[name] = REQUIRED if field.value is None else _value(Place(place.module, field.value))
+    return values
 
 
 def _value(default: Place) -> Any:
@@ -81,14 +81,17 @@ def _value(default: Place) -> Any:
 
 
 def _made(factory: Place) -> Any:
-    """What a factory of defaults makes: the kind of a part that has no other settings, or a plain value."""
+    """What a factory of defaults makes: a part, which is written by its kind if that is all, or a plain value."""
     if not isinstance(factory.node, ast.Name):
         return UNREAD
     place = _found(factory.module, factory.node.id)
     if place is None:
         return {} if factory.node.id == "dict" else UNREAD
-    settings = declared(f"{place.module}.{place.node.name}")
-    return settings["kind"] if [*settings] == ["kind"] else UNREAD
+    part = f"{place.module}.{place.node.name}"
+    if "name" in _defaults(part):  # what has a name is no part
+        return UNREAD
+    settings = declared(part)
+    return settings["kind"] if [*settings] == ["kind"] else settings
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:

@@ -4,9 +4,10 @@
     elsewhere: {paper: window 32, code: window 32, kvpress: window 64}  # defaults of other implementations
     verified: golden snapkv_*; tests/eviction/test_evict.py.  # what the method was compared with
     notes: {pool.kind: "S2: as the json of its experiments"}  # what there is to know of a value here, by setting
-    _target_: package.module.Class  # from here on the settings; what they mean stands on the fields of the class
+    _target_: package.module.Class  # from here on the settings that differ from the defaults of the class
 
-All of the words may be left out. A file may stand for several names, all tasks of a benchmark:
+All of the words may be left out. What settings mean stands on the fields of the class. A file may stand for several
+names, all tasks of a benchmark:
 
     says: "LongBench {member}: {says}"  # {member} is the last part of a name
     samples: 50

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.cli.all_settings import SCHEDULE
 from kvbench.cli.list import GROUPS
-from kvbench.config.compose import content
+from kvbench.config.compose import RUN, content
 from kvbench.support.annotations import defaults, meanings
 from kvbench.support.noted import declared, noted
 from kvbench.support.plugins import items
@@ -29,7 +28,7 @@ def test_the_source_says_what_the_class_says() -> None:
     groups = [group for group in GROUPS.values() if group != "paper"]
     ours = {name for group in groups for item in items(group).values() for name in targets(content(item))}
     assert len(ours) > 80
-    for target in {*ours, SCHEDULE}:
+    for target in {*ours, RUN}:
         module, _, name = target.rpartition(".")
         kind = getattr(import_module(module), name)
         assert noted(target) == meanings(kind), target
