@@ -30,7 +30,7 @@ def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
     if any(cell.rate and cell.mean == 0 for cell in cells if cell.policy == "full"):
         return "the full cache is at the floor; try another task or model: kvbench list tasks, kvbench list models"
     page = f"kvbench report html --results {shlex.quote(str(sweep.results.path))} --out page.html"
-    if all(cell.is_served for cell in sweep.plan.cells):  # whose method and budget a command does not choose
+    if not any(cell.model.runs_here for cell in sweep.plan.cells):  # whose method and budget a command does not choose
         return f"all of it as an interactive page: {page}"
     for name, end, size in (("floor", 0, "larger"), ("ceiling", 1, "smaller")):
         if all(cell.rate and cell.mean == end for cell in methods) and (values := _budgets(methods, end == 0)):

@@ -51,7 +51,6 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 from kvbench.support.text import closest
-from kvbench.tasks.shared_context import SharedContext
 from kvbench.tasks.task import Task
 
 OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
@@ -389,8 +388,7 @@ class _ItemSweep(_PrintedNumbers):
 
 def _texts(task: Task) -> int:
     """How many prompts a task has at most; the questions about a context share one."""
-    contexts = task.contexts if isinstance(task, SharedContext) else None
-    return task.samples if contexts is None else min(task.samples, contexts)
+    return task.samples if task.contexts is None else min(task.samples, task.contexts)
 
 
 def _counts(cells: int, prompts: int, rows: int) -> str:

@@ -21,6 +21,7 @@ from kvbench.probes.probe import Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
+from kvbench.run.local import dry_run
 from kvbench.run.plan import (
     Cell,
     Plan,
@@ -34,7 +35,6 @@ from kvbench.run.plan import (
 )
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
-from kvbench.run.runner import dry_run
 from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ALL_READ, UNCHANGED, Claim, check

@@ -32,10 +32,6 @@ LOCK = ".lock"
 """The suffix of a file that names the process of the same name, which has locked it while it runs."""
 
 
-class Stopped(Exception):
-    """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Process:
     """The file of a process.

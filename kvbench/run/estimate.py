@@ -13,15 +13,13 @@ from statistics import fmean
 from kvbench.eviction.evict import scores_alike
 from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row, read_processes
 from kvbench.report.rows import recorded, with_values
-from kvbench.run.job_queue import RunContext
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch import Slurm
 from kvbench.run.memory import memory_of
 from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, Shard, shards_of
 from kvbench.run.runner import run
 from kvbench.support.errors import UserError
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
 
 _TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store", "environment")
 STEP_CELLS = 4
@@ -83,7 +81,7 @@ def starting(plan: Plan, similar: SimilarRuns, planning: float) -> float:
 
     planning: what the plan took, which a run takes too. A model that was not loaded yet takes as long again.
     """
-    labels = [model.label for model, groups in plan.by_model().items() if not groups[0].cells[0].is_served]
+    labels = [model.label for model, groups in plan.by_model().items() if model.runs_here]
     return planning + sum(fmean(similar.loading.get(label) or [planning]) for label in labels)
 
 
@@ -128,7 +126,7 @@ def submission(
         part = shard.part_of(plan)
         seconds = _total([starting(part, similar, planning), *estimate(part, similar).values()])
         tasks.append(ArrayTask(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, seconds))
-    local_groups = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
+    local_groups = [group for group in plan.groups if group.jobs and group.model.runs_here]
     caches = [memory.total for group in local_groups if (memory := memory_of(group))]
     seconds, devices = _total(task.seconds for task in tasks), launcher.gpus or 1
     return Submission(
@@ -156,7 +154,7 @@ def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptD
 
     Raises as `kvbench.run.runner.run` does.
     """
-    return run(first_prompts(plan, rows), results, None, kept, RunContext(lease_seconds)).rows
+    return run(first_prompts(plan, rows), results, JobQueue(results, RunContext(lease_seconds)), kept=kept).rows
 
 
 def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
@@ -189,7 +187,7 @@ def _kind_of(cell: Cell) -> Hashable:
     """What similar cells have in common."""
     benchmark, length = cell.task.name.partition("/")[0], cell.task.context_length
     kind = (cell.model.label, benchmark, length, cell.policy_label, cell.score_label, cell.policy.layout)
-    return (*kind, str(cell.schedule), "flat" if cell.is_served else cell.held.store)
+    return (*kind, str(cell.schedule), cell.store)
 
 
 def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]], similar: SimilarRuns) -> float | None:
@@ -201,9 +199,9 @@ def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]]
     prefills = [row.prefill_seconds for rows in timed.values() for row in rows if row.prefill_seconds is not None]
     prefill = fmean(prefills) if prefills else 0.0
     evict = {name: fmean(row.evict_seconds or 0.0 for row in rows) for name, rows in timed.items()}
-    if isinstance(group.task, Efficiency):  # each row prefills its own prompts
+    if group.task.own_prefills:
         seconds = (prefill + evict[name] + fmean(row.decode_seconds or 0.0 for row in timed[name]) for name in timed)
-        return group.task.batch * sum(missing[name] * each for name, each in zip(timed, seconds, strict=True))
+        return group.task.own_prefills * sum(missing[name] * each for name, each in zip(timed, seconds, strict=True))
     parts = Counter(tuple(cell.id for cell in job.cells) for job in group.jobs)
     evicting = sum(number * _evict_seconds([cells[name] for name in part], evict) for part, number in parts.items())
     decoding = sum(missing[name] * each for name, each in _decode_seconds(group, timed, similar.padded).items())
@@ -250,7 +248,7 @@ def _decode_seconds(
         values = []
         for row in rows:
             of_prompts = samples[row.task, row.context_length]
-            then = now if isinstance(task, Likelihood) else together(max(of_prompts.values()), len(of_prompts))
+            then = now if task.scores_text else together(max(of_prompts.values()), len(of_prompts))
             values.append((row.decode_seconds or 0.0) * share(now, row) / share(then, row))
         seconds[name] = fmean(values)
     return seconds

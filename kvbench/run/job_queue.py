@@ -5,20 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kvbench.records import (
-    Arrivals,
-    Heartbeat,
-    Lease,
-    Leases,
-    Places,
-    Recorder,
-    ResultsFolder,
-    Row,
-    Stopped,
-    read_processes,
-)
+from kvbench.records.folder import ResultsFolder
+from kvbench.records.leases import Arrivals, Lease, Leases, Places, places
+from kvbench.records.processes import Heartbeat, read_processes
+from kvbench.records.recorder import Recorder
+from kvbench.records.row import Row
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
+from kvbench.support.errors import Stopped
 from kvbench.support.quantity import shortened
 
 BEATS = 12
@@ -55,7 +49,9 @@ class JobQueue:
     Several may be taken at a time, all of one group.
     """
 
-    def __init__(self, results: ResultsFolder, run_context: RunContext, since: Places) -> None:
+    def __init__(self, results: ResultsFolder, run_context: RunContext | None = None) -> None:
+        run_context = run_context or RunContext()
+        since = places(results) if run_context.since is None else run_context.since
         self._results, self._recorder, self._run_context = results, Recorder(results), run_context
         self._heartbeat = Heartbeat(
             results,

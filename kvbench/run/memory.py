@@ -24,7 +24,6 @@ from kvbench.models.loading.load import read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.lengths import lengths_of
 from kvbench.run.plan import Cell, PrefillGroup
-from kvbench.tasks.likelihood import Likelihood
 
 SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
@@ -242,7 +241,7 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
     """What it costs that some cells share no prefill, because they evict during it; None if there are none."""
     tokens = defaultdict[tuple[str, str], list[int]](list)
     for group in groups:
-        if group.cells[0].schedule.prefill_block is not None and not isinstance(group.task, Likelihood):
+        if group.cells[0].schedule.prefill_block is not None and not group.task.scores_text:
             length = len(group.jobs) * (group.task.context_length or 0)
             tokens[group.model.label, repr(group.task)].append(length)
     if not tokens:

@@ -19,7 +19,8 @@ from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
 from kvbench.models.prompts.reasoning import Final, final_of_ids, turn_before
-from kvbench.records import KeptDetail, Row
+from kvbench.records.row import Row
+from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import (
     CompressedCache,

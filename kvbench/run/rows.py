@@ -11,8 +11,8 @@ import numpy as np
 from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.reasoning import Final
-from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
-from kvbench.records.row import CUT, WHOLE
+from kvbench.records.row import CUT, WHOLE, Row
+from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.tasks.task import Ending, InvalidSample, Sample
 
@@ -151,7 +151,7 @@ def measured_row(
         kept_fraction=None if kept_tokens is None else kept_tokens / num_tokens,
         cache_bytes=eviction.cache_bytes,
         allocated_bytes=eviction.allocated_bytes,
-        store=cell.held.store,
+        store=cell.store,
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
         code=cell.code.id,
@@ -225,7 +225,7 @@ def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
         "sample": sample.id,
         "question_number": sample.question_number,
         "model": cell.model.label,
-        "weights": None if cell.is_served else quantization(cell.model),
+        "weights": quantization(cell.model) if cell.model.runs_here else None,
         "task": cell.task.name,
         "task_version": cell.task.version,
         "context_length": cell.task.context_length,

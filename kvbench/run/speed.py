@@ -78,7 +78,7 @@ def speed_text(groups: Sequence[PrefillGroup], starting: float) -> str | None:
     """What a plan says of the time of groups without similar rows, and the seconds until the models are loaded; None
     where no speed tells it.
     """
-    groups = [group for group in groups if not group.cells[0].is_served and lengths_of(group)]
+    groups = [group for group in groups if group.model.runs_here and lengths_of(group)]
     speeds = {group.key: speed for group in groups if (speed := _speed_of_group(group))}
     if not speeds or len(speeds) < len(groups):
         return None

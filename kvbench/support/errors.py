@@ -44,6 +44,10 @@ def refusing_panics(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {str(error).splitlines()[0][:200]}") from None
 
 
+class Stopped(Exception):
+    """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
+
+
 class NothingSelected(Exception):
     """No row of a folder matches the selection, or none has a value. Commands end with exit code 4."""
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.support.facts import QUESTION, QUESTION_READ, UNTIMED, WHOLE_PROMPT, Claim
+from kvbench.support.facts import ASKED, QUESTION, QUESTION_READ, UNTIMED, WHOLE_PROMPT, Claim
 from kvbench.tasks.task import Sample, Task, Tokens, refuse_prompt_settings
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
@@ -34,6 +34,9 @@ class Efficiency(Task):
     warmup: int = 1
     seed: int = 42
     chat: bool = False
+    procedure = "kvbench.run.timed:Timings"
+    report = "efficiency"
+    has_prompts = False
     version = "efficiency.1"
     metric = "seconds_per_token"  # median time between tokens of the batch
     unit = "seconds"
@@ -54,11 +57,19 @@ class Efficiency(Task):
     def max_new_tokens(self) -> int:
         return self.new_tokens
 
+    @property
+    def own_prefills(self) -> int:
+        return self.batch
+
+    def job_number(self, sample: int, evict_after: str) -> int:
+        return 0  # cells take turns, repetition by repetition
+
     def claims(self) -> Iterator[Claim]:
         yield from super().claims()
         breaks = dict.fromkeys((QUESTION, QUESTION_READ), "has no question") | {
             WHOLE_PROMPT: "has no prompt with an answer",
             UNTIMED: "measures seconds, and readers here only mask",
+            ASKED: "measures this machine",
         }
         yield Claim(f"task {self.name}", "another task", breaks=breaks)
 

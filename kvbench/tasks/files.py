@@ -52,6 +52,7 @@ class FromFiles(ABC):
     samples: int = 50
     seed: int = 42
     root: str | None = None
+    left_out = ("samples", "repeats", "root", "path")
 
     @property
     @abstractmethod
@@ -62,6 +63,10 @@ class FromFiles(ABC):
     def data_sha256(self) -> str | None:
         """What `hash_data` says when it is asked for first: a part of the names of cells."""
         return self.hash_data()
+
+    def identity(self) -> dict[str, Any]:
+        """The hash of its data. Raises MissingFile."""
+        return {} if self.data_sha256 is None else {"data_sha256": self.data_sha256}
 
     def check_unchanged(self) -> None:
         """Raise MissingFile if the files are no longer those of `data_sha256`: what was read of them is unknown."""

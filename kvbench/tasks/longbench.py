@@ -257,6 +257,7 @@ class LongBenchTask(jsonl.RowTask):
     max_new_tokens: int | None = None
     stop_replaces: bool = False
     context_length = None  # rows have their own lengths
+    has_pred_lines = True
 
     def __post_init__(self) -> None:
         if self.stop_replaces and not self.stop:

@@ -28,7 +28,7 @@ from kvbench.report.tables.recommendation import Measured, Recommendation, Verdi
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import Cell, PrefillGroup, plan
 from kvbench.run.request_memory import RequestMemory, request_memory
-from kvbench.run.runner import Loaded
+from kvbench.run.runner import Opened
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import parse_size, plural, shortened, size
@@ -185,7 +185,7 @@ def _always(sweep: Sweep) -> Iterator[str]:
 def _check(sweep: Sweep) -> None:
     """Raise UserError for a sweep that is more than one question, or has no answers to compare."""
     cells = sweep.plan.cells
-    if any(cell.is_served for cell in cells):
+    if not all(cell.model.runs_here for cell in cells):
         raise UserError("model=endpoint: a server evicts as it was started; recommend compares methods that run here")
     for task in {cell.task.name: cell.task for cell in cells}.values():
         if task.unit != SHARE:
@@ -254,13 +254,13 @@ def _rounds(
     sweep: Sweep, candidates: Sequence[Candidate], need: Need, screen: Screen
 ) -> tuple[Mapping[str, list[Row]], int]:
     """Run rounds until nothing is open. Returns the rows of the full cache by cell, and the number of prompts."""
-    loaded, full_rows, prompts = Loaded(), dict[str, list[Row]](), 0
+    opened, full_rows, prompts = Opened(), dict[str, list[Row]](), 0
     warnings = Screen(lambda text: screen.tell(text) if text.startswith("warning") else None, screen.progress)
     for prompts in rounds(sweep):
         running = [candidate for candidate in candidates if candidate.verdict == "open"]
         cells = {cell.id: cell for candidate in running for cell in (candidate.reference, candidate.cell)}
         part = _round(sweep, [*cells.values()], prompts)
-        make(part, (), _no_part, warnings, loaded)
+        make(part, (), _no_part, warnings, opened)
         rows = {name: list[Row]() for name in cells}
         for row in rows_of(part):
             rows[row.cell].append(row)

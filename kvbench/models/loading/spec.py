@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support import gguf_metadata
@@ -86,6 +86,11 @@ class ModelSpec:
 
     Raises UserError for values outside the allowed set.
     """
+
+    backend: ClassVar[str] = "kvbench.run.local:Local"
+    """Where its answers come from, a `kvbench.run.procedure.Backend`, as module:class."""
+    runs_here: ClassVar[bool] = True
+    """Whether its weights are loaded, and its caches evicted from, by this process."""
 
     name: str
     path: Annotated[
