@@ -12,7 +12,7 @@ NAMED = ("kvbench.run.local", "kvbench.run.answers")
 LIMITS = {
     ("kvbench.run.runner",): (66, 11_360),
     ("kvbench.run.runner", *NAMED): (99, 17_980),
-    ("kvbench.cli.run", *NAMED): (190, 31_250),
+    ("kvbench.cli.run", *NAMED): (190, 31_260),
 }
 """Files and lines that modules import directly or not, they and imports within functions included."""
 
