@@ -1,4 +1,4 @@
-"""What the one runner knows of tasks and models: how jobs become rows, and what answers them."""
+"""Interfaces between the one runner, tasks and models: how jobs become rows, and where answers come from."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -57,7 +57,7 @@ class Session(Protocol):
 
 
 class Prepared(Protocol):
-    """What is known of a model before it is opened."""
+    """A model before it is opened."""
 
     @property
     def tokenizer(self) -> Any: ...
@@ -67,7 +67,7 @@ class Backend(Protocol):
     """Where the answers of a model come from; a `ModelSpec` names its own."""
 
     def prepare(self, spec: ModelSpec) -> Any:
-        """What is `Prepared` of a model, without its weights. Raises UserError or MissingFile if it cannot be used."""
+        """Read all of a model but its weights, as `Prepared`. Raises UserError or MissingFile if it cannot be used."""
         ...
 
     def check(self, prepared: Any, group: PrefillGroup) -> None:
@@ -83,7 +83,7 @@ class Backend(Protocol):
         ...
 
     def procedure_of(self, task: Task) -> type[Procedure]:
-        """What makes the rows of a task."""
+        """The procedure of a task."""
         ...
 
 
@@ -93,5 +93,5 @@ def backend_of(spec: ModelSpec) -> Backend:
 
 
 def procedure_of(group: PrefillGroup) -> type[Procedure]:
-    """What makes the rows of a group."""
+    """The procedure of a group."""
     return backend_of(group.model).procedure_of(group.task)

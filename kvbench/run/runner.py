@@ -21,7 +21,7 @@ class Claims(Protocol):
     """Which jobs of a plan this process makes: those that it takes, of one group at a time."""
 
     def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
-        """What is missing of a job that is now ours, or None. Raises as `check`."""
+        """Take a job: its missing part, or None if it is not ours. Raises as `check`."""
         ...
 
     def record(self, result: JobResult) -> JobResult | None:

@@ -73,7 +73,7 @@ def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is read of a model here."""
+    """A model, as far as it is read here."""
 
     tokenizer: Tokenizer
 

@@ -264,7 +264,7 @@ class Task(TaskSettings, ABC):
             yield Claim(f"task.turns={self.turns} of {self.name}", "task.turns=gold", breaks=broken)
 
     def identity(self) -> dict[str, Any]:
-        """What its samples depend on besides its fields; SHA-256 of files as `data_sha256`. Raises MissingFile."""
+        """Name what samples depend on besides the fields: the SHA-256 of files. Raises MissingFile."""
         return {}
 
     def check_unchanged(self) -> None:
