@@ -4,6 +4,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -391,7 +392,8 @@ def shape_config(shape: Shape) -> Any:
         if not hasattr(default, name):
             raise UserError(f"model.shape.config.{name} is not a setting of {shape.model_type}")
     try:
-        return AutoConfig.for_model(shape.model_type, **(without | shape.config))
+        # a copy: transformers completes nested settings in place, and the shape is a part of what cells are named by
+        return AutoConfig.for_model(shape.model_type, **(without | deepcopy(shape.config)))
     except Exception as error:  # transformers checks values with exceptions of several packages
         reason = " ".join(str(error).split())
         raise UserError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error
