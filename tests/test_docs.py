@@ -21,7 +21,7 @@ from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.cli.parser import split_settings
-from kvbench.config.compose import content, file_of, folders, options
+from kvbench.config.compose import content, file_of, folders, options, step_settings
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.records import COLUMNS, SCHEMA
@@ -138,7 +138,8 @@ def settings_of(group: str, name: str) -> set[str]:
     node = content(items(group)[name])
     if group == "model" and "_target_" not in node:
         return settings_of(group, "hf") | ({"shape"} & set(node))
-    return {field.name for field in fields(get_class(file_of(group, name)["_target_"]))}
+    added = set(step_settings()) if group == "policy" else set()
+    return added | {field.name for field in fields(get_class(file_of(group, name)["_target_"]))}
 
 
 @pytest.mark.parametrize("command", READERS, ids=str)
