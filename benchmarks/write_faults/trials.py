@@ -111,7 +111,7 @@ def held(place: Path, results: Sequence[str]) -> Held:
                 content[f"{name} {row.cell} {row.sample}"] = row.outcome()
         for side in SIDECARS:
             paths = (folder / side).glob("*.jsonl")
-            lines = {line for path in paths for line in path.read_bytes().split(b"\n") if line}
+            lines = {line for path in paths for line in path.read_bytes().split(b"\n")[:-1] if line}  # whole ones
             content[f"{name} {side}"] = {line for line in lines if has_checksum(line) or b'"checksum"' not in line}
         for kind in ("cells", "codes", "environments", "sweeps", "probes"):
             paths = [path for path in (folder / kind).glob("*") if path.suffix != ".tmp"]

@@ -171,6 +171,8 @@ def lease_owners(folder: ResultsFolder) -> list[str]:
     return [_owner(path) for path in listed(folder.path / LEASES)]
 
 
+LOOK = ".look"
+"""The suffix of a file that forces a new listing; nobody reads it."""
 Places = Mapping[str, int]
 """How far each rows file was read, in bytes, by file name."""
 
@@ -195,14 +197,14 @@ class Arrivals:
         """
         if not self._rows.is_dir():
             return
-        descriptor, probe = create_exclusive(self._rows, ".look")
-        try:
-            with naming(probe):
-                os.close(descriptor)
-        finally:
-            probe.unlink(missing_ok=True)
-        for path in listed(self._rows, ".jsonl"):
-            if (skip is not None and path.name == skip.name) or not path.is_file():
+        descriptor, probe = create_exclusive(self._rows, LOOK)
+        with suppress(OSError):  # it is empty
+            os.close(descriptor)
+        probe.unlink(missing_ok=True)
+        for path in listed(self._rows):
+            if path.suffix == LOOK:  # one that could not be removed, or another process is done with
+                path.unlink(missing_ok=True)
+            if path.suffix != ".jsonl" or (skip is not None and path.name == skip.name) or not path.is_file():
                 continue
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))

@@ -283,7 +283,8 @@ class Heartbeat:
             assert self._path is not None and self._lock_file is not None
             for suffix in (CANCEL, LOCK):
                 self._path.with_suffix(suffix).unlink(missing_ok=True)
-            os.close(self._lock_file)
+            with suppress(OSError):  # its content is no longer needed
+                os.close(self._lock_file)
 
     def _beat(self) -> None:
         assert self._path is not None
