@@ -254,14 +254,14 @@ TABLE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "kind of apply": (
         "plan policy=snapkv policy.apply=merge",
         2,
-        ("policy.apply.kind=merge", "drop, d2o, cam, nearest, think"),
+        ("policy.apply.kind=merge", "drop, cam, d2o, nearest, think"),
     ),
     "kind that a shell split": (
         "plan policy=snapkv policy.apply=kind:think policy.apply=ratio:0.5",
         2,
         ("between quotes if it has settings", "policy.apply={kind:NAME,SETTING:VALUE}"),
     ),
-    "budget of no reader": ("plan policy=snapkv reader.budget=64", 2, ("dense has none; add reader=quest",)),
+    "budget of no reader": ("plan policy=snapkv reader.budget=64", 2, ("dense has none; add reader=NAME: block_topk",)),
     # what cannot be written or read
     "results": ("plan results.dir=/proc/x", 2, ("'/proc/x' cannot be written", "results.dir=FOLDER")),
     "page": ("report html --results one --out /no/x.html", 2, ("cannot write '/no/x.html'", "--out")),
