@@ -32,9 +32,9 @@ RUNNABLE = [
 ]
 SMALL = ("task.samples=2",)
 EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
-LONG = {"docs/efficiency.md": EFFICIENCY}
+LONG = {"docs/cost.md": EFFICIENCY}
 """Pages whose commands take long as they stand, and what makes them short."""
-WITH_ERRORS = ("docs/methods-evidence.md",)
+WITH_ERRORS = ("docs/reference/disagreements.md",)
 """Pages that say which rows of their runs have an error: budgets that cannot hold the protected tokens."""
 
 
@@ -125,6 +125,6 @@ def test_the_site_loads_nothing_from_elsewhere_and_is_searched_as_files(tmp_path
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{tmp_path}/api/eviction.html?q=snapkv"]
+    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{tmp_path}/reference/api/eviction.html?q=snapkv"]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     assert re.search(r'md-search-result__meta">\s*\d+ matching documents', dom)

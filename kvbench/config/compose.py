@@ -56,7 +56,7 @@ PLACEHOLDERS = {
     "endpoint.method": "full (how the server evicts, such as snapkv)",
     "task.path": "FILE of JSON lines with context, question and answers; for task=hub a table or a data set org/name",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
-    "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",
+    "score.press": "LagKVPress (a class of kvpress, docs/reference/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
     "score.gates": "FILE with the weights of gates that were trained for this model",
     "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",

@@ -348,8 +348,8 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
     """The capacity of each head for later evictions: the pairs that the eviction of the prompt left it.
 
     If nothing was evicted from the prompt, the capacity of every head is the budget: a shorter prompt grows to it, and
-    one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). Where
-    heads or layers are kept whole, those that hold every token have no limit.
+    one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of the disagreements).
+    Where heads or layers are kept whole, those that hold every token have no limit.
     """
     return _capacities(eviction.policy, cache, decision.lengths, eviction.capacity(cache.num_tokens))
 

@@ -199,7 +199,7 @@ def _class_of(setting: str, name: str) -> Any:
     if "." in name and outer not in allowed and package not in sys.modules:
         raise UserError(
             f"{setting}={name}: {outer or 'no package'} is not installed as a plugin, and kvbench imports no other "
-            f"modules by name: allowed: a class of {', '.join(allowed)} (docs/plugins.md), or of a module that your "
+            f"modules by name: allowed: a class of {', '.join(allowed)} (docs/extend.md), or of a module that your "
             "own program has imported"
         )
     try:

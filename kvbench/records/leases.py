@@ -3,7 +3,7 @@
 A prefill job is made by the owner of its lease: `leases/<job>.<generation>`, created exclusively, removed when the rows
 of the job are recorded. The lease of the highest generation counts. The lease of a process that has stopped is neither
 removed nor renamed: the next generation is created, and only one of several processes that try can create it.
-docs/sweeps.md argues why this is safe.
+docs/reference/results-folder.md argues why this is safe.
 
 A lease has two lines: the name of its owner, and the machine, number and start of that process. If it ran on this
 machine and is gone, its lease is free at once, whatever became of its file in `processes/`.

@@ -33,7 +33,7 @@ class NoData(MissingFile):
 
     def __init__(self, root: str | None, name: str) -> None:
         family = name.partition("/")[0]
-        fix = "docs/data.md says where it comes from, or"
+        fix = "docs/reference/data.md says where it comes from, or"
         if source := read_lock().get(family):
             fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.patterns)}), or"
         place = folder(root)

@@ -1,4 +1,4 @@
-"""The tables of docs/claims.md and docs/sensitivity.md, from the committed rows; and whether they are still true.
+"""The tables of the pages of claims in docs/reference, from the committed rows; and whether they are still true.
 
 A table stands between marks, and the mark says what is compared:
 
@@ -20,6 +20,13 @@ A table stands between marks, and the mark says what is compared:
 
     <!-- codes FOLDER -->
     how many versions of the code made the rows of each file
+    <!-- end -->
+
+    <!-- lines PAGE
+    label
+    label | n
+    -->
+    lines of a page of claims of docs/reference, each with the p of that page
     <!-- end -->
 
     <!-- table FILE key=value key=value -->
@@ -66,18 +73,18 @@ from reference_results.digits import HEAD as DIGITS_HEAD
 from reference_results.digits import digits_line, right_numbers
 from reference_results.sweeps import REFERENCE, RESULTS, TOP
 
+DOCS = TOP / "docs"
 PAGES = (
-    *(
-        TOP / "docs" / f"{name}.md"
-        for name in ("claims", "sensitivity", "readers", "smollm2-findings", "smollm2-claims", "confirm")
-    ),
+    *(DOCS / "reference" / f"{name}.md" for name in ("claims", "sensitivity", "readers", "smollm2-claims", "confirm")),
     RESULTS / "smollm2" / "README.md",
+    DOCS / "findings.md",  # the last: it has lines of the others
 )
 BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CODES = re.compile(r"(<!-- codes (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+LINES = re.compile(r"(<!-- lines (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = re.compile(r"(<!-- claims (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = (
     "| | n | A | B | B - A [95 %] | p Holm | p equal | verdict |\n| :-- | --: | --: | --: | --: | --: | --: | :-- |\n"
@@ -145,6 +152,7 @@ def rewritten(page: str) -> str:
     page = DIGITS.sub(lambda block: f"{block[1]}{_digits(*block.group(2, 3, 4))}{block[6]}", page)
     page = CODES.sub(lambda block: f"{block[1]}{_codes(block[2])}{block[4]}", page)
     page = CARD.sub(lambda block: f"{block[1]}{_card(block[2])}{block[4]}", page)
+    page = LINES.sub(lambda block: f"{block[1]}{quoted(block[2], block[3])}{block[5]}", page)
     page = CLAIMS.sub(lambda block: f"{block[1]}{_claims(RESULTS / block[2])}{block[4]}", page)
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
@@ -244,6 +252,18 @@ def _digits(tasks: str, full: str, block: str) -> str:
     labelled = [line.split(" | ") for line in block.splitlines() if line.strip()]
     lines = (digits_line(label, _side(f"{text},task={tasks}").rows, numbers) for label, text in labelled)
     return f"{DIGITS_HEAD}{''.join(lines)}"
+
+
+def quoted(name: str, block: str) -> str:
+    """The lines of a page of claims that begin so. Raises ValueError where none or several do."""
+    lines = (DOCS / "reference" / f"{name}.md").read_text("utf-8").splitlines()
+    chosen = []
+    for label in filter(None, map(str.strip, block.splitlines())):
+        found = [line for line in lines if line.startswith(f"| {label} | ")]
+        if len(found) != 1:
+            raise ValueError(f"{name}.md has {len(found)} lines of {label!r}, allowed: one")
+        chosen += found
+    return HEAD + "".join(f"{line}\n" for line in chosen)
 
 
 def _codes(folder: str) -> str:

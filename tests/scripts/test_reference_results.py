@@ -384,12 +384,12 @@ def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleN
 @pytest.mark.parametrize(
     "page",
     [
-        "docs/claims.md",
-        "docs/sensitivity.md",
-        "docs/readers.md",
-        "docs/smollm2-findings.md",
-        "docs/smollm2-claims.md",
-        "docs/confirm.md",
+        "docs/reference/claims.md",
+        "docs/reference/sensitivity.md",
+        "docs/reference/readers.md",
+        "docs/findings.md",
+        "docs/reference/smollm2-claims.md",
+        "docs/reference/confirm.md",
         "results/smollm2/README.md",
     ],
 )
@@ -471,6 +471,8 @@ def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -
 
 def test_lines_of_smollm2_are_of_one_budget_a_side(scripts: SimpleNamespace) -> None:
     """A mean over budgets would hide effects of opposite sign."""
-    for line in scripts.pages.lines_of((SCRIPTS.parent / "docs" / "smollm2-claims.md").read_text("utf-8")):
+    for line in scripts.pages.lines_of(
+        (SCRIPTS.parent / "docs" / "reference" / "smollm2-claims.md").read_text("utf-8")
+    ):
         for side in (line.a, line.b):
             assert len({row.budget for row in scripts.pages._side(side).rows}) == 1, side

@@ -5,7 +5,8 @@ minus half of the smallest effect that matters; never below 0. It is an alarm wh
 lies above it: one run without the loss ends the alarm. So a loss of the effect itself is an alarm after two runs, one
 of 70 % of it after five, and one of half of it never.
 
-Page, "Continuous inspection schemes", Biometrika 41 (1954) 100-115. docs/statistics.md has its false alarms, measured.
+Page, "Continuous inspection schemes", Biometrika 41 (1954) 100-115. Its false alarms are measured in
+benchmarks/results/statistics.md.
 """
 
 ALARM = 1.0

@@ -1,6 +1,6 @@
 """95 % intervals: of a mean over samples, of a perplexity, and of the mean difference of paired values.
 
-docs/statistics.md explains the choice and has the coverage of these methods and of the alternatives.
+benchmarks/results/statistics.md has the coverage of these methods and of the alternatives.
 
 Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927) 209-212; equation (4) of
 Brown, Cai and DasGupta, "Interval estimation for a binomial proportion", Statistical Science 16 (2001) 101-133.

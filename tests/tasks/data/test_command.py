@@ -212,7 +212,7 @@ def test_a_folder_that_was_carried_over_is_whole_offline(
     locked: Locked,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The recipe of docs/data.md; the second task's file has no pin, so the record travels with the folder."""
+    """The recipe of docs/reference/data.md; the second task's file has no pin, so its record is copied too."""
     host.serve("/r1/a.txt", TEXT)
     host.serve("/r1/b.txt", TEXT[1:])
     locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", None))
