@@ -65,7 +65,7 @@ class Window:
         return self if len(heads) == cache_heads else self._at(readers(heads, self.queries.shape[0] // cache_heads))
 
     def _at(self, index: Any) -> "Window":
-        """What `index` chooses of the heads and rows."""
+        """Return what `index` chooses of the heads and rows."""
         return replace(self, queries=self.queries[index], outputs=self.outputs[index], lse=self.lse[index])
 
 
@@ -304,7 +304,7 @@ class KVCache:
 
     @property
     def exempt(self) -> dict[str, int | None]:
-        """What no policy evicts from, as columns of a row: `local_layers`, `recurrent_layers` and `recurrent_bytes`."""
+        """Parts that no policy evicts from, as columns: `local_layers`, `recurrent_layers` and `recurrent_bytes`."""
         state = self.recurrent
         layers, held = (None, None) if state is None else (len(state.layers), state.bytes_held)
         return {"local_layers": self.local_layers, "recurrent_layers": layers, "recurrent_bytes": held}

@@ -16,7 +16,7 @@ def declare(parser: Parser) -> None:
     parser.description = """
 Say how sure the differences of a printed table are, from its means and numbers of prompts alone. Every method is \
 compared with its host: p between its possible bounds, the prompts that would settle it, and a verdict (decided, \
-depends, open).
+depends, inconclusive).
 """
     parser.epilog = """
   kvbench audit means.csv

@@ -252,7 +252,7 @@ def decimal_size(count: int) -> str:
 
 
 class Watching:
-    """What downloads print: a bar on a terminal; elsewhere a line at the start of a file and every ten seconds."""
+    """Progress of downloads: a bar on a terminal; elsewhere a line at the start of a file and every ten seconds."""
 
     def __init__(self, bar: "Progress") -> None:
         self.bar, self._task, self._last = bar, bar.add_task("starting", total=None), 0.0

@@ -1,4 +1,4 @@
-"""What commands print to: streams that never fail on a character, screens without markup, messages, folded lists.
+"""Output of commands: streams that never fail on a character, screens without markup, messages, folded lists.
 
 Knows nothing of what is printed. rich follows NO_COLOR, TERM and COLUMNS by itself.
 """

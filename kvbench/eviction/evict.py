@@ -34,7 +34,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Decision:
-    """What is kept: masks and lengths by evictable layer and cache head; `rankings` unless everything is kept."""
+    """The kept set: masks and lengths by evictable layer and cache head; `rankings` unless everything is kept."""
 
     kept: tuple[Kept, ...]
     lengths: Lengths

@@ -243,7 +243,7 @@ class Policy:
                 raise UserError(f"policy.{name}={value}: {reason}")
 
     def claims(self) -> Iterator[Claim]:
-        """What its settings need of others and of each other, and what they make untrue."""
+        """Return what its settings need of others and of each other, and what they make untrue."""
         yield from self._claims_of_allocation()
         yield from self._claims_of_tokens()
         if self.positions == "cache":
@@ -424,7 +424,7 @@ class Policy:
         return ranking
 
     def choices(self, rankings: Sequence[Ranking]) -> tuple[Ranking, ...]:
-        """What `chooses` says of every layer, or one ranking for all layers."""
+        """Return `chooses` of every layer, or one ranking for all layers."""
         chosen = tuple(map(self.chooses, rankings))
         for step in self.steps:
             chosen = step.choices(chosen)

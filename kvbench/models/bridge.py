@@ -252,7 +252,7 @@ def _configs(model: Any) -> list[Any]:
 
 
 def _latents(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
-    """What `attention` gets for keys and values of a layer that caches latents: these, not expanded."""
+    """Return keys and values of a layer that caches latents, for `attention`: the latents, not expanded."""
     return latent, rotated
 
 

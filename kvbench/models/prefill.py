@@ -28,7 +28,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
 
 @dataclass
 class LayerRecord:
-    """What is recorded of a layer: keys and values with room for the prompt, windows by their rows, sums over the
+    """Records of a layer: keys and values with room for the prompt, windows by their rows, sums over the
     queries, and numbers by score. Of a local layer: the tokens that later tokens can attend to.
     """
 

@@ -101,7 +101,7 @@ class Press(Score):
         return layer.probed[self] if self.inputs.hidden_states else self._score(layer, None)
 
     def _score(self, layer: LayerCache, call: AttentionCall | None) -> Scores:
-        """What the press returns for copies of its inputs. Raises UserError for what is no score."""
+        """Return the scores of the press for copies of its inputs. Raises UserError for what is no score."""
         keys, values = (part[None] for part in layer.dense)
         inputs = {"keys": keys, "values": values} | ({"hidden states": call.hidden} if call else {})
         copies = {name: part.clone() for name, part in inputs.items()}

@@ -107,7 +107,7 @@ class Bench:
         results: str | Path | None = None,
         **settings: Any,
     ) -> NotebookReport:
-        """What `kvbench recommend` prints: the methods that are worth it for these prompts and this memory.
+        """Return the report of `kvbench recommend`: the methods that are worth it for these prompts and this memory.
 
         data: as of `compare`. memory: bytes with a unit ("2GiB"), None: no limit. loss: points of the mean that may be
         lost. requests: at a time. results, settings: as of `compare`; policy, score and budget name what is tried.

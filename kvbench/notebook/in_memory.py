@@ -66,7 +66,7 @@ class Failure:
 
 @dataclass(frozen=True, repr=False)
 class Evicted:
-    """What a policy left of the cache of a prompt.
+    """The cache of a prompt after an eviction.
 
     policy, score, budget: as in the columns of rows. kept: the kept positions of each layer and head (`kept.lengths`,
     `kept.positions(layer, head)`). kept_fraction: of the KV pairs. cache: the smaller cache itself.

@@ -87,7 +87,7 @@ class Claim:
     tasks: bool = True
     given: Given | None = None
     because: str = ""
-    otherwise: Literal["false", "open"] = "false"
+    otherwise: Literal["false", "inconclusive"] = "false"
 
 
 @dataclass(frozen=True)

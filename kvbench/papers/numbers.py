@@ -175,7 +175,7 @@ def count_wins(item: Item, means: Iterable[tuple[str, At, float]]) -> dict[At, t
 
 
 def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
-    """What was measured at each place of the layout; with `against: full` relative to the mean of the full cache.
+    """Return what was measured at each place of a layout; with `against: full` relative to the mean of the full cache.
 
     partly: an average may lack tasks, as in a smoke run without their data.
     """
@@ -279,7 +279,7 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
 
 
 def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list[float]:
-    """What each cell counts in a mean: as much as the others, or the weight of its task over those of all tasks."""
+    """Return the weight of each cell in a mean: equal, or the weight of its task over the weights of all tasks."""
     if weight is None:
         return [1 / len(cells)] * len(cells)
     total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values())

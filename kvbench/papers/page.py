@@ -222,7 +222,7 @@ def _unit_suffix(unit: str) -> str:
 
 
 def _budget_suffix(item: Item, order: Sequence[Place]) -> str:
-    """What budgets count, if they are no percentages."""
+    """Return the unit of budgets that are no percentages."""
     if "budget" not in item.keys:
         return ""
     budgets = {(*place.line, *place.column)[item.keys.index("budget")] for place in order}

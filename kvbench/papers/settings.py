@@ -106,7 +106,7 @@ class ItemCells:
         return [entry for entry in self.entries if entry.cell.task.name not in self.missing]
 
     def hints(self) -> list[str]:
-        """What is missing and the command that fetches it, once for all tasks of a benchmark."""
+        """Return what is missing and the command that fetches it, once for all tasks of a benchmark."""
         families: dict[str, list[str]] = {}
         for name, error in self.missing.items():
             families.setdefault(error.name.partition("/")[0] if isinstance(error, NoData) else name, []).append(name)

@@ -1,4 +1,4 @@
-"""What an eviction does to one query of every layer: the probes `eviction_error`, `layer_loss` and `set_error`."""
+"""Effect of an eviction on one query of every layer: the probes `eviction_error`, `layer_loss` and `set_error`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the scores of a cell say, whatever it keeps: the probes `head_scores` and `rank_correlation`."""
+"""Scores of a cell, whatever it keeps: the probes `head_scores` and `rank_correlation`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -188,7 +188,7 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
 def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
 ) -> Iterator[list[Recorded]]:
-    """What was recorded of each prefill job; a context that samples share is prefilled again for each of them."""
+    """Yield the records of each prefill job; a context that samples share is prefilled again for each of them."""
     for job, samples in jobs_with_samples(model.tokenizer, group):
         recorded = []
         for sample in samples:

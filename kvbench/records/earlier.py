@@ -42,7 +42,7 @@ _BESIDE = ("store=", "reader=", "reader.")
 
 
 class Named(NamedTuple):
-    """What a row says of its method: labels of policy and score, and the policy's protocol and side."""
+    """Names of a row's method: labels of policy and score, and the policy's protocol and side."""
 
     policy: str
     protocol: str | None
@@ -87,7 +87,7 @@ def variant_of(label: str, variant: str | None) -> str | None:
 
 @lru_cache(maxsize=2**12)
 def named_today(policy: str, variant: str | None, layout: str | None, score: str | None = None) -> Named:
-    """What a row of schema 8 or earlier says of its method, in today's words. A server's rows, which have no layout,
+    """Return today's names of the method of a row of schema 8 or earlier. A server's rows, which have no layout,
     stay as they are.
     """
     if layout is None:

@@ -116,7 +116,7 @@ def _record_of(path: Path, copy: bytes) -> Path:
 
 
 def _identity(path: Path, ended: Finished) -> bytes:
-    """What a copy is of: the bytes of the rows file, in the columns of this schema."""
+    """Return the identity of the original: the bytes of the rows file, in the columns of this schema."""
     return f"{SCHEMA} {len(COLUMNS)} {path.stat().st_size} {ended.crc32}".encode()
 
 

@@ -91,7 +91,7 @@ class Experiments:
         return [name for name in names if len({repr(each.get(name)) for each in known}) > 1]
 
     def words(self, cells: Sequence[str]) -> dict[str, str | None]:
-        """What tells each of these cells from the others, as `task.max_new_tokens=24`; None where it has none of it.
+        """Return the settings that tell these cells apart, as `task.max_new_tokens=24`; None where there are none.
 
         Values are cut to twelve characters where that keeps them apart.
         """

@@ -54,7 +54,7 @@ def spans_of(source: Path, rows: pa.Table) -> dict[str, Span]:
 
 
 def as_metadata(spans: Mapping[str, Span]) -> dict[bytes, bytes]:
-    """What a Parquet file keeps of moments."""
+    """Return moments as metadata of a Parquet file."""
     texts = {cell: [span.first.isoformat(), span.last.isoformat()] for cell, span in spans.items()}
     return {_SPANS: json.dumps(texts, sort_keys=True).encode()} if spans else {}
 

@@ -117,7 +117,7 @@ def recorded(
     cells: Collection[str] | None = None,
     keep: bool = False,
 ) -> pa.Table:
-    """What `kvbench.records.read_rows` reads, as columns: these, those that decide which counts, ``file`` and ``line``.
+    """Read rows as columns: these, the columns that decide which row counts, ``file`` and ``line``.
 
     Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
     folder may have none. ``cells``: only rows of these; what the others say of their cells is not checked. ``keep``:

@@ -58,7 +58,7 @@ class Needle:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a server answered. `logprobs`: the problem with those of prompts; empty for none, None if it gives none."""
+    """Answers of a server. `logprobs`: the problem with those of prompts; empty for none, None if it gives none."""
 
     name: str
     method: str
@@ -77,7 +77,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was checked, of which server, and the problem: empty if it holds, None if it could not be checked."""
+    """Result of a check of a server, and the problem: empty if it holds, None if it could not be checked."""
 
     check: str
     about: str

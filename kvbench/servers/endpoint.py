@@ -133,7 +133,7 @@ class Endpoint:
 
     @property
     def identity(self) -> Description:
-        """What answers depend on: not where the server is if it has a name, nor how often it is asked."""
+        """Settings that answers depend on: not where the server is if it has a name, nor how often it is asked."""
         description = {"server": self.server or self.url.rstrip("/"), "model": self.model, "api": self.api}
         return description | {"flags": self.flags, "body": dict(self.body)}
 
@@ -144,7 +144,7 @@ def _written(budget: str | None) -> str:
 
 @dataclass(frozen=True)
 class ServedMethod:
-    """What stands for a policy: the name of a method whose settings the server alone knows."""
+    """Stand-in for a policy: the name of a method whose settings the server alone knows."""
 
     name: str
     variant: None = None

@@ -45,7 +45,7 @@ class BoundedChild:
         self._lock = threading.Lock()
 
     def call(self, function: Callable[..., str], *arguments: Any, most: int) -> str:
-        """What the function makes of the arguments, `most` characters at most.
+        """Return the result of the function, `most` characters at most.
 
         The child keeps the function of its first call. Raises UserError where the function does, and OverLimit, whose
         message is what the call takes more than.

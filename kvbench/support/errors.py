@@ -49,4 +49,4 @@ class NothingSelected(Exception):
 
 
 class CannotTell(NothingSelected):
-    """What was measured cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""
+    """Measurements that cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""

@@ -284,7 +284,7 @@ def test_a_comparison_has_two_sides_with_names(scripts: SimpleNamespace) -> None
         scripts.forest.sides("H2O")
     ends = {"difference": -0.1, "low": -0.2, "high": -0.05}
     line = Difference(key={}, metric="exact", rate=True, n=40, clusters=40, **ends)
-    figure = scripts.forest._forest([("heading", "H2O: attn, caote", line, "B worse")])
+    figure = scripts.forest._forest([("heading", "H2O: attn, caote", line, "worse")])
     FigureCanvasAgg(figure).draw()
     places = {text.get_text(): text.get_window_extent() for text in figure.findobj(Text) if text.get_text()}
     (axis,) = figure.axes
@@ -438,10 +438,10 @@ def test_digits_of_a_number_are_counted_up_to_the_first_wrong_one(scripts: Simpl
 @pytest.mark.parametrize(
     ("change", "margin", "p", "p_equal", "line"),
     [
-        (0.95, 0.01, 0.04, 1.0, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | 1.000 | B better"),
-        (1.05, 0.01, 0.04, 1.0, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | 1.000 | B worse"),
-        (1.005, 0.01, 1.0, 0.01, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.010 | equal within 2 %"),
-        (1.005, 0.01, 1.0, 0.06, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.060 | not decided"),
+        (0.95, 0.01, 0.04, 1.0, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | 1.000 | better"),
+        (1.05, 0.01, 0.04, 1.0, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | 1.000 | worse"),
+        (1.005, 0.01, 1.0, 0.01, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.010 | equivalent (within 2 %)"),
+        (1.005, 0.01, 1.0, 0.06, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.060 | inconclusive"),
     ],
 )
 def test_perplexities_are_compared_in_percent_and_lower_is_better(
@@ -462,7 +462,7 @@ def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -
             for store in ("int8", "int2", "kivi2")]  # fmt: skip
     alone = [scripts.pages.judged([each])[0] for each in full]
     together = scripts.pages.judged(full)
-    assert [each.verdict for each in together] == ["equal within 5 points", "B worse", "B worse"]
+    assert [each.verdict for each in together] == ["equivalent (within 5 points)", "worse", "worse"]
     for name in ("p", "p_equal"):
         p = [getattr(each, name) for each in alone]
         assert [getattr(each, name) for each in together] == pytest.approx(holm(p)), name

@@ -134,7 +134,7 @@ def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
 
 
 def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
-    """What is kept of a span does not depend on what follows it, in the same memory or appended afterwards."""
+    """Check that a span's kept set does not depend on what follows it, in the same memory or appended afterwards."""
     if policy.layers.kind == "table":  # of so many layers, and this cache has one
         return
     eviction, kept = evicting(policy, score, BUDGET, TOKENS), []

@@ -1,4 +1,4 @@
-"""What a score reads of the heads of several cells after one new token, where kernels score all of them at once."""
+"""Inputs of a score for one decoding step over several cells, which kernels score at once."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class RaggedHeads:
     memo: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` returned when it was first asked for by this key."""
+        """Return the result of the first call of `make` for this key."""
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]

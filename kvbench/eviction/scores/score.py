@@ -73,7 +73,7 @@ class AttentionCall(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What a score needs besides keys and values, which the engine records during the prefill; by default nothing.
+    """Inputs of a score besides keys and values, which the engine records during the prefill; by default nothing.
 
     window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
     future_queries: predicted statistics of later queries. projections: these matrices of the model, as
@@ -140,7 +140,7 @@ class Score(Protocol):
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
 
     def read_hidden(self, layer: LayerCache, hidden: Float[Tensor, "new hidden"]) -> Scores:
-        """What to remember of the hidden states of new tokens: one row per query or KV head, one column per token.
+        """Return what to remember of hidden states of new tokens: one row per query or KV head, one column per token.
 
         Called during the prefill if `inputs.hidden_states`. `layer` holds the KV pairs of these tokens alone, and their
         positions. `__call__` finds the rows of all tokens, in float32, at `layer.probed[self]`.
@@ -200,7 +200,7 @@ class Score(Protocol):
         return sums
 
     def weigh_segments(self, heads: RaggedHeads, raw: Slots) -> Slots:
-        """What is pooled, from the raw score, as `weigh` says. Default: the raw score."""
+        """Return what is pooled, from the raw score, as `weigh` says. Default: the raw score."""
         return raw
 
     def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:

@@ -164,7 +164,7 @@ class TriAttention(Score):
 
 @dataclass(frozen=True, eq=False)
 class HeadQueries:
-    """What a score reads of the queries of some heads. mean: m_f. spread: what |k_f| is multiplied by. ahead: d."""
+    """Statistics of the queries of some heads. mean: m_f. spread: what |k_f| is multiplied by. ahead: d."""
 
     mean: Complex[Tensor, "heads group half"]
     spread: Float[Tensor, "heads group half"]

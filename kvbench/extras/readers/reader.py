@@ -56,14 +56,14 @@ class Reader(Holder, ABC):
         return ReadingBatch(shown(held, engine), engine.tile, room, self, question_tokens)
 
     def claims(self) -> Iterator[Claim]:
-        """What it needs of other settings: an answer over a plain copy of the kept pairs."""
+        """Return what it needs of other settings: an answer over a plain copy of the kept pairs."""
         does = "reads a part of a cache"
         needs = dict.fromkeys((ANSWER, UNTIMED, PLAIN_COPY, NO_LATER_EVICTION), does)
         yield Claim(f"reader={self.name}", "reader=dense", needs, {ALL_READ: does})
 
     @abstractmethod
     def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:
-        """What each query reads, at least one pair. prefix: how many of the keys are kept ones of the prompt."""
+        """Return the pairs that each query reads, at least one. prefix: how many keys are kept ones of the prompt."""
 
     def index_numbers(self, held: int, head_dim: int, group: int) -> int:
         """Numbers that are read to choose among `held` pairs of a cache head, for the `group` queries of a token."""

@@ -115,7 +115,7 @@ class PlainHeads:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is held."""
+        """All tensors that are held."""
         return (self.rest,)
 
 
@@ -139,7 +139,7 @@ class PrunedHeads:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is held, the numbers of the channels included."""
+        """All tensors that are held, the numbers of the channels included."""
         return *self.stored.tensors, self.channels, self.rest
 
 

@@ -110,7 +110,7 @@ class DecodeBatch(ABC):
         """Bytes that each active cell occupies at most while it decodes, preallocated room for new tokens included."""
 
     def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
-        """What `tokens` tokens of a cell read, on average; `first` were read between the prompt and them. None: not
+        """Return the mean bytes that `tokens` tokens of a cell read, after `first` others beyond the prompt. None: not
         known, or no tokens.
         """
         return None

@@ -184,7 +184,7 @@ class EvictingBatch(DecodeBatch):
 
 
 def _key(cache: EvictingCache) -> Hashable:
-    """What caches must have in common to lie in one store and to be evicted from together."""
+    """Return what caches must have in common to lie in one store and to be evicted from together."""
     policy = cache.evictor.policy
     if cache.every in (None, 1):
         return policy.layout, cache.every

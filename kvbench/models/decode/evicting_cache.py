@@ -147,7 +147,7 @@ class EvictingCache:
         return replace(empty, state={**empty.state, **rotated})
 
     def pending_rows(self, index: int) -> Window | None:
-        """What the tokens of a layer saw that were read since the last eviction, to be held elsewhere."""
+        """Return the records of the tokens of a layer since the last eviction, to be held elsewhere."""
         rows = self._rows.pop(index, [])
         return joined(rows) if rows else None
 

@@ -295,7 +295,7 @@ def end_tokens(model: Any, where: str) -> frozenset[int]:
 
 
 def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where: str) -> tuple[str, ...]:
-    """What to tell the user where the chat template ends an answer with a token that does not end generation."""
+    """Warn the user where the chat template ends an answer with a token that does not end generation."""
     try:
         after = after_answer(tokenizer, system, "A question?")
     except UserError:  # the template rewrites earlier turns, so what ends them is not known

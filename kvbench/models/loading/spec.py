@@ -263,7 +263,7 @@ def quantization(spec: ModelSpec) -> str | None:
 
 
 def quantization_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What `config.json` says of quantised weights, for the model or for its text part; empty for plain numbers."""
+    """Return the settings of quantised weights in `config.json`, of the model or its text part; empty for none."""
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     settings = [part["quantization_config"] for part in parts if part.get("quantization_config")]
     return settings[0] if settings and isinstance(settings[0], dict) else {}

@@ -184,7 +184,7 @@ def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str,
 
 
 def after_answer(tokenizer: Any, system: str | None, question: str) -> str:
-    """What a template puts between an answer and the next one, with the next question in it.
+    """Return the text that a template puts between an answer and the next one, with the next question in it.
 
     Raises UserError for a template that rewrites earlier turns when a later one follows.
     """

@@ -57,7 +57,7 @@ class Prompt:
 
 
 def _read(what: str, call: Callable[[], Result]) -> Result:
-    """What a call of a tokenizer returns. Raises UserError where it panics, OverLimit after `MOST_SECONDS`."""
+    """Call a tokenizer and return its result. Raises UserError where it panics, OverLimit after `MOST_SECONDS`."""
     with refusing_panics(f"the model's tokenizer refuses {what}"):
         try:
             return within(MOST_SECONDS, call)

@@ -19,9 +19,11 @@ from kvbench.report.compare.paired_rows import SETTING, Match, Pairing, Side, Un
 from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.selection import Describe, as_typed, differences
+from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.intervals import FEW, RESAMPLES, estimates, interval
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
+from kvbench.report.stats.paired_tests import detectable, holm, mcnemar, sign_flip
+from kvbench.report.stats.verdicts import BETTER, EQUIVALENT, INCONCLUSIVE, TONES, WORSE
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
@@ -29,19 +31,24 @@ from kvbench.support.quantity import numbered, shortened
 
 ALPHA = 0.05
 RELEVANT = 0.1
-BETTER, WORSE, NO_EVIDENCE, TOO_FEW = "better", "worse", "no evidence", "too few samples"
 STEPS: Mapping[str, float] = {
     "bfloat16": 2.0 ** (4 - 7),
     "float16": 2.0 ** (4 - 10),
     "float32": 2.0 ** (4 - 23),
     "float64": 2.0 ** (4 - 52),
 }
-_LISTED = 8
+_LISTED = 4
 _KEYS = (
     *("model", "task", "task_version", "context_length", "seed"),
     *("policy", "score", "budget", "variant", "layout", "schedule"),
 )
 _FIGURES = ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "MDE", "near-ties", "verdict")
+_RARE: Mapping[str, Callable[["Difference"], Any]] = {
+    "only A:B": lambda line: line.only_a is not None,
+    "McNemar": lambda line: line.mcnemar is not None,
+    "near-ties": lambda line: line.noisy,
+}
+"""Columns that are left out where no line has anything to show in them."""
 _PLAIN = ("model", "task", "policy", "score")  # columns whose values need no name
 _NAMED = 20  # lines of what one side lacks that are named
 _REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value"}
@@ -51,9 +58,9 @@ _REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value
 class Difference:
     """One line. Means, limits and ``detectable`` in the metric's own unit (rates 0..1); missing is None.
 
-    ``interval``: the method of its limits. ``only_a only_b mcnemar``: only for 0/1 answers without shared contexts.
-    ``noisy``: questions of which numeric noise could flip an answer, None if no margin or dtype is known. ``unpaired``:
-    rows without a partner.
+    ``interval``: the method of its limits. ``p_equivalent``: of a difference outside the margin, corrected by Holm.
+    ``only_a only_b mcnemar``: only for 0/1 answers without shared contexts. ``noisy``: questions of which numeric noise
+    could flip an answer, None if no margin or dtype is known. ``unpaired``: rows without a partner.
     """
 
     key: Mapping[str, Any]
@@ -70,12 +77,13 @@ class Difference:
     p: float | None = None
     p_method: str = ""
     p_holm: float | None = None
+    p_equivalent: float | None = None
     only_a: int | None = None
     only_b: int | None = None
     mcnemar: float | None = None
     detectable: float | None = None
     noisy: int | None = None
-    verdict: str = TOO_FEW
+    verdict: str = INCONCLUSIVE
     unpaired: tuple[Unpaired, ...] = ()
 
 
@@ -107,8 +115,8 @@ def compare(
 ) -> Comparison:
     """Compare two sides, each of which has rows.
 
-    ``alpha``: the chance of one false "better" or "worse" among all lines. ``relevant``: the difference of rates that
-    matters; a line that could not detect it has "too few samples" instead of "no evidence".
+    ``alpha``: the chance of one false "better" or "worse" among all lines, and of one false "equivalent".
+    ``relevant``: the difference of rates that matters, which is the margin of "equivalent".
 
     Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
@@ -189,25 +197,37 @@ def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Diffe
     family = [paired for _, paired in lines if paired is not None]
     strictest = alpha / max(1, len(family))
     tests = [sign_flip(paired.sums()[0], finest=strictest) for paired in family]
-    results = iter(zip(tests, holm([test.p for test in tests]), strict=True))
+    p_holm, p_equivalent = (
+        holm([test.p for test in tests]),
+        holm([_p_equivalent(paired, relevant) for paired in family]),
+    )
+    results = iter(zip(tests, p_holm, p_equivalent, strict=True))
     with_tests = []
     for line, paired in lines:
         if paired is not None:
-            test, p_holm = next(results)
-            smallest = detectable(paired, strictest)
-            line = replace(line, p=test.p, p_method=test.method, p_holm=p_holm, detectable=smallest)
-            line = replace(line, verdict=_verdict(line, paired, alpha, strictest, relevant))
+            test, of_line, equal = next(results)
+            line = replace(
+                line,
+                p=test.p,
+                p_method=test.method,
+                p_holm=of_line,
+                p_equivalent=equal,
+                detectable=detectable(paired, strictest),
+                verdict=_verdict(paired, of_line, equal, alpha),
+            )
         with_tests.append(line)
     return with_tests
 
 
-def _verdict(line: Difference, paired: Paired, alpha: float, strictest: float, relevant: float) -> str:
-    assert line.p_holm is not None
-    if line.p_holm <= alpha:
+def _p_equivalent(paired: Paired, margin: float) -> float:
+    """Return the p of a difference outside the margin; 1.0 for values without a scale and for few contexts."""
+    return p_not_within(paired, -margin, margin) if paired.rate and paired.clusters >= FEW else 1.0
+
+
+def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -> str:
+    if p_holm <= alpha:
         return BETTER if float(paired.gain().difference.mean()) > 0 else WORSE
-    can_detect = line.detectable is not None and (not paired.rate or line.detectable <= relevant)
-    is_enough = paired.clusters >= FEW and can_refuse(paired.clusters, strictest) and can_detect
-    return NO_EVIDENCE if is_enough else TOO_FEW
+    return EQUIVALENT if p_equivalent <= alpha else INCONCLUSIVE
 
 
 def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
@@ -337,29 +357,31 @@ def report_of(comparison: Comparison) -> Report:
     """A comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
     texts, not_compared = notes(comparison)
     names = _varying(comparison)
+    empty = [i for i, name in enumerate(_FIGURES) if name in _RARE and not any(map(_RARE[name], comparison.all_lines))]
+    heads = [name for i, name in enumerate(_FIGURES) if i not in empty]
     table = Table.of(
         names,
-        _FIGURES,
-        _lines(comparison, names),
+        heads,
+        _lines(comparison, names, empty),
         title=title(comparison),
         caption=(comparison.windows,),
         notes=tuple(texts),
         errors=tuple(not_compared),
-        align="r" * (len(_FIGURES) - 1) + "l",
+        align="r" * (len(heads) - 1) + "l",
     )
     return Report(tables=(table,), records=_records(comparison), tree=as_tree(comparison))
 
 
 def title(comparison: Comparison) -> str:
-    """What is A, what is B, and what all lines share."""
+    """Name A, B and what all lines share."""
     lines = comparison.lines
     common = {name: value for name, value in lines[0].key.items() if all(line.key[name] == value for line in lines)}
     named = [f"{name} {as_typed(value)}" for name, value in common.items() if value is not None and name in _KEYS]
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
-    """Rates in points; lines that one side lacks are left out."""
+def _lines(comparison: Comparison, names: Sequence[str], without: Sequence[int]) -> list[Line]:
+    """Rates in points; lines that one side lacks are left out, and the figures `without`."""
     lines = []
     for line in comparison.all_lines:
         if _only_on(line):
@@ -367,9 +389,8 @@ def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
-        *texts, verdict = figures(line)
-        tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
-        lines.append(Line(tuple(labels), (*map(Figure, texts), Figure(verdict, tone=tone))))
+        *texts, verdict = (text for i, text in enumerate(figures(line)) if i not in without)
+        lines.append(Line(tuple(labels), (*map(Figure, texts), Figure(verdict, tone=TONES.get(verdict, "")))))
     return lines
 
 
@@ -395,19 +416,18 @@ def figures(line: Difference) -> list[str]:
 
 
 def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """How to read the columns, and what is missing."""
+    """Explain the columns in at most four lines, and name what is missing."""
     lines = [line for line in comparison.all_lines if line.n]
-    family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
-    unit = "points" if all(line.rate for line in comparison.lines) else "points, or in the unit of the metric"
+    family = f" over {len(lines)} lines" if len(lines) > 1 else ""
+    unit = "points" if all(line.rate for line in comparison.lines) else "points or the unit of the metric"
+    few = f", Student's below {FEW} contexts" * any(line.interval == "student" for line in lines)
+    ties = " near-ties: answers that numeric noise could flip." * any(line.noisy for line in lines)
     texts = [
-        f"B - A in {unit}; interval: paired, 95 %, not corrected for several lines. p: sign-flip test{family}; "
-        f"better or worse is said of B and needs p Holm <= {comparison.alpha:g}.",
-        "MDE: the smallest true difference that this n detects with 80 % power; too few samples: not significant, and "
-        f"MDE above {100 * comparison.relevant:g} points or fewer than {FEW} contexts. near-ties: questions with an "
-        "answer that numeric noise could flip (top-2 margin below the rounding step of its dtype).",
+        f"B - A in {unit}, 95 % interval of each line alone{few}. Verdict: p Holm <= {comparison.alpha:g}{family}; "
+        f"equivalent: within {100 * comparison.relevant:g} points.",
+        f"p: sign-flip test. MDE: the difference that this n detects with 80 % power.{ties}",
+        *_needed(comparison),
     ]
-    if any(line.interval == "student" for line in lines):
-        texts.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
     names = _varying(comparison)
     missing: dict[str, list[str]] = {}  # the lines by what they lack
     for line in comparison.lines:
@@ -422,6 +442,21 @@ def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
         f"{reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
     ]
     return [*texts, *comparison.notes], ["Not compared:", *not_compared] if not_compared else []
+
+
+def _needed(comparison: Comparison) -> list[str]:
+    """Return a sentence on what the inconclusive lines can show, and the prompts that the margin needs; or none."""
+    margin = comparison.relevant
+    blind = [
+        (line.detectable, line.clusters)
+        for line in comparison.all_lines
+        if line.verdict == INCONCLUSIVE and line.rate and line.detectable is not None and margin < line.detectable < 1
+    ]
+    if not blind:
+        return []
+    shows = " to ".join(dict.fromkeys(f"{100 * limit(blind)[0]:.0f}" for limit in (min, max)))
+    needed = max(count * (size / margin) ** 2 for size, count in blind)
+    return [f"Inconclusive lines detect {shows} points; {100 * margin:g} points need about {needed:.2g} prompts."]
 
 
 def _only_on(line: Difference) -> str:

@@ -209,7 +209,7 @@ def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
 
 
 def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str, list[str]]:
-    """What all panels have in common, and the rest of each title, as text."""
+    """Return what all panels have in common, and the rest of each title, as text."""
     names = list(dict.fromkeys(name for title in keyed for name in title))
     common = [name for name in names if len({repr(title.get(name)) for title in keyed}) == 1]
     shared = ", ".join(_named(name, keyed[0][name]) for name in common if keyed[0].get(name) is not None)
@@ -278,7 +278,7 @@ class Marks:
         return [text for text in self.others if text].index(other) if other else 0
 
     def name(self, label: tuple[str, str]) -> str:
-        """What tells a line apart from the others: its policy, the rest, or both."""
+        """Return the words that tell a line apart: its policy, the rest, or both."""
         policy, other = label
         if self.alone:
             return other or policy
@@ -286,7 +286,7 @@ class Marks:
 
     @property
     def names(self) -> list[str]:
-        """What is written at the ends of lines."""
+        """Names at the ends of lines."""
         return list(dict.fromkeys(map(self.name, self.labels)))
 
 

@@ -66,7 +66,7 @@ def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Inter
 
 
 def estimates(paired: Paired, limits: Interval) -> dict[str, Any]:
-    """What a line says of paired values, by column: n, clusters, both means, their difference and its limits."""
+    """Return the columns of a line of paired values: n, clusters, both means, their difference and its limits."""
     return {
         "n": paired.n,
         "clusters": paired.clusters,

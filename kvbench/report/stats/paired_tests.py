@@ -158,11 +158,6 @@ def detectable(paired: Paired, alpha: float) -> float | None:
     return min(1.0, max(spread, float(np.ceil(1 + np.log2(1 / alpha))) / clusters))
 
 
-def can_refuse(clusters: int, alpha: float) -> bool:
-    """Whether any outcome of so many clusters gives a two-sided sign-flip p of at most alpha."""
-    return 2.0 ** (1 - clusters) <= alpha
-
-
 @dataclass(frozen=True)
 class Regressions:
     """One-sided p and decision of every cell, and of all of them together (None if there is no pooled test).

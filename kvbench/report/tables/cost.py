@@ -30,7 +30,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What the rows of one model, task and context length took. Seconds are those of the processes that made them."""
+    """Cost of the rows of one model, task and context length. Seconds are those of the processes that made them."""
 
     model: str
     task: str
