@@ -200,9 +200,10 @@ class Arrivals:
         descriptor, probe = create_exclusive(self._rows, LOOK)
         with suppress(OSError):  # it is empty
             os.close(descriptor)
-        probe.unlink(missing_ok=True)
+        with suppress(OSError):  # tried again below
+            probe.unlink()
         for path in listed(self._rows):
-            if path.suffix == LOOK:  # one that could not be removed, or another process is done with
+            if path.suffix == LOOK:  # one that could not be removed, or that another process is done with
                 path.unlink(missing_ok=True)
             if path.suffix != ".jsonl" or (skip is not None and path.name == skip.name) or not path.is_file():
                 continue
