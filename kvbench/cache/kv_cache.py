@@ -71,7 +71,9 @@ class Window:
 
 @dataclass(frozen=True)
 class FutureQueries:
-    """A request: skip the first `skip` queries of the prompt, and predict those of the next `positions` positions."""
+    """A request: skip the first `skip` queries of the prompt, and predict the queries of the next `positions`
+    positions.
+    """
 
     skip: int
     positions: int
@@ -268,7 +270,7 @@ class KVCache:
 
     num_tokens: tokens read so far, kept or not. resumes: set by key re-rotation (`policy.positions=cache`), the
     position of the next token, which is `num_tokens` otherwise. recurrent: the state of layers without keys, if any;
-    its bytes are not among those of the cache.
+    its bytes are not counted for the cache.
     """
 
     layers: tuple[LayerCache, ...]

@@ -137,7 +137,8 @@ class Parser(argparse.ArgumentParser):
         return sorted(flags.union(HELP[-1:], *(verb.flags() for verb in self.verbs.values())))
 
     def values_of(self, flag: str) -> list[str] | None:
-        """The values of a flag: its choices, or those of a metavar in small letters; empty for files and free text.
+        """The values of a flag: its choices, or the choices in a metavar in small letters; empty for files and free
+        text.
 
         None for a word that is not a flag with a value.
         """

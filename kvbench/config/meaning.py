@@ -72,5 +72,5 @@ def words_of(item: Item) -> Entry:
 
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
-    """A file is asked for its words and its notes, and for those of each of its members."""
+    """A file is asked for its words and its notes, and so is each of its members."""
     return yaml.load(text, LOADER)

@@ -184,7 +184,7 @@ def _reference(overrides: Sequence[Override]) -> Reference:
 
 
 def verifies(overrides: Sequence[Override]) -> bool:
-    """Whether a command refuses data files that are not those of the lock. Raises UserError for a list."""
+    """Whether a command refuses data files that differ from the lock. Raises UserError for a list."""
     tree = _single([override for override in overrides if override.key == "data.verify"], "data.verify")
     return validated(bool, "data.verify", tree["data"]["verify"])
 

@@ -95,7 +95,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases with fields of their own. decode: the evictions after that of the prompt."""
+    """Phases with fields of their own. decode: the evictions after the prompt's."""
 
     decode: Annotated[Phase, Means("fields in the evictions after that of the prompt")] = field(default_factory=Phase)
 
@@ -128,12 +128,12 @@ class Policy:
     positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
         re-rotated, and new tokens follow.
     budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
-        tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is that of the answer).
+        tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is the answer's).
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
     takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
         score.
 
-    Field names are those of the golden cases. Raises UserError for values that are not allowed or contradict each
+    Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each
     other.
     """
 

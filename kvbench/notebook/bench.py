@@ -81,7 +81,7 @@ class Bench:
     ) -> "BenchResult":
         """Run what is missing of every method with every budget, each prompt read once for all, beside the full cache.
 
-        methods: names of policies or scores, objects, or pairs (policy, score). policy: that of a score alone. budgets:
+        methods: names of policies or scores, objects, or pairs (policy, score). policy: of a score alone. budgets:
         shares, numbers of KV pairs or bytes. data: the name of a task, prompts with answers, or a frame of them; None:
         the task of `kvbench run`. results: the folder of the rows; None: a temporary one, which is removed with this
         object and all of its results. Other settings have the names of the command line, `**{"task.samples": 20}`.

@@ -211,7 +211,7 @@ def _failure(cell: Cell, error: str) -> Failure:
 
 
 def _listed(results: Mapping[Cell, Any], cells: Sequence[Cell], several: bool) -> Any:
-    """The results of the cells, or that of the only one. Raises UserError if nothing but failures is left."""
+    """The results of the cells, or of the only one. Raises UserError if nothing but failures is left."""
     failures = [results[cell] for cell in cells if isinstance(results[cell], Failure)]
     if len(failures) == len(cells):
         raise UserError(f"{failures[0].policy}: {failures[0].error}")

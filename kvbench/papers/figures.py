@@ -100,7 +100,7 @@ def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
 
 
 def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
-    """The style of each line: that of its policy or score in all figures, and grey for the full cache."""
+    """The style of each line: the style of its policy or score in all figures, and grey for the full cache."""
     parts = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
     marks = Marks.over(parts.values())
     grey = {**REFERENCE, "marker": "."}

@@ -255,8 +255,8 @@ def _grouped(
 def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
     """The mean of cells, weighted equally or by the weights of their tasks.
 
-    The interval of a single cell is its own; of several that of a weighted sum of independent means. There is none if
-    some cells read the same prompts, and none if no sample differs from another.
+    The interval of a single cell is its own; of several the interval of a weighted sum of independent means. There is
+    none if some cells read the same prompts, and none if no sample differs from another.
     """
     summarized = [(cell, cell.summary) for cell in cells if cell.summary is not None]
     failed = sum(summary.errors + summary.blanks for _, summary in summarized)
@@ -287,7 +287,7 @@ def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list
 
 
 def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
-    """The tasks on which one of a pair of policies has the higher mean, of those that both have; n counts those."""
+    """The tasks on which one of a pair of policies has the higher mean, of the tasks that both have, which n counts."""
     short = {cell.at: 0 for cell in cells}
     for cell in cells:
         short[cell.at] += cell.summary is None or cell.summary.n < cell.samples

@@ -102,7 +102,7 @@ class Request:
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """The words without those of the launcher."""
+        """The words without the launcher's."""
         return tuple(word for word in self.words if not word.startswith("launcher"))
 
     @cached_property

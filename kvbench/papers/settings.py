@@ -128,7 +128,7 @@ class ItemCells:
 
 @dataclass(frozen=True)
 class Merged:
-    """All settings of an item, those that are kept, and those of the command line that replace the others."""
+    """All settings of an item, those that are kept, and words of the command line that replace the others."""
 
     settings: Sequence[Override]
     kept: Sequence[Override]
@@ -167,7 +167,7 @@ class Merged:
 
 
 def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
-    """An item's settings with those of a command line in their place.
+    """An item's settings with settings of a command line in their place.
 
     Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run.
     """

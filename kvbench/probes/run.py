@@ -133,13 +133,13 @@ def probe_of(name: str, overrides: Iterable[Override]) -> Probe:
 
 
 def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) -> list[Override]:
-    """Defaults without those that the overrides set, and without those of a group that the overrides name."""
+    """Defaults without settings that the overrides set, and without settings of a group that they name."""
     named = {override.key for override in overrides}
     return [default for default in defaults if default.key not in named and default.root not in named]
 
 
 def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
-    """The settings of a probe's file with those of the command line; a list may be written without brackets."""
+    """The settings of a probe's file with settings of the command line; a list may be written without brackets."""
     allowed = sorted(key for key in tree if key not in ("_target_", "name"))
     hints = get_type_hints(class_of("probe", tree))
     for override in overrides:

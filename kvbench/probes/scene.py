@@ -23,8 +23,8 @@ from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
 
 At = Literal["prompt", "decode"]
-"""The query that is measured: the last one read before the eviction; or that of the first decoded token, which attends
-to the context, a question behind it, and itself."""
+"""The query that is measured: the last one read before the eviction; or the query of the first decoded token, which
+attends to the context, a question behind it, and itself."""
 
 
 @dataclass

@@ -74,7 +74,7 @@ def policy_of(label: str) -> str:
 
 
 def protocol_of(label: str) -> str:
-    """The protocol that a label names; that of papers for a plain name."""
+    """The protocol that a label names; `paper` for a plain name."""
     return label.split(" ")[0].partition("@")[2] or PAPER
 
 
@@ -104,7 +104,7 @@ def named_today(policy: str, variant: str | None, layout: str | None, score: str
 
 
 def _score_today(label: str) -> str:
-    """The label of a score, with the settings that it left out as a default of then, without those of now."""
+    """The label of a score, with the settings that it left out as a default of then, without today's."""
     name, *words = label.split(" ")
     for key, (before, now) in _DEFAULTS.get(name, {}).items():
         is_named = any(word.partition("=")[0] == key for word in words)

@@ -65,7 +65,7 @@ class Requested:
 
 @dataclass(frozen=True)
 class Finished:
-    """The number of rows of a rows file, the CRC-32 of its bytes in hex, empty if it was not noted, and those of the
+    """Row count of a rows file, CRC-32 of its bytes in hex, empty if it was not noted, and both of the
     files of its name in other folders, by folder.
     """
 

@@ -154,7 +154,7 @@ def born(pid: int) -> str | None:
 
 
 def is_here(name: str | None) -> bool:
-    """Whether a machine, as `machine` names it, is that of this process."""
+    """Whether a machine, as `machine` names it, is this process's."""
     return name is not None and name == machine()
 
 

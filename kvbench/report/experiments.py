@@ -80,7 +80,7 @@ class Experiments:
         return [other for other in others if not unlike(self.settings(cell), self.settings(other))]
 
     def told_apart(self, names: Mapping[str, Hashable]) -> dict[str, str | None]:
-        """The `words` of each cell among those of its name. names: of cells, by cell."""
+        """The `words` of each cell among cells of its name. names: of cells, by cell."""
         members = grouped(names, names.__getitem__).values()
         return {cell: text for cells in members for cell, text in self.words(cells).items()}
 
@@ -110,7 +110,7 @@ class Experiments:
 
 
 def unlike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[str]:
-    """The settings that differ between two cells, of those that both describe.
+    """The settings that differ between two cells, of the settings that both describe.
 
     Of a task that both describe that is all but what its files are: what a description leaves out has its first value.
     """

@@ -25,7 +25,7 @@ _WRITER = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-(.+)-\d+")
 _SPANS = b"kvbench.made"
 """Metadata of a Parquet file: by cell the first and the last moment, as JSON."""
 _LONGEST_SILENCE = 3600.0
-"""Seconds after its last heartbeat in which a file may still be that of a process."""
+"""Seconds after its last heartbeat in which a file may still belong to a process."""
 
 
 @dataclass(frozen=True)

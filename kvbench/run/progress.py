@@ -1,4 +1,4 @@
-"""What a run tells of itself while it goes on, and what it did."""
+"""Progress of a run while it goes on, and its outcome."""
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 @dataclass
 class Outcome:
-    """What a run did: rows recorded and failed, prefills and their tokens, and decode batches halved for memory."""
+    """Outcome of a run: rows recorded and failed, prefills and their tokens, and decode batches halved for memory."""
 
     rows: int = 0
     errors: int = 0
@@ -34,5 +34,5 @@ class Outcome:
 
     @classmethod
     def of_all(cls, outcomes: Iterable["Outcome"]) -> "Outcome":
-        """What several runs did together."""
+        """Return the sum of several outcomes."""
         return cls(*map(sum, zip(*map(astuple, (cls(), *outcomes)), strict=True)))

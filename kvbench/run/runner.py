@@ -220,8 +220,8 @@ class JobMaker:
     def _run(
         self, job: PrefillJob, samples: Sequence[Sample | InvalidSample], made: JobResult | None = None
     ) -> JobResult:
-        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and those of a
-        device are raised.
+        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and exceptions of
+        a device are raised.
         """
         runner = run_timed if isinstance(self._task, Efficiency) else run_prefill_job
         runner = run_texts if isinstance(self._task, Likelihood) else runner
@@ -270,7 +270,7 @@ def products_of(devices: Sequence[Mapping[str, Any]]) -> Products | None:
 
 
 def differences(device: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to tell the user if no earlier rows of a folder were made in the dtype and with the products of this run."""
+    """Warn the user if no earlier rows of a folder were made in the dtype and with the products of this run."""
 
     def words(device: Mapping[str, Any]) -> str:
         return " ".join(f"model.{name}={device[name]}" for name in ("dtype", "products") if name in device)

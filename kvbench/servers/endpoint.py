@@ -66,7 +66,7 @@ def _fetched(hub_id: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER)))
     except Exception as error:  # the hub, the network and the cache have their own errors
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise MissingFile(
             f"model.path={hub_id}: no such folder, and its tokenizer could not be downloaded from the hub "
             f"({type(error).__name__}: {reason})"

@@ -29,7 +29,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 
 @dataclass(frozen=True)
 class Limits:
-    """The processor time of a call in seconds, and its memory in bytes over that of the process that forked."""
+    """The processor time of a call in seconds, and its memory in bytes over the process that forked."""
 
     seconds: int
     bytes: int

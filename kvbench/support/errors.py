@@ -24,7 +24,7 @@ class OverLimit(Exception):
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name this file in an OSError of the block that names none: those of calls on an open file do not."""
+    """Name this file in an OSError of the block that names none: errors of calls on an open file do not."""
     try:
         yield
     except OSError as error:

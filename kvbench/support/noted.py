@@ -35,7 +35,7 @@ def noted(target: str) -> dict[str, str]:
 
 
 def _line(target: str) -> list[Place]:
-    """A class and its bases of ours, depth first; the last place of one is that of Python's order. Raises LookupError
+    """A class and its bases of ours, depth first; the last place of one is as in Python's order. Raises LookupError
     for a class of others.
     """
     module, _, name = target.rpartition(".")

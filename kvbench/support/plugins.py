@@ -1,4 +1,4 @@
-"""Where policies, scores, tasks and models come from: kvbench's own settings and those of installed plugins.
+"""Where policies, scores, tasks and models come from: kvbench's own settings and installed plugins.
 
 A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package with a folder `conf`.
 Plugins are found by their metadata and imported only when something of theirs is used. A broken plugin is an error that
@@ -50,7 +50,7 @@ class Source:
 class Item:
     """A name of the command line, e.g. `ruler/niah_single_1` of group task, and the file that says what it means.
 
-    The file is that of this name alone, or of all `members` of a benchmark.
+    The file is of this name alone, or of all `members` of a benchmark.
     """
 
     group: str
@@ -175,7 +175,7 @@ def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
 def foreign(part: Any) -> dict[str, dict[str, str]]:
     """The third-party packages that define the class of a component or of one in its fields, with hash and version.
 
-    The version is that of the plugin that owns the package, blank for code that is installed in another way. `sha256`
+    The version is of the plugin that owns the package, blank for code that is installed in another way. `sha256`
     covers all Python files of the package, so that editing a score between two runs changes it; of a class that was
     typed into a notebook, its own code.
     """

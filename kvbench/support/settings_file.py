@@ -13,7 +13,7 @@ All of the words may be left out. A file may stand for several names, all tasks 
     members:  # settings of the group that differ, or are only here
       longbench/lcc: {says: the next line of a file of code., chat: false, notes: {samples: of 500}}
 
-`{says}` and `{after}` stand for the words of a member; those that have no `after` have that of the file. No member is
+`{says}` and `{after}` stand for the words of a member; those that have no `after` have the file's. No member is
 named like its file.
 """
 

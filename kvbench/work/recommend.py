@@ -3,7 +3,7 @@
 Before anything is run, methods whose memory does not fit are left out. Then all others answer the first 8 prompts, 16,
 32 and so on, beside the full cache and from the same prefill. After each round those leave that are decided
 (`kvbench.report.stats.elimination`), and those that need as much memory as one that is good enough. A round is a sweep:
-its rows are those of `kvbench run`, so that an interrupted command continues, and a larger one begins where it ended.
+its rows are as of `kvbench run`, so that an interrupted command continues, and a larger one begins where it ended.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ BLOCK = 512
 FIRST = 8
 """Prompts of the first round; each further round has twice as many."""
 SETTINGS = {"memory": None, "loss": "2", "requests": "1", "alpha": "0.05"}
-"""The settings of a recommendation beside those of a run, with their values where the command does not name them."""
+"""The settings of a recommendation beside a run's, with their values where the command does not name them."""
 
 
 _LISTED = 6

@@ -75,7 +75,7 @@ BAD = {
     "part of a number": (
         ["policy.window.x=1"],
         2,
-        "did you mean policy.window? allowed: policy.apply, policy.budget_span, policy.group, policy.heads",
+        "did you mean policy.window? allowed: policy.window, ",
     ),
     "no key": (["="], 2, "cannot read '=': the name of the setting is missing"),
     "nothing": ([""], 2, "cannot read ''"),

@@ -88,4 +88,4 @@ def test_readers_and_programs_get_the_same_lines(folder) -> None:
     print_losses(place, "markdown", out, WARN)
     printed = out.getvalue()
     assert "| snapkv | attn | 0.1 | 16 | head | 40 | 90.0 | 30.0 | -60.0 [" in printed and "| 41.0, 32.0 |" in printed
-    assert "model max" in printed and "worse" in printed and "p Holm: over all lines" in printed
+    assert "model max" in printed and "worse" in printed and "over all tables" in printed

@@ -127,7 +127,7 @@ def test_gate_fails_one_broken_cell_among_many(
     assert "of 1 methods more than three quarters" in capsys.readouterr().out
 
 
-def test_gate_cannot_tell_by_few_prompts(
+def test_gate_is_inconclusive_by_few_prompts(
     scripts: SimpleNamespace, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same rows as ever, of three prompts: no loss would show."""
@@ -136,7 +136,7 @@ def test_gate_cannot_tell_by_few_prompts(
         _write(rows.filter(pc.less(rows["sample"], 3)), tmp_path / f"{name}.parquet", scripts) for name in "ab"
     )
     assert scripts.gate.compared(few, same) == 5
-    assert "gate CANNOT TELL (regression)" in capsys.readouterr().out
+    assert "gate INCONCLUSIVE (regression)" in capsys.readouterr().out
 
 
 def test_rows_of_the_gate_are_of_all_cells_and_many_prompts(scripts: SimpleNamespace) -> None:
@@ -463,10 +463,10 @@ def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -
     alone = [scripts.pages.judged([each])[0] for each in full]
     together = scripts.pages.judged(full)
     assert [each.verdict for each in together] == ["equivalent (within 5 points)", "worse", "worse"]
-    for name in ("p", "p_equal"):
+    for name in ("p", "p_equivalent"):
         p = [getattr(each, name) for each in alone]
         assert [getattr(each, name) for each in together] == pytest.approx(holm(p)), name
-    assert alone[0].p_equal < 1e-6 and alone[1].p_equal > 0.99
+    assert alone[0].p_equivalent < 1e-6 and alone[1].p_equivalent > 0.99
 
 
 def test_lines_of_smollm2_are_of_one_budget_a_side(scripts: SimpleNamespace) -> None:

@@ -21,7 +21,7 @@ Planes = Float[Tensor, "planes segments slots"]
 class RaggedHeads:
     """Heads of different lengths, the pair of the new token included.
 
-    index: of the layer. keys, values: those of all cells, of which `segments` says where each head lies. owners: the
+    index: of the layer. keys, values: of all cells, of which `segments` says where each head lies. owners: the
     cell and the cache head of each. lengths: the pairs of each, on the host. group: query heads per cache head. merge:
     how they are merged. recent: newest pairs that are always kept. newest: the position of the new token, one for all
     heads or one for each. memo: what a score keeps for the next tokens, until lengths change.

@@ -28,7 +28,7 @@ RawTerm = RowTerm | Literal["position"]
 Projection = Literal["output", "query"]
 """Matrices of a model's attention: output [hidden, heads x head_dim], query [heads x head_dim, hidden]."""
 Span = Literal["block", "prompt"]
-"""The tokens whose hidden states a score gets at once: those of a prefill pass, or the whole prompt."""
+"""The tokens whose hidden states a score gets at once: a prefill pass, or the whole prompt."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class AttentionCall(NamedTuple):
     """One call of a layer's attention: the model, its module, the hidden states [1, new, hidden] that it reads, and the
     other arguments by name, such as `position_embeddings`.
 
-    queries: those of the new tokens, rotated. unrotate: undoes the rotation of queries or keys [heads, tokens,
+    queries: of the new tokens, rotated. unrotate: undoes the rotation of queries or keys [heads, tokens,
         head_dim] at a first position and those behind it, in float32; it is set for `ScoreInputs.queries`.
     """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Queries = Float[Tensor, "segments group head_dim"]
 """A query of each query head of a segment, times the scaling of its logits."""
 Keys = Float[Tensor, "segments pairs head_dim"]
-"""The keys that a query may read, oldest first: those kept of the prompt, then those of newer tokens up to its own."""
+"""The keys that a query may read, oldest first: kept keys of the prompt, then keys of newer tokens up to its own."""
 Read = Bool[Tensor, "segments group pairs"]
 """True where a query reads a pair."""
 MOST = 2**31

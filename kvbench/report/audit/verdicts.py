@@ -68,7 +68,7 @@ def verdict(p_any: float, p_best: float, p_tasks: float | None = None) -> Verdic
 
 
 def verdict_of_all(parts: Sequence[Judged]) -> Verdict:
-    """The verdict on a claim that all of these hold: that of the largest p at each level."""
+    """The verdict on a claim that all of these hold: by the largest p at each level."""
     if any(part.verdict is Verdict.NOT_AUDITABLE for part in parts):
         return Verdict.NOT_AUDITABLE
     if all(part.verdict is Verdict.DECIDED for part in parts):

@@ -2,11 +2,11 @@
 
 A league is the prompts of one model that are answered before, or after, its question is read; a method, its cells that
 differ in nothing but task and budget. A size is a share of the
-bytes of the full cache, as measured. What a method answers at a size is, task by task, that of its cell with so many
-bytes (to 2 %), else a mix of its next smaller and next larger cell, prompt by prompt: w of the larger and 1 - w of the
-smaller, with w so that the bytes of the mix are the size. Whoever draws one of the two cells for each prompt with these
-chances holds that many bytes in the mean and has that accuracy in the mean: nothing is read off a curve that was not
-measured. Nothing is extrapolated either: a method without cells on both sides of a size is not ranked there.
+bytes of the full cache, as measured. What a method answers at a size is, task by task, the answer of its cell with so
+many bytes (to 2 %), else a mix of its next smaller and next larger cell, prompt by prompt: w of the larger and 1 - w of
+the smaller, with w so that the bytes of the mix are the size. Whoever draws one of the two cells for each prompt with
+these chances holds that many bytes in the mean and has that accuracy in the mean: nothing is read off a curve that was
+not measured. Nothing is extrapolated either: a method without cells on both sides of a size is not ranked there.
 
 Methods are compared on common prompts. A task takes part if more than half of the methods that reach the size answer
 it; a method takes part if it answers, of each of these tasks, at least half of the prompts that most methods answer.
@@ -103,7 +103,7 @@ def rankings(
 ) -> list[Ranking]:
     """Every league at every size at which at least two methods can be compared, by model.
 
-    ``rows describe``: those of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
+    ``rows describe``: of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
     whose metric is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked,
     UserError if two cells of a submission have the same labels and budget on one prompt.
     """

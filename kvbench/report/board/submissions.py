@@ -109,7 +109,7 @@ def _gate(first: Path, second: Path, cells: Sequence[str], warn: Warn) -> Gate:
 
 
 def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
-    """The folders and files to read by the name of their submission: a folder, or that of Parquet files.
+    """The folders and files to read by the name of their submission: a folder's name, or the name of Parquet files.
 
     Raises UserError for a source that is named twice.
     """

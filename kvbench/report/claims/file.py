@@ -23,7 +23,7 @@
         expects: b better  # a better, either; of differences
         margin: 5          # points, or percent of a perplexity; of equivalence and not worse
 
-Conditions are those of a selection: columns of rows and settings of cells. Those of a side replace those of its family.
+Conditions are a selection's: columns of rows and settings of cells. Conditions of a side replace its family's.
 """
 
 import hashlib

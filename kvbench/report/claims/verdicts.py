@@ -1,7 +1,7 @@
 """Claims judged by rows: the paired difference of each, its test, the correction over its family, and a verdict.
 
 Only the prompts that the file names are looked at. A claim whose rows are not all there has no verdict and no number,
-so that nobody can stop where one is pleasant. p is that of the sign-flip test for differences, and of one-sided tests
+so that nobody can stop where one is pleasant. p is of the sign-flip test for differences, and of one-sided tests
 against the margin for equivalence and not worse; Holm's correction is over all claims of a family, whatever they test.
 """
 

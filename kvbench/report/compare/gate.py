@@ -102,7 +102,7 @@ class Gate:
 
     @property
     def all_tests(self) -> tuple[LossTest, ...]:
-        """The tests, that of all cells first."""
+        """The tests, with the test of all cells first."""
         return (*([self.pooled] if self.pooled else []), *self.tests)
 
 

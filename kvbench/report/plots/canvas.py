@@ -241,8 +241,8 @@ REFERENCE = {"color": "#767676", "linewidth": 0.9, "linestyle": (0, (6, 3)), "la
 class Marks:
     """How lines labelled (policy, rest) are drawn; the rest is the score and other settings.
 
-    Colour and marker are those of the policy, dashes tell the rest apart. If no panel shows more than one policy
-    (``alone``), colour and marker are those of the rest, and dashes tell those of one colour apart.
+    Colour and marker are the policy's, dashes tell the rest apart. If no panel shows more than one policy
+    (``alone``), colour and marker are the rest's, and dashes tell lines of one colour apart.
     """
 
     labels: tuple[tuple[str, str], ...]
@@ -274,7 +274,7 @@ class Marks:
         }
 
     def turn(self, other: str) -> int:
-        """The place of the rest among those of the figure; 0 for a policy that has none."""
+        """The place of the rest among all of the figure; 0 for a policy that has none."""
         return [text for text in self.others if text].index(other) if other else 0
 
     def name(self, label: tuple[str, str]) -> str:

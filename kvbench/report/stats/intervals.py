@@ -202,7 +202,7 @@ def weighted_interval(
 ) -> tuple[float | None, float | None]:
     """The interval of a weighted sum of independent means: m +- 1.96 sqrt(sum w^2 s^2 / n), for rates within 0..1.
 
-    parts: weight, variance and n of each mean. There is none if a variance is unknown, that of a single sample.
+    parts: weight, variance and n of each mean. There is none if a variance is unknown, such as a single sample's.
     """
     squares = [weight**2 * variance / n for weight, variance, n in parts if variance is not None]
     if len(squares) < len(parts):

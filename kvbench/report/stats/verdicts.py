@@ -1,5 +1,7 @@
 """The words for what a test shows of B against A: one set for every table, page and file."""
 
+ALPHA = 0.05
+"""The chance of one false verdict of a kind in a table."""
 BETTER, WORSE, EQUIVALENT, INCONCLUSIVE = "better", "worse", "equivalent", "inconclusive"
 """A difference is shown; the difference is shown to lie within a margin; neither is shown."""
 NOT_WORSE = "not worse"

@@ -49,7 +49,7 @@ NOTE = (
 class Life:
     """A request in tokens. read: before the first eviction is complete; kept: pairs per head after it, on average.
 
-    later: tokens of the question, if it is read after eviction, and of the answer. block, every: those of the schedule.
+    later: tokens of the question, if it is read after eviction, and of the answer. block, every: of the schedule.
     limit: pairs per head that later evictions leave, at least `kept`: more, where a short prompt was kept entirely, or
     where the answer has a budget of its own.
     copies: of every pair in the evicted cache (`layout=query_heads`).

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from kvbench.report.acted import CONTROL
-from kvbench.report.compare.compare import Mark
+from kvbench.report.compare.survivors import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Line, Table
 from kvbench.report.selection import Describe
@@ -220,7 +220,7 @@ def _notes(block: Block) -> list[str]:
 
 
 def _endings(block: Block) -> list[str]:
-    """How many answers have no final part, and how many had to stop, if these are most of those of which it is known.
+    """How many answers have no final part, and how many had to stop, if these are most answers of which it is known.
 
     A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
     """

@@ -2,7 +2,7 @@
 
 Each cell with `policy.page` above 1, or with a `policy.share` other than `head`, is compared with the cell that differs
 in nothing but these settings: its own set for every head, token by token, at the same budget. Differences are paired by
-prompt, and judged as those of `kvbench compare`.
+prompt, and judged as in `kvbench compare`.
 """
 
 import json
@@ -41,7 +41,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A set compared with that of single heads. kept, bytes: means over the paired prompts; None where unknown.
+    """A set compared with the sets of single heads. kept, bytes: means over the paired prompts; None where unknown.
 
     setting: what else tells it from sets of the same names.
     """

@@ -72,7 +72,7 @@ class LivePage:
         )
 
     def cells(self, version: str = "") -> dict[str, Any] | None:
-        """The data of the page; None if they are still those of this version."""
+        """The data of the page; None if they still belong to this version."""
         state = self._refreshed()
         return None if version == state.version else self._data(state)
 

@@ -40,7 +40,7 @@ class FolderSidecars:
         self._prompts.scan()
 
     def kept(self, row: Row, file: str) -> KeptSets | None:
-        """The kept sets of a row of this rows file, if they are those of the row."""
+        """The kept sets of a row of this rows file, if they belong to the row."""
         try:
             sets = own_line(self.folder, self._kept.find(row.cell, row.sample), Path(file).stem)
         except UserError:  # lines that differ: reports refuse them, and a page can do without

@@ -70,7 +70,7 @@ class Door:
         """Whether a browser that names its server so means this one.
 
         Numbers are no names, so nobody can lead them here. Of names: localhost, the one that is listened on, and, where
-        others can reach it, that of this machine.
+        others can reach it, of this machine.
         """
         try:
             name = (urlsplit(f"//{name}").hostname or "").rstrip(".").lower()

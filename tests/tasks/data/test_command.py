@@ -96,7 +96,7 @@ def test_offline_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pull"], "name what to pull: mine, or all"),
+        (["pull"], "name what to pull: all, or mine"),
         (["pull", "mien"], "no data mien: did you mean mine? allowed: all, mine"),
         (["pull", "mine/b"], "no part mine/b: did you mean mine/a? allowed: mine/a"),
         (["pul", "mine"], "unknown data pul: did you mean pull? allowed: list, pull, verify"),
