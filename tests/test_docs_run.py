@@ -16,6 +16,7 @@ from kvbench.cli.main import declared, main
 from kvbench.config import sweep
 from kvbench.config.overrides import parse
 from kvbench.probes.run import probing_of
+from kvbench.support.errors import MissingFile
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
@@ -59,8 +60,11 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
     words = declared(command.words[1]).read(command.words[2:]).words
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
     shutil.copy(ROOT / "tests/plugin_sample/kvbench_sample/__init__.py", tmp_path / "my_score.py")
-    with contextlib.redirect_stderr(io.StringIO()):
-        _, cells = sweep.checked(parse(words), print)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            _, cells = sweep.checked(parse(words), print)
+    except MissingFile as error:  # the lengths of some tasks stand in their data
+        pytest.skip(str(error))
     assert cells
 
 
@@ -77,7 +81,8 @@ def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.
 def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [word for word in command.words[1:] if word != "--plan"]
-    code = main(words if {"--published", "--commands", "list"} & {*words} else [*words, "--plan"])
+    without_runs = {"--published", "--commands", "--audit", "list"}
+    code = main(words if without_runs & {*words} else [*words, "--plan"])
     assert code == Exit.OK or (code == Exit.INCOMPLETE and "all" in words)  # of all items some need data
 
 
