@@ -7,7 +7,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIMITS = {"kvbench.run.runner": (109, 20_051), "kvbench.cli.run": (196, 32_514)}
+LIMITS = {"kvbench.run.runner": (109, 20_059), "kvbench.cli.run": (196, 32_514)}
 """Files and lines that a module imports directly or not, itself and imports within functions included."""
 
 
