@@ -29,7 +29,7 @@ LONGEST_LEASE = 2**16
 
 @dataclass(frozen=True)
 class Lease:
-    """The right of this process to make a prefill job. breaks: of our heartbeat when it was created."""
+    """The right of this process to make a prefill job. breaks: how many our heartbeat had when it was created."""
 
     job: str
     generation: int

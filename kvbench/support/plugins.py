@@ -106,10 +106,8 @@ def source_of(point: EntryPoint) -> Source:
         allowed = sorted({*groups(), *_brought(conf)})
     except UserError as error:
         raise UserError(f"{entry}: {error}; {fix}") from None
-    for folder in sorted(conf.iterdir()):
-        if folder.name.startswith((".", "__")) or folder.name == RUN:
-            continue
-        if not (folder.is_dir() and folder.name in allowed):
+    for folder in sorted({*conf.iterdir()} - {conf / RUN}):
+        if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in allowed):
             raise UserError(
                 f"{entry}: {folder} is not a group of settings; allowed folders: {', '.join(allowed)}; {fix}"
             )
@@ -143,9 +141,11 @@ def _brought(conf: Path) -> dict[str, str]:
     file, found = conf / RUN, dict[str, str]()
     if not file.is_file():
         return found
-    with suppress(yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+    try:
         for entry in yaml.safe_load(file.read_text("utf-8"))["defaults"]:
             found |= {str(group): str(member) for group, member in entry.items()}
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+        found = {}  # one bad entry spoils the file
     if not found:
         raise UserError(f"{file} names no group; it holds: defaults: [GROUP: MEMBER]")
     return found

@@ -27,6 +27,7 @@ from kvbench.report.selection import Describe
 from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of
+from kvbench.report.stats.verdicts import ALPHA
 from kvbench.support.errors import NothingSelected, UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ SIZES = (1 / 32, 0.05, 1 / 16, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Shares of the bytes of the full cache; one of 32 and one of 16 as kvpress' leaderboard asks for."""
 SAME = 0.02
 """Relative difference of bytes up to which a cell has the size that is asked for."""
-ALPHA = 0.05
 FULL = "full"
 METHOD = ("submission", *LABELS, "setting")
 _MEASURED = ("value", "held_bytes")

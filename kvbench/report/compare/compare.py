@@ -272,12 +272,11 @@ def report_of(comparison: Comparison) -> Report:
     """A comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
     texts, not_compared = notes(comparison)
     names = _varying(comparison)
-    empty = [i for i, name in enumerate(_FIGURES) if name in _RARE and not any(map(_RARE[name], comparison.all_lines))]
-    heads = [name for i, name in enumerate(_FIGURES) if i not in empty]
+    heads = [name for name in _FIGURES if name not in _RARE or any(map(_RARE[name], comparison.all_lines))]
     table = Table.of(
         names,
         heads,
-        _lines(comparison, names, empty),
+        _lines(comparison, names, heads),
         title=title(comparison),
         caption=(comparison.windows,),
         notes=tuple(texts),
@@ -295,8 +294,8 @@ def title(comparison: Comparison) -> str:
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def _lines(comparison: Comparison, names: Sequence[str], without: Sequence[int]) -> list[Line]:
-    """Rates in points; lines that one side lacks are left out, and the figures `without`."""
+def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -> list[Line]:
+    """Rates in points, of each line the figures `heads`; lines that one side lacks are left out."""
     lines = []
     for line in comparison.all_lines:
         if _only_on(line):
@@ -304,8 +303,8 @@ def _lines(comparison: Comparison, names: Sequence[str], without: Sequence[int])
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
-        *texts, verdict = (text for i, text in enumerate(figures(line)) if i not in without)
-        lines.append(Line(tuple(labels), (*map(Figure, texts), Figure(verdict, tone=TONES.get(verdict, "")))))
+        texts: dict[str, str] = dict(zip(_FIGURES, figures(line), strict=True))
+        lines.append(Line(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads)))
     return lines
 
 
