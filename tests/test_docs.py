@@ -12,6 +12,7 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hydra.utils import get_class
@@ -166,6 +167,12 @@ def test_words_of_a_report_are_read(command: Command, tmp_path: Path, monkeypatc
             assert main(words) == Exit.OK
         case _:
             assert main(words) == Exit.DATA
+
+
+def test_names_of_the_api_exist() -> None:
+    pages = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+    names = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)]
+    assert names and all(resolve_name(name) for name in names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
