@@ -56,7 +56,7 @@ def lines_of(words: Sequence[str]) -> list[Line]:
 
 
 def _texts(tree: dict[str, Any]) -> dict[str, str]:
-    """What settings mean, by key: as their class says it, or their file where that says more."""
+    """Return the meanings of settings by key: as their class says it, or their file where that says more."""
     texts = dict(entry_of(safe_load((paths.conf() / "run.yaml").read_text("utf-8")), "", "").notes)
     meanings = {group: meanings_of(group, tree[group]) for group in GROUPS} | {"schedule": noted(SCHEDULE)}
     for group, of_group in meanings.items():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvbench.config.sweep import Sweep
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
-"""Budgets to try, of those that keep a part of the prompt."""
+"""Budgets to try, of the budgets that keep a part of the prompt."""
 MORE = 3
 """How many of them beside the measured ones."""
 METHODS = ("streaming_llm", "h2o", "snapkv")
@@ -22,7 +22,7 @@ METHODS = ("streaming_llm", "h2o", "snapkv")
 
 
 def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
-    """Why, and the command; None if `rows`, those of the sweep, hold no value of a method that evicts."""
+    """Why, and the command; None if the sweep's `rows` hold no value of a method that evicts."""
     cells = [cell for cell in summaries(rows) if cell.mean is not None]
     methods = [cell for cell in cells if cell.policy.partition(" ")[0] != "full"]  # with a reader it takes no budget
     if not methods:

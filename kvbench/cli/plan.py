@@ -168,7 +168,7 @@ def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
 
 
 def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
-    """What the table says of each cell."""
+    """Return the figures of each cell in the table."""
     missing = Counter(cell for job in group.jobs for cell, _ in job.places)
     for cell in group.cells:
         rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"

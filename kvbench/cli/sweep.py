@@ -26,7 +26,7 @@ SCREEN = Screen(tell, progress)
 class PartOfSweep:
     """A part of the sweep that `arguments` ask for, made in the process that calls it; returns its exit code.
 
-    logger: that of the command, which `arguments` do not name.
+    logger: of the command, which `arguments` do not name.
     """
 
     arguments: tuple[str, ...]

@@ -148,7 +148,7 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def _protocol(policy: Tree, protocol: str) -> str:
-    """The protocol of a policy: that of papers where another one changes nothing that the policy's file says."""
+    """The protocol of a policy: `paper` where another one changes nothing that the policy's file says."""
     file = file_of("policy", policy["name"], policy["_target_"])
     return protocol if protocols()[protocol].over(file) != file else PAPER
 
@@ -190,7 +190,7 @@ def check_data(cells: Iterable[Cell]) -> None:
 
 
 def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:
-    """Raise MissingFile where a task reads files that are not those of the lock or of their download; without `verify`
+    """Raise MissingFile where a task reads files that differ from the lock or their download; without `verify`
     only tell.
     """
     for task in {cell.task.name: cell.task for cell in cells}.values():

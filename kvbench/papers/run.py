@@ -101,7 +101,7 @@ class Request:
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """The words without those of the launcher."""
+        """The words without the launcher's."""
         return tuple(word for word in self.words if not word.startswith("launcher"))
 
     @cached_property
@@ -111,7 +111,7 @@ class Request:
 
     @property
     def launcher(self) -> Launcher:
-        """What runs the cells."""
+        """The launcher that runs the cells."""
         return launcher_of([override for override in parse(self.words) if override.root == "launcher"])
 
 
@@ -216,7 +216,7 @@ class _PrintedNumbers:
         self.unused = {override.key for override in request.overrides}
 
     def plan_lines(self) -> Iterator[str]:
-        """What would run, and what of it is done."""
+        """Return the cells that would run, and how much of them is done."""
         yield from ()
 
     def commands(self) -> Iterator[str]:
@@ -396,7 +396,7 @@ def _counts(cells: int, prompts: int, rows: int) -> str:
 
 
 def _plan_line(cell: Cell) -> str:
-    """What the cells of a line of the plan share: a prompt, or a method that reads prompts in blocks of its own."""
+    """Name what the cells of a plan's line share: a prompt, or a method that reads prompts in blocks of its own."""
     if cell.schedule.prefill_block is None:
         length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
         return f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}"

@@ -105,7 +105,7 @@ class ItemCells:
         return [entry for entry in self.entries if entry.cell.task.name not in self.missing]
 
     def hints(self) -> list[str]:
-        """What is missing and the command that fetches it, once for all tasks of a benchmark."""
+        """Return what is missing and the command that fetches it, once for all tasks of a benchmark."""
         families: dict[str, list[str]] = {}
         for name, error in self.missing.items():
             families.setdefault(error.name.partition("/")[0] if isinstance(error, NoData) else name, []).append(name)
@@ -127,7 +127,7 @@ class ItemCells:
 
 @dataclass(frozen=True)
 class Merged:
-    """All settings of an item, those that are kept, and those of the command line that replace the others."""
+    """All settings of an item, those that are kept, and words of the command line that replace the others."""
 
     settings: Sequence[Override]
     kept: Sequence[Override]
@@ -166,7 +166,7 @@ class Merged:
 
 
 def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
-    """An item's settings with those of a command line in their place.
+    """An item's settings with settings of a command line in their place.
 
     Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run.
     """

@@ -46,7 +46,7 @@ Versions = Callable[[str], str]
 
 
 def write_eee(folder: str | os.PathLike[str], out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write a record for each model into the folder ``out``; scores and intervals are those of `kvbench report table`.
+    """Write a record for each model into the folder ``out``; scores and intervals equal `kvbench report table`'s.
 
     A cell without a mean has no result there and goes to ``warn``. Raises UserError for a stream and for a folder that
     cannot be made, NothingSelected if no cell has a mean.

@@ -77,7 +77,7 @@ def served_code(task: Task) -> Code:
 
 
 def _modules(component: Any, within: str) -> Iterator[str]:
-    """The modules that define a component and its parts: those in the package `within`, and those of plugins."""
+    """The modules that define a component and its parts: in the package `within`, and in plugins."""
     for part in parts_of(component):
         module = type(part).__module__
         if module.startswith(f"{within}.") or module.partition(".")[0] not in (OURS, "builtins"):

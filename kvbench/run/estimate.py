@@ -30,7 +30,7 @@ ASSUMED_TOKENS = 4096
 
 @dataclass(frozen=True)
 class SimilarRuns:
-    """What a folder says of the time that a plan takes.
+    """Times in a folder that predict the time of a plan.
 
     rows: with the models and policies of the plan, with the columns that say how long they took. padded: environments
     in which a step of decoding takes as long for one cell as for a full batch. loading: seconds until a model was
@@ -43,7 +43,7 @@ class SimilarRuns:
 
 
 def similar_runs(plan: Plan, results: ResultsFolder) -> SimilarRuns:
-    """What a folder says of the time that a plan takes."""
+    """Read the times in a folder that predict the time of a plan."""
     rows = recorded(results, (*REQUESTED, *_TIMES), lambda text: None)
     rows = with_values(rows, "model", {cell.model.label for cell in plan.cells})
     rows = with_values(rows, "policy", {cell.policy_label for cell in plan.cells})
@@ -98,7 +98,7 @@ class ArrayTask:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a launcher would submit of a plan. cache_bytes: the most that caches take, None if unknown.
+    """Jobs that a launcher would submit. cache_bytes: the most that caches take, None if unknown.
 
     device_hours: of all tasks, None if the time of one is unknown; most_device_hours: before a task is requeued.
     script: the batch script; "" without tasks.
@@ -115,7 +115,7 @@ class Submission:
 def submission(
     plan: Plan, similar: SimilarRuns, launcher: Slurm, results: ResultsFolder, planning: float
 ) -> Submission:
-    """What `launcher` would submit of a plan, which took `planning` seconds.
+    """Return the jobs that `launcher` would submit of a plan, which took `planning` seconds.
 
     Nothing is written or submitted; submitit is needed, SLURM is not. Raises UserError without submitit.
     """
@@ -184,7 +184,7 @@ def _by_kind(rows: Iterable[Row]) -> Mapping[Hashable, list[Row]]:
 
 
 def _kind_of(cell: Cell) -> Hashable:
-    """What similar cells have in common."""
+    """Return what similar cells have in common."""
     benchmark, length = cell.task.name.partition("/")[0], cell.task.context_length
     kind = (cell.model.label, benchmark, length, cell.policy_label, cell.score_label, cell.policy.layout)
     return (*kind, str(cell.schedule), cell.store)
@@ -218,7 +218,7 @@ def _evict_seconds(cells: Iterable[Cell], evict: Mapping[str, float]) -> float:
 
 
 def _scoring(cell: Cell) -> Hashable:
-    """What cells with the same raw scores have in common."""
+    """Return what cells with the same raw scores have in common."""
     tokens = cell.task.context_length or ASSUMED_TOKENS
     policy = cell.policy.of_prompt(0, tokens, cell.budget)
     return cell.score, scores_alike(policy, cell.score, tokens)
@@ -236,7 +236,7 @@ def _decode_seconds(
         return min(most, cells * (min(prompts, max(1, most // cells)) if joint else 1))
 
     def share(cells: int, row: Row) -> float:
-        """What a cell of a batch takes of a step, in units that drop out."""
+        """Return the share of a step that a cell of a batch takes, in units that drop out."""
         return 1 / cells if row.environment in padded else 1 + STEP_CELLS / cells
 
     samples = defaultdict[Hashable, Counter[int]](Counter)

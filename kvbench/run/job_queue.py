@@ -24,7 +24,7 @@ COUNT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class RunContext:
-    """What surrounds a run: how it shares its folder, and who may stop it.
+    """Surroundings of a run: how it shares its folder, and who may stop it.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
     it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: GPUs that it holds, at least 1.
@@ -76,7 +76,7 @@ class JobQueue:
         return left if self._others < 1 else max(1, left // (2 * (1 + self._others)))
 
     def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
-        """What is missing of a job that is now ours; None if nothing is, or another holds it. Raises as `check`."""
+        """Take a job and return what is missing of it; None if nothing is, or another holds it. Raises as `check`."""
         self.check()
         if not job.without(self._arrivals.recorded).missing:
             return None
@@ -124,7 +124,7 @@ class JobQueue:
         self._heartbeat.loaded(model, seconds)
 
     def _replacing(self, row: Row) -> Row:
-        """A row that counts instead of those that the run found of its sample."""
+        """A row that counts instead of the rows that the run found of its sample."""
         replaces = self._run_context.replaced.get((row.cell, row.sample))
         return row if replaces is None else replace(row, replaces=replaces)
 
@@ -167,7 +167,7 @@ class JobQueue:
             raise Stopped(reason)
 
     def _remaining(self, job: PrefillJob) -> PrefillJob:
-        """What is missing of a job now that it is ours: its last owner has recorded before giving it up."""
+        """Return what is missing of a job now that it is ours: its last owner has recorded before giving it up."""
         self._arrivals.look(self._recorder.path)
         return job.without(self._arrivals.recorded)
 

@@ -18,7 +18,7 @@ COUNTED = 8
 
 @dataclass(frozen=True)
 class Lengths:
-    """The most tokens of a prompt that are read before an eviction, and after it with those of an answer. is_counted:
+    """The most tokens of a prompt that are read before an eviction, and after it with the answer's. is_counted:
     in the longest texts; otherwise `read` is what the task allows for a whole prompt.
     """
 

@@ -94,8 +94,8 @@ class OneByOne:
         yield from ()
 
     def result(self, job: PrefillJob, samples: Samples, made: JobResult | None = None) -> JobResult:
-        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and those of a
-        device are raised.
+        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and exceptions of
+        a device are raised.
         """
         valid = [sample for sample in samples if isinstance(sample, Sample)]
         result = JobResult(job, self.environment_id)
@@ -142,7 +142,7 @@ def products_of(devices: Sequence[Mapping[str, Any]]) -> Products | None:
 
 
 def differences(device: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to tell the user if no earlier rows of a folder were made in the dtype and with the products of this run."""
+    """Warn the user if no earlier rows of a folder were made in the dtype and with the products of this run."""
 
     def words(device: Mapping[str, Any]) -> str:
         return " ".join(f"model.{name}={device[name]}" for name in ("dtype", "products") if name in device)

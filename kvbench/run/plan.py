@@ -63,7 +63,7 @@ def describe(part: Any) -> Description:
 
 def describe_task(task: Task) -> Description:
     """A task without its number of samples and the folder of its data; the hash of its data is included, and which of
-    its files are not those of the lock.
+    its files differ from the lock.
     """
     parts = describe(task).items()
     description = {
@@ -205,7 +205,7 @@ class Cell:
 
     @cached_property
     def shared(self) -> str:
-        """What cells must have in common to share a prefill, as canonical JSON.
+        """Return what cells must have in common to share a prefill, as canonical JSON.
 
         That is everything but the holder if eviction happens during the prefill; of texts, whose caches grow side by
         side, the blocks.
@@ -267,7 +267,7 @@ class Cell:
                 check_answer_budget(self.policy.decoding, self.schedule.answer_budget)
 
     def claims(self) -> Iterator[Claim]:
-        """What its parts need of each other, and what they make untrue."""
+        """Return what its parts need of each other, and what they make untrue."""
         yield from self.policy.claims()
         yield from self.score.claims()
         if self.holder is not None:
@@ -296,7 +296,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PrefillJob:
-    """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
+    """Unit that is read and recorded at once: a prompt, or a context with the questions that samples ask about it.
 
     missing: the cells that still need each sample. key: the number of the prompt, or of the context, in its group.
     """
@@ -305,7 +305,7 @@ class PrefillJob:
     key: int = 0
 
     def without(self, recorded: Collection[tuple[str, int]]) -> "PrefillJob":
-        """What is missing if these (cell id, sample) pairs are recorded too."""
+        """Return what is missing if these (cell id, sample) pairs are recorded too."""
         missing = {
             sample: tuple(cell for cell in cells if (cell.id, sample) not in recorded)
             for sample, cells in self.missing.items()
@@ -383,7 +383,7 @@ class Plan:
         return sum(len(group.jobs) for group in self.groups)
 
     def with_jobs(self, jobs: Callable[[PrefillGroup], Iterable[PrefillJob]]) -> "Plan":
-        """The plan with other jobs to do, given those of each group."""
+        """The plan with other jobs to do, given the jobs of each group."""
         return Plan(tuple(replace(group, jobs=tuple(jobs(group))) for group in self.groups))
 
     def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:

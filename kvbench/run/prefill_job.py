@@ -131,7 +131,7 @@ def _prefill_what_fits(
 
 @dataclass(frozen=True)
 class DecodeJob:
-    """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
+    """Work after the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
 
     model: LoadedModel
     samples: Sequence[Sample]
@@ -411,7 +411,7 @@ def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
 
 
 class BatchKind(NamedTuple):
-    """What cells must have in common to be decoded in one batch."""
+    """Properties that cells of one decode batch share."""
 
     holder: str
     layout: str

@@ -1,4 +1,4 @@
-"""What a run tells of itself while it goes on, and what it did."""
+"""Progress of a run while it goes on, and its outcome."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Work(Protocol):
 
 @dataclass
 class Outcome:
-    """What a run did: rows recorded and failed, and its `Work`."""
+    """Outcome of a run: rows recorded and failed, and its `Work`."""
 
     rows: int = 0
     errors: int = 0

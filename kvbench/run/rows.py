@@ -1,4 +1,4 @@
-"""What a prefill job produces: the results of eviction and decoding, and the rows made from them."""
+"""Products of a prefill job: the results of eviction and decoding, and the rows made from them."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrefillFacts:
-    """What rows say of a prefill, without its cache: the tokens read, and columns."""
+    """Facts about a prefill for its rows, without its cache: the tokens read, and columns."""
 
     num_tokens: int
     columns: Mapping[str, Any]
@@ -38,7 +38,7 @@ class TimedPrefill:
 
     @property
     def facts(self) -> PrefillFacts:
-        """What the rows of its prompts say of it."""
+        """Facts about it for the rows of its prompts."""
         cache, held = self.prefilled.cache, self.prefilled.full_bytes
         return PrefillFacts(
             cache.num_tokens, cache.exempt | {"full_cache_bytes": held, "prefill_seconds": self.seconds}
@@ -47,7 +47,7 @@ class TimedPrefill:
 
 @dataclass(frozen=True)
 class EvictionResult:
-    """What eviction kept for a cell, measured right after it.
+    """Kept set of a cell, measured right after it.
 
     kept_tokens: mean over heads and layers; None without a layer that could be evicted from. layers: those that could
     be, with the lengths and packed masks of their cache heads. seconds: None if they are a part of the prefill.
@@ -95,7 +95,7 @@ class JobResult:
     def record(
         self, sample: Sample, prompt: Prompt, eviction: EvictionResult, num_tokens: int, **measured: Any
     ) -> None:
-        """Add the row of a sample and its kept sets; the arguments are those of `measured_row`."""
+        """Add the row of a sample and its kept sets; the arguments are as of `measured_row`."""
         self.rows.append(measured_row(sample, prompt, eviction, num_tokens, self.environment, **measured))
         self.keep(sample, eviction, num_tokens)
 
@@ -168,7 +168,7 @@ def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **m
 
 
 def answer_columns(ended: Ending | None, final: Final) -> dict[str, Any]:
-    """What a row says of why an answer ended, and of its reasoning."""
+    """Return the columns on why an answer ended, and on its reasoning."""
     reasoning = CUT if final.text is None else WHOLE if final.tokens else None
     return {"ended": ended, "reasoning": reasoning, "reasoning_tokens": final.tokens}
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Repetition:
-    """What was measured in one repetition of a cell.
+    """Measurements of one repetition of a cell.
 
     eviction: of one sequence. num_tokens, exempt: of the full cache. group: query heads per cache head. ids: the
     new tokens of one sequence; evictions: how often it lost pairs to them. quantities, steps: as in

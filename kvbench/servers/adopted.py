@@ -265,7 +265,7 @@ def _only_answer(resps: Any, where: str) -> str | None:
 
 
 def _key_of(prompt: str) -> str:
-    """The key of a prompt of lm-eval: of a chat that it logged as JSON text, that of its turns."""
+    """The key of a prompt of lm-eval: of a chat that it logged as JSON text, the key of its turns."""
     try:
         turns, question = conversation(json.loads(prompt))
     except (ValueError, RecursionError):

@@ -67,7 +67,7 @@ def _fetched(hub_id: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER)))
     except Exception as error:  # the hub, the network and the cache have their own errors
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise MissingFile(
             f"model.path={hub_id}: no such folder, and its tokenizer could not be downloaded from the hub "
             f"({type(error).__name__}: {reason})"
@@ -134,7 +134,7 @@ class Endpoint:
 
     @property
     def identity(self) -> Description:
-        """What answers depend on: not where the server is if it has a name, nor how often it is asked."""
+        """Settings that answers depend on: not where the server is if it has a name, nor how often it is asked."""
         description = {"server": self.server or self.url.rstrip("/"), "model": self.model, "api": self.api}
         return description | {"flags": self.flags, "body": dict(self.body)}
 
@@ -145,7 +145,7 @@ def _written(budget: str | None) -> str:
 
 @dataclass(frozen=True)
 class ServedMethod:
-    """What stands for a policy: the name of a method whose settings the server alone knows."""
+    """Stand-in for a policy: the name of a method whose settings the server alone knows."""
 
     name: str
     variant: None = None

@@ -35,7 +35,7 @@ class Source(Protocol):
 
     @property
     def device(self) -> dict[str, Any]:
-        """What answered, for the environment of rows."""
+        """Device that answered, for the environment of rows."""
         ...
 
     def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
@@ -265,5 +265,5 @@ def _add_likelihood(
 
 
 def _seed(cell: ServedCell, sample: Sample) -> int:
-    """What a drawn answer of a server begins with."""
+    """Return the seed of a drawn answer of a server."""
     return cell.task.seed * 1_000_003 + sample.id

@@ -24,7 +24,7 @@ class OverLimit(Exception):
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name this file in an OSError of the block that names none: those of calls on an open file do not."""
+    """Name this file in an OSError of the block that names none: errors of calls on an open file do not."""
     try:
         yield
     except OSError as error:
@@ -53,4 +53,4 @@ class NothingSelected(Exception):
 
 
 class CannotTell(NothingSelected):
-    """What was measured cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""
+    """Measurements that cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""

@@ -3,7 +3,7 @@
     harbor 48213 lantern 90125 ...      words and numbers, drawn once, truncated to exactly `context_length` tokens
 
 Answers are not scored. A sample is a repetition: all repetitions read the same prompt, and the result of a repetition
-is the measured time. The settings are those of the papers' figures: OBCache D.1 at
+is the measured time. The settings come from the papers' figures: OBCache D.1 at
 https://arxiv.org/abs/2510.07651 (context lengths, batches 1 and 4, 512 tokens), LAVa section 5.3 (128 tokens).
 """
 

@@ -7,7 +7,7 @@ PG19, the books of its test split, read token by token with eviction after each 
 
 Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: the result is exp of the mean over
 all tokens of all books. With `reset=false` a book continues from the cache of the previous book, as published, so its
-first token has earlier tokens to attend to, and positions continue too (docs/many-questions.md has StreamingLLM's
+first token has earlier tokens to attend to, and positions continue too (docs/tasks.md has StreamingLLM's
 settings).
 
 Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).

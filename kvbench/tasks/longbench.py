@@ -1,4 +1,4 @@
-"""LongBench's tasks and those of LongBench-E: https://github.com/THUDM/LongBench, LongBench/{pred,eval,metrics}.py.
+"""The tasks of LongBench and LongBench-E: https://github.com/THUDM/LongBench, LongBench/{pred,eval,metrics}.py.
 
     input        "What is Saltram's living situation?"
     context      "... \\n I had met him at the house of ..."

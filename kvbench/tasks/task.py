@@ -1,4 +1,4 @@
-"""What a benchmark task is: its settings, its samples and their scores."""
+"""A benchmark task: its settings, its samples and their scores."""
 
 import hashlib
 import math
@@ -69,7 +69,7 @@ class Sample:
 
     @property
     def own_tokens(self) -> int:
-        """The most tokens that the model generates: its answer, and those of earlier turns that are its own."""
+        """The most tokens that the model generates: its answer, and answers of earlier turns that are its own."""
         return self.max_new_tokens + sum(turn.max_new_tokens for turn in self.earlier if turn.answer is None)
 
     @property
@@ -80,7 +80,7 @@ class Sample:
 
     @property
     def context_sha256(self) -> str:
-        """What samples have in common that are not independent: the context, the text in it, or the run of an agent.
+        """Hash that dependent samples share: the context, the text in it, or the run of an agent.
 
         A run is told by its beginning up to the second answer, the first that can be asked for: all its calls have it.
         """
@@ -252,7 +252,7 @@ class Task(TaskSettings, ABC):
         """Score of an answer to `sample`, in 0..1."""
 
     def claims(self) -> Iterator[Claim]:
-        """What its protocol needs of other settings, and what it makes untrue for them."""
+        """Return what its protocol needs of other settings, and what it makes untrue for them."""
         if not self.has_turns:
             fix = "a number of tokens, or task=trajectories"
             yield Claim(f"task {self.name}", fix, breaks={TURNS: "has no turns"})
@@ -306,7 +306,9 @@ class Task(TaskSettings, ABC):
         return self.samples * self.samples_per_prompt
 
     def answered(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """`generate`, with a sample for each answer: those of prompt i have the numbers from i x samples_per_prompt."""
+        """`generate`, with a sample for each answer: samples of prompt i have the numbers from i x
+        samples_per_prompt.
+        """
         answers = grouped(sorted(indices), lambda index: index // self.samples_per_prompt)
         for sample in self.generate(count_tokens, answers):
             yield from (replace(sample, id=index) for index in answers[sample.id])

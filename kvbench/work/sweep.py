@@ -30,7 +30,7 @@ from kvbench.work.failures import Exit, tracebacks_in
 
 @dataclass(frozen=True)
 class Screen:
-    """What a user sees of the work: messages of one line, and the progress of a plan while it runs."""
+    """Screen of a user: messages of one line, and the progress of a plan while it runs."""
 
     tell: Tell
     progress: Callable[[Plan], AbstractContextManager[Progress | None]]
@@ -98,7 +98,7 @@ def _requesting_answers(sweep: Sweep) -> Iterator[None]:
 
 
 def _requested(sweep: Sweep) -> dict[str, int]:
-    """What a process requests: of a part of a sweep, the cells of its models alone, which may be one of several."""
+    """Return the request of a process: of a part of a sweep, the cells of its models alone."""
     models = sweep.plan.by_model() if sweep.part is not None else {cell.model for cell in sweep.plan.cells}
     requested = {cell.id for cell in sweep.plan.cells if cell.model in models}
     return {cell: samples for cell, samples in sweep.samples.items() if cell in requested}

@@ -341,7 +341,7 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
 
 
 def _side_of_both(folder: str, selection: str, warn: Warn) -> Side:
-    """What a selection of both sides selects of one. Raises what `sides` raises."""
+    """Return the rows of one side that a selection of both selects. Raises what `sides` raises."""
     name = f"{folder} {selection}"
     try:
         return side(name, folder, selection, warn)
@@ -354,7 +354,7 @@ def _side_of_both(folder: str, selection: str, warn: Warn) -> Side:
 
 
 def side(name: str, source: Source, selection: str | Where, warn: Warn) -> Side:
-    """What a selection selects of a folder or a frame. Raises what `sides` raises."""
+    """Return the rows of a folder or a frame that a selection selects. Raises what `sides` raises."""
     try:
         rows = load(source, warn, conditions(selection) if isinstance(selection, str) else selection)
     except NothingSelected as error:

@@ -77,7 +77,7 @@ def altered(root: Path, names: tuple[str, ...], data_sha256: str) -> tuple[str, 
     """Those files of a task that are not what the lock or the record of downloads says.
 
     root: the folder of `data.root`. names, data_sha256: `files` and `data_sha256` of the task; when a file changes, the
-    hash does. Files that neither knows, such as those of `task=jsonl`, are none of them.
+    hash does. Skips files that neither knows, such as files of `task=jsonl`.
     """
     lock, records = read_lock(), read_records(root)
     families = dict.fromkeys(name.partition("/")[0] for name in names)
