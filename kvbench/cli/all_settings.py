@@ -50,7 +50,7 @@ def lines_of(words: Sequence[str]) -> list[Line]:
 
 
 def _texts(tree: dict[str, Any]) -> dict[str, str]:
-    """What settings mean, by key: as their class says it, or their file where that says more."""
+    """Return the meanings of settings by key: as their class says it, or their file where that says more."""
     texts = dict(noted(RUN))
     for group in GROUPS:
         texts |= {f"{group}.{name}": text for name, text in meanings_of(group, tree[group]).items()}

@@ -17,9 +17,8 @@ from kvbench.servers.endpoint import served_cell
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
 from kvbench.support.plugins import held_groups
-from kvbench.tasks.data.record import altered
-from kvbench.tasks.files import FromFiles, NoData, command, folder
-from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.data.record import altered_files
+from kvbench.tasks.files import NoData, command, folder
 
 if TYPE_CHECKING:
     from kvbench.eviction.policy import Layout, Policy
@@ -112,35 +111,26 @@ class Cells:
 def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
 
-    A server has none: another one, or another start, is its full cache. A text that is read in blocks, or as one with
-    all others, gets none: its full cache would be read token by token, or grow over all of them.
+    Cells without a full cache get none: that of a server is another one, or another start.
     """
     cells = list(cells)
-    if all(cell.is_served for cell in cells):
+    if not any(cell.has_full_cache for cell in cells):
         yield from cells
         return
     (tree,) = combinations(parse(["policy=full"]))
     full, added = Cells().cell(tree), set[str]()
     for cell in cells:
-        if cell.is_served:
-            yield cell
-            continue
-        reference = replace(
-            full,
-            model=cell.model,
-            task=cell.task,
-            schedule=cell.schedule.once,
-            seed=cell.seed,
-        )
-        is_read = not isinstance(cell.task, Likelihood) or (cell.task.reset and cell.schedule.prefill_block is None)
-        if is_read and (name := repr(reference)) not in added:
-            added.add(name)
-            yield reference
+        if cell.has_full_cache:
+            schedule = cell.schedule.once
+            reference = replace(full, model=cell.model, task=cell.task, schedule=schedule, seed=cell.seed)
+            if (name := repr(reference)) not in added:
+                added.add(name)
+                yield reference
         yield cell
 
 
 def _protocol(policy: Tree, protocol: str) -> str:
-    """The protocol of a policy: that of papers where another one changes nothing that the policy's file says."""
+    """The protocol of a policy: `paper` where another one changes nothing that the policy's file says."""
     file = file_of("policy", policy["name"], policy["_target_"])
     return protocol if protocols()[protocol].over(file) != file else PAPER
 
@@ -165,7 +155,7 @@ def check_data(cells: Iterable[Cell]) -> None:
     missing: dict[str, NoData] = {}
     for name, task in tasks.items():
         try:
-            _ = task.data_sha256 if isinstance(task, FromFiles) else None
+            task.identity()
         except NoData as error:
             missing[name] = error
     if not missing:
@@ -182,18 +172,17 @@ def check_data(cells: Iterable[Cell]) -> None:
 
 
 def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:
-    """Raise MissingFile where a task reads files that are not those of the lock or of their download; without `verify`
+    """Raise MissingFile where a task reads files that differ from the lock or their download; without `verify`
     only tell.
     """
     for task in {cell.task.name: cell.task for cell in cells}.values():
-        if not isinstance(task, FromFiles) or task.data_sha256 is None:
-            continue
-        if differing := altered(folder(task.root), task.files, task.data_sha256):
+        if differing := altered_files(task):
+            root = getattr(task, "root", None)
             more = f" and {len(differing) - 1} more" if differing[1:] else ""
             family = differing[0].partition("/")[0]
-            text = f"{folder(task.root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
+            text = f"{folder(root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
             if verify:
-                again = f"{command(task.root, family)} --replace fetches it again"
+                again = f"{command(root, family)} --replace fetches it again"
                 raise MissingFile(f"{text}: {again}; data.verify=false reads it as it is")
             tell(f"warning: {text}: its rows say so, and count as another task's")
 

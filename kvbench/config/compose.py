@@ -61,7 +61,7 @@ PLACEHOLDERS = {
     "endpoint.method": "full (how the server evicts, such as snapkv)",
     "task.path": "FILE of JSON lines with context, question and answers; for task=hub a table or a data set org/name",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
-    "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",
+    "score.press": "LagKVPress (a class of kvpress, docs/reference/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
     "score.gates": "FILE with the weights of gates that were trained for this model",
     "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",
@@ -101,7 +101,7 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
 
 
 def file_of(group: str, name: str, target: str = "") -> Tree:
-    """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
+    """Return the content of a name's file, not resolved; of a file that fills more than its group, the group's part.
 
     target: the `_target_`, which for a class in a file of its own is that file. Raises UserError for an
     unknown name, and for a file that cannot be read or lacks what it must say.
@@ -448,12 +448,12 @@ def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
 
 
 def _settings_of(node: Any, group: str, name: str) -> Any:
-    """What a file says without the words about it."""
+    """Return the content of a file without the words about it."""
     return entry_of(node, group, name).tree if isinstance(node, dict) else node
 
 
 def _read(path: Path, file_label: str) -> Any:
-    """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
+    """Read the content of one file. Raises UserError for one that is no YAML. The result is shared: never change it."""
     try:
         return _parsed(path.read_text("utf-8"))
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
@@ -525,7 +525,7 @@ def _with_host(tree: Tree) -> Tree:
 
 
 def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
-    """What to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
+    """Say what to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
     key, values = setting.key, ",".join(value.text for value in setting.values)
     if named := equivalent(key, values.split(",")):
         return f"unknown setting {key}: write {named}"

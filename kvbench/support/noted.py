@@ -1,4 +1,4 @@
-"""What the source of a class of ours says of its settings, read and not imported: lists and help need no torch."""
+"""Meanings of settings from the source of our classes, read and not imported: lists and help need no torch."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 @cache
 def noted(target: str) -> dict[str, str]:
-    """What `kvbench.support.annotations.meanings` returns of the class at a dotted name.
+    """Return `kvbench.support.annotations.meanings` of the class at a dotted name.
 
     Raises LookupError for a class that is not one of ours.
     """
@@ -99,7 +99,7 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _line(target: str) -> list[Place]:
-    """A class and its bases of ours, depth first; the last place of one is that of Python's order. Raises LookupError
+    """A class and its bases of ours, depth first; the last place of one is as in Python's order. Raises LookupError
     for a class of others.
     """
     module, _, name = target.rpartition(".")
@@ -114,7 +114,7 @@ def _line(target: str) -> list[Place]:
 
 
 def _of_field(name: str, hint: Place) -> dict[str, str]:
-    """What a field means, and what the parts of its value mean."""
+    """Return the meaning of a field, and of the parts of its value."""
     hint = _followed(hint)
     texts: dict[str, str] = {}
     for text in _means(hint.node):
@@ -156,7 +156,7 @@ def _followed(hint: Place) -> Place:
 
 
 def _base(module: str, base: ast.expr) -> Place | None:
-    """What `Base`, `Base[T]` or `file.Base` stands for."""
+    """Resolve `Base`, `Base[T]` or `file.Base`."""
     match base:
         case ast.Subscript(value=inner):
             return _base(module, inner)
@@ -170,7 +170,7 @@ def _base(module: str, base: ast.expr) -> Place | None:
 
 @cache
 def _found(module: str, name: str) -> Place | None:
-    """What a name of a module stands for, also where it comes from another of ours; None for all others."""
+    """Resolve a name of a module, also where it comes from another of ours; None for all others."""
     node = _names(module).get(name) if module.partition(".")[0] == OURS else None
     if isinstance(node, ast.ImportFrom):
         origin = next(alias.name for alias in node.names if name in (alias.asname, alias.name))

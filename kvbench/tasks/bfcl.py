@@ -182,7 +182,7 @@ def _described(name: str) -> str:
 
 
 def _call(text: str, simulators: Simulators) -> Call:
-    """The call that a text of Python writes; arguments without names get those of the method. Raises UserError."""
+    """The call that a text of Python writes; arguments without names get the names of the method. Raises UserError."""
     try:
         node = ast.parse(text, mode="eval").body
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

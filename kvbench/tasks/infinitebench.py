@@ -22,7 +22,7 @@ kv_retrieval            ["5e6b7b90-..."]         "5e6b7b90-..."
 code_run, math_find     [4], [88.5]              4, "4", ["4"]
 math_calc               "[79, 59, 73]"           [79, 59, 73], [[79, 59, 73]]
 longbook_choice_eng,    ["Snowfield"]            "Snowfield", ["Snowfield", "C"]
-code_debug                                       (the letter is that of the row's options)
+code_debug                                       (the letter is of the row's options)
 all others              ["ACE", "ACE ROTHSTEIN"] "ACE"
 
 Generated rows follow data/construct_synthetic_dataset.py there (89b7855), joined by blanks as the published rows are.

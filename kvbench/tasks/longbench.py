@@ -1,4 +1,4 @@
-"""LongBench's tasks and those of LongBench-E: https://github.com/THUDM/LongBench, LongBench/{pred,eval,metrics}.py.
+"""The tasks of LongBench and LongBench-E: https://github.com/THUDM/LongBench, LongBench/{pred,eval,metrics}.py.
 
     input        "What is Saltram's living situation?"
     context      "... \\n I had met him at the house of ..."
@@ -258,6 +258,7 @@ class LongBenchTask(jsonl.RowTask):
     max_new_tokens: int | None = None
     stop_replaces: bool = False
     context_length = None  # rows have their own lengths
+    has_pred_lines = True
 
     def __post_init__(self) -> None:
         if self.stop_replaces and not self.stop:

@@ -110,3 +110,11 @@ def test_automatic_type_is_float32() -> None:
     shape = spec("tiny-llama").shape
     assert shape is not None
     assert random(shape_config(shape), 0, "auto", torch.device("cpu")).dtype == torch.float32
+
+
+def test_a_configuration_leaves_its_shape_as_it_was() -> None:
+    """transformers completes nested settings in place, and cells are named by the shape."""
+    shape = Shape("qwen3_next", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
+    before = hash(shape)
+    shape_config(shape)
+    assert hash(shape) == before

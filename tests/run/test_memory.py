@@ -23,6 +23,7 @@ from kvbench.eviction.pooling import Pool
 from kvbench.eviction.ranking import Ranking
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance
+from kvbench.models.decode import holder
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
@@ -83,7 +84,7 @@ def test_a_tile_that_does_not_fit_is_halved(
     """Rows are those of a run with enough memory, and later prompts begin with what fitted."""
     expected = outcomes(run(model))
     assert model.engine.counters.halved == 0
-    monkeypatch.setattr(evict_cell, "RaggedBatch", breaking(limit, error))
+    monkeypatch.setattr(holder, "RaggedBatch", breaking(limit, error))
     assert outcomes(run(model)) == expected
     counters = model.engine.counters
     assert counters.halved == 1 and counters.prefills == 1 and counters.together in range(1, limit + 1)
@@ -103,7 +104,7 @@ def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
             else RaggedBatch(held, cells, room)
         )
 
-    monkeypatch.setattr(evict_cell, "RaggedBatch", tile)
+    monkeypatch.setattr(holder, "RaggedBatch", tile)
     rows = run(model)
     for row, other in zip(rows, expected, strict=True):
         if row.policy == "full":
@@ -174,7 +175,7 @@ def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: py
     expected, batches = outcomes(run(model)), []
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1)
     monkeypatch.setattr(
-        evict_cell,
+        holder,
         "RaggedBatch",
         lambda caches, *rest: batches.append(held := list(caches)) or RaggedBatch(held, *rest),
     )

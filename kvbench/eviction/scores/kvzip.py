@@ -151,7 +151,7 @@ def strongest(
 ) -> Float[Tensor, "heads columns"]:
     """The largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them attend.
 
-    The softmax of a row runs over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
+    The softmax of a row runs over all of `keys`: of the prefix, of the chunk, and of the repetition up to the
     row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only. norms:
     what the weights of each row are divided by.
     """
