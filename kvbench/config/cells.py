@@ -1,19 +1,20 @@
 """The cells of a sweep from composed trees: what several of them share is checked and built once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
 from kvbench.config.overrides import Override, parse, written
 from kvbench.config.protocol import protocols
-from kvbench.config.run_settings import Reference, Results
 from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, Bytes, Tokens, parse_budget, parse_bytes
 from kvbench.eviction.schedule import Schedule
+from kvbench.records import KeptDetail
 from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
 from kvbench.support.plugins import held_groups
@@ -29,6 +30,76 @@ SERVER = "endpoint"
 """The part of a tree that a server has: its cell is made without a policy, and without torch."""
 OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protocol")
 """Settings of cells that evict here."""
+
+
+Reference = Literal["full", "none"]
+"""What a sweep holds its cells against: the full cache, or nothing."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the files of tasks and models are."""
+
+    root: Annotated[
+        str | None,
+        Means("the folder of longbench/, pg19/ ...; null: $KVBENCH_DATA, else $KVBENCH_HOME/data, else ./data"),
+    ] = None
+    verify: Annotated[
+        bool, Means("false: read files that differ from kvbench's lock or from their download; rows say so")
+    ] = True
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where rows go, and what is written beside them about what their cells kept.
+
+    lease_seconds: a process without a heartbeat for so long has stopped, and others take over its work.
+    """
+
+    dir: Annotated[str, Means("the folder of the rows; the same command and folder resume")] = "results/runs"
+    kept: Annotated[
+        KeptDetail, Means("what is recorded of the kept KV pairs: lengths (of each head), positions, or none")
+    ] = "none"
+    lease_seconds: Annotated[
+        float,
+        Means(
+            "a process without a heartbeat for so long counts as stopped; use one value for all processes of a folder"
+        ),
+    ] = 180
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lease_seconds <= 10**6:
+            raise UserError(f"results.lease_seconds={self.lease_seconds}: allowed: 1 to 1000000 seconds, such as 180")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Each can be set on a command line by its name; `conf/run.yaml` adds the groups."""
+
+    budget: Annotated[
+        Any,
+        Means(
+            "what is kept, protected tokens included: a fraction of the prompt (0.1), KV pairs per head (1024), or "
+            "bytes (600KiB)"
+        ),
+    ] = 0.1
+    protocol: Annotated[
+        str,
+        Means(
+            "paper: as each policy's file says; common: window 16, recent 16, max pool 7 for all policies that have "
+            "them"
+        ),
+    ] = "paper"
+    reference: Annotated[
+        Reference,
+        Means(
+            "full: also the cell that evicts nothing, to hold the others against; none: only the cells that are named"
+        ),
+    ] = "full"
+    seed: Annotated[int, Means("of prompts and of random scores")] = 42
+    schedule: Schedule = field(default_factory=Schedule)
+    data: Data = field(default_factory=Data)
+    results: Results = field(default_factory=Results)
 
 
 class Cells:

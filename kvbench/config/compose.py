@@ -27,9 +27,8 @@ from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
-from kvbench.support.annotations import REQUIRED, defaults
 from kvbench.support.errors import UserError
-from kvbench.support.noted import declared
+from kvbench.support.noted import REQUIRED, declared, defaults
 from kvbench.support.plugins import Item, groups, held_groups, items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
@@ -45,7 +44,7 @@ HOST = "score.host"
 LENGTH = "task.context_length"
 ARGUMENTS = "score.args"
 """Arguments of code of others: any name is a setting, and the score checks them."""
-RUN = "kvbench.config.run_settings.RunSettings"
+RUN = "kvbench.config.cells.RunSettings"
 """The class of the settings beside the groups."""
 STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.steps`)."""
@@ -431,7 +430,7 @@ def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
     What every task has is added when a run is composed, unless its class has another default: that is its protocol.
     The settings of a kind of a part have other names.
     """
-    usual = dict(defaults_of(group, part))
+    usual = dict(defaults_of(group, part | {"name": name}))
     match group:
         case "policy" if "budget" not in (part.get("takes", usual.get("takes")) or ()):
             return {key: value for key, value in usual.items() if key == "takes"}

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from kvbench.config.cells import (
     Cells,
+    Reference,
+    Results,
     check_data,
     check_unaltered,
     refuse_eviction,
@@ -16,7 +18,6 @@ from kvbench.config.cells import (
 )
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
-from kvbench.config.run_settings import Reference, Results
 from kvbench.config.settings import build, validated
 from kvbench.records import Places, ResultsFolder, check_writable, places
 from kvbench.report.rows import recorded, within

@@ -8,10 +8,9 @@ keeps several columns, and tables that share cells at full size also share them 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvbench.config.cells import check_unaltered
+from kvbench.config.cells import Results, check_unaltered
 from kvbench.config.compose import with_members
 from kvbench.config.overrides import Override, parse
-from kvbench.config.run_settings import Results
 from kvbench.config.sweep import cells_of, verifies
 from kvbench.papers.item import Item
 from kvbench.papers.numbers import At, Placed, kind_of

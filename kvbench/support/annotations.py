@@ -4,17 +4,12 @@ processes: Annotated[int | None, Means("null: one per GPU"), Range(1, 1024)] = N
 """
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from kvbench.support.errors import UserError
-
-REQUIRED = "???"
-"""What stands for the value of a setting without a default, as in a settings file."""
-PLAIN = (bool, int, float, str, tuple, dict, type(None))
-"""Types of defaults that are settings; a field with another default keeps it."""
 
 
 @dataclass(frozen=True)
@@ -50,33 +45,6 @@ def _parts(hint: Any) -> Iterator[type]:
         yield hint
     for inner in get_args(hint):
         yield from _parts(inner)
-
-
-@cache
-def defaults(target: type) -> dict[str, Any]:
-    """The settings of a dataclass and their defaults, as a settings file writes them; of a part its settings or kind.
-
-    Left out are `name`, which each file has, defaults that no file can write, and fields that the class lists in
-    `only_if_stated`: they are settings of the files that state them. Never change the result.
-    """
-    left_out = ("name", *getattr(target, "only_if_stated", ()))
-    values = {field.name: _default(field) for field in fields(target) if field.init and field.name not in left_out}
-    return {name: plain(value) for name, value in values.items() if isinstance(value, PLAIN)}
-
-
-def plain(value: Any) -> Any:
-    """A default as a settings file writes it: a list for a tuple."""
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _default(field: "Field[Any]") -> Any:
-    if field.default_factory is MISSING:
-        return REQUIRED if field.default is MISSING else field.default
-    part = field.default_factory()
-    if not is_dataclass(part) or hasattr(part, "name"):  # what has a name is no part
-        return part
-    settings = defaults(type(part))  # type: ignore[arg-type]
-    return settings["kind"] if [*settings] == ["kind"] else settings
 
 
 def check_ranges(settings: Any, group: str) -> None:

@@ -2,13 +2,17 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvbench.support.annotations import PLAIN, REQUIRED, plain
 from kvbench.support.plugins import OURS
 
+REQUIRED = "???"
+"""What stands for the value of a setting without a default, as in a settings file."""
+PLAIN = (bool, int, float, str, tuple, dict, type(None))
+"""Types of defaults that are settings; a field with another default keeps it."""
 ROOT = Path(__file__).parents[1]
 UNREAD = object()
 """A default that no settings file writes."""
@@ -39,13 +43,40 @@ def noted(target: str) -> dict[str, str]:
 
 @cache
 def declared(target: str) -> dict[str, Any]:
-    """What `kvbench.support.annotations.defaults` returns of the class at a dotted name. Never change the result.
+    """What `defaults` returns of the class at a dotted name. Never change the result.
 
     Raises LookupError for a class that is not one of ours.
     """
     values = _defaults(target)
     left_out = ("name", *values.pop("only_if_stated", ()))
     return {key: plain(value) for key, value in values.items() if key not in left_out and isinstance(value, PLAIN)}
+
+
+@cache
+def defaults(target: type) -> dict[str, Any]:
+    """The settings of a dataclass and their defaults, as a settings file writes them; of a part its settings or kind.
+
+    Left out are `name`, which each file has, defaults that no file can write, and fields that the class lists in
+    `only_if_stated`: they are settings of the files that state them. Never change the result.
+    """
+    left_out = ("name", *getattr(target, "only_if_stated", ()))
+    values = {field.name: _default(field) for field in fields(target) if field.init and field.name not in left_out}
+    return {name: plain(value) for name, value in values.items() if isinstance(value, PLAIN)}
+
+
+def plain(value: Any) -> Any:
+    """A default as a settings file writes it: a list for a tuple."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _default(field: "Field[Any]") -> Any:
+    if field.default_factory is MISSING:
+        return REQUIRED if field.default is MISSING else field.default
+    part = field.default_factory()
+    if not is_dataclass(part) or hasattr(part, "name"):  # what has a name is no part
+        return part
+    settings = defaults(type(part))  # type: ignore[arg-type]
+    return settings["kind"] if [*settings] == ["kind"] else settings
 
 
 def _defaults(target: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 
 from kvbench.cli.list import GROUPS
 from kvbench.config.compose import RUN, content
-from kvbench.support.annotations import defaults, meanings
-from kvbench.support.noted import declared, noted
+from kvbench.support.annotations import meanings
+from kvbench.support.noted import declared, defaults, noted
 from kvbench.support.plugins import items
 
 
