@@ -182,7 +182,7 @@ class Cells:
 def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
 
-    Cells without a full cache get none: that of a server is another one, or another start.
+    Cells without a full cache get none: the full cache of a server is another server, or another start.
     """
     cells = list(cells)
     if not any(cell.has_full_cache for cell in cells):

@@ -1,6 +1,6 @@
 """From group files and overrides to trees: one plain dict for each combination of the values that overrides list.
 
-Defaults are those of classes (`RunSettings` and the class of each part), and files say what differs. `conf/run.yaml`
+Defaults stand on classes (`RunSettings` and the class of each part), and files say what differs. `conf/run.yaml`
 says which file of each group is used unless the command line names another. Each file is read once, merged in the
 order of the defaults lists, and the command line's settings are put in. Trees are never changed in place.
 """
@@ -401,7 +401,7 @@ def step_settings() -> Tree:
 
 
 def content(item: Item) -> Any:
-    """What an item's file says over what the classes in it declare; a policy that evicts has the settings of steps too.
+    """Lay an item's file over what the classes in it declare; a policy that evicts has the settings of steps too.
 
     Raises UserError for a file that is no YAML, and as `class_of`. Never change the result.
     """
@@ -425,7 +425,7 @@ def _with_defaults(group: str, name: str, part: Any) -> Any:
 
 
 def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
-    """The settings that a file need not state; of a policy those of steps too, and none if it keeps everything.
+    """The settings that a file need not state; a policy has the settings of steps too, or none if it keeps everything.
 
     What every task has is added when a run is composed, unless its class has another default: that is its protocol.
     The settings of a kind of a part have other names.

@@ -43,7 +43,7 @@ def noted(target: str) -> dict[str, str]:
 
 @cache
 def declared(target: str) -> dict[str, Any]:
-    """What `defaults` returns of the class at a dotted name. Never change the result.
+    """Return `defaults` of the class at a dotted name. Never change the result.
 
     Raises LookupError for a class that is not one of ours.
     """
@@ -93,7 +93,7 @@ def _defaults(target: str) -> dict[str, Any]:
 
 
 def _value(default: Place) -> Any:
-    """What the default of a field is; `UNREAD` where it is none that a settings file writes."""
+    """Read the default of a field; `UNREAD` where it is none that a settings file writes."""
     match default.node:
         case ast.Name(id=name):
             place = _found(default.module, name)
@@ -112,7 +112,7 @@ def _value(default: Place) -> Any:
 
 
 def _made(factory: Place) -> Any:
-    """What a factory of defaults makes: a part, which is written by its kind if that is all, or a plain value."""
+    """Read what a factory of defaults makes: a part, which is written by its kind if that is all, or a plain value."""
     if not isinstance(factory.node, ast.Name):
         return UNREAD
     place = _found(factory.module, factory.node.id)
