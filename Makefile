@@ -30,7 +30,7 @@ DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budg
 BOARD := $(addprefix results/reference/,main.parquet methods.parquet variants.parquet) \
 	$(addprefix results/smollm2/,main.parquet context.parquet settings.parquet)
 
-.PHONY: help board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 confirm bench compile-kernels gpu-check gpu-first-hour gpu-bundle build clean constraints
+.PHONY: help board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 confirm bench compile-kernels gpu-check gpu-first-hour gpu-bundle build release clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,17 @@ build: $(VENV)/.installed-dev  ## make the wheel and the source archive: dist/
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist > build.log 2>&1 || { cat build.log >&2; rm -f build.log; exit 1; }
 	@rm -f build.log; ls -l dist | awk 'NR > 1 {printf "dist/%s: %.1f MB\n", $$9, $$5 / 1e6}'
+
+release: build  ## install the wheel and the source archive of dist/, each into a fresh environment, and run a cell there
+	@for file in dist/*; do \
+		rm -rf build/release && $(BIN)/python -m venv --without-pip build/release; \
+		new=$$PWD/build/release/bin; sites='import sys; print(*(path for path in sys.path if path.endswith("site-packages")), sep="\n")'; \
+		$(BIN)/python -c "$$sites" > "$$($$new/python -c "$$sites")/dependencies.pth"; \
+		$(BIN)/python -m pip --python $$new/python install -q --no-index --no-deps --no-build-isolation --ignore-installed $$file; \
+		(cd build/release && bin/kvbench run policy=snapkv budget=0.2 task=ruler/fwe task.samples=1 results.dir=rows > run.log 2>&1) \
+			|| { cat build/release/run.log >&2; exit 1; }; \
+		echo "$$file: kvbench $$($$new/kvbench --version) installed, one cell run"; \
+	done
 
 clean:  ## remove .venv, caches, builds and the demo's results; your own results stay
 	@rm -rf $(VENV) build dist results/demo .pytest_cache .hypothesis .ruff_cache .import_linter_cache

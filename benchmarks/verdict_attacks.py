@@ -23,7 +23,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.main import main as kvbench
 from kvbench.records import REQUESTED, Recorder, Row
 
-PASSED, FAILED, CANNOT_TELL = "passed", "failed", "cannot tell"
+PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Attack:
     @property
     def code(self) -> int:
         """The exit code of that verdict."""
-        is_allowed = self.verdict == CANNOT_TELL and (self.is_series or bool(self.words))
+        is_allowed = self.verdict == INCONCLUSIVE and (self.is_series or bool(self.words))
         return Exit.OK if self.verdict == PASSED or is_allowed else Exit.GATE
 
     @property
@@ -97,28 +97,28 @@ def attacks() -> Iterator[Attack]:
     for n in (*range(1, 8), 50):
         yield Attack(f"one cell 1.0 -> 0.0, n {n}", (cell(lost(n, 0)), cell(lost(n, n))), FAILED)
     for n in (1, 7, 50, 300):
-        verdict = CANNOT_TELL if n < 300 else PASSED
+        verdict = INCONCLUSIVE if n < 300 else PASSED
         yield Attack(f"one cell, nothing lost, n {n}", (cell(lost(n, 0)), cell(lost(n, 0))), verdict)
-    yield Attack("one cell, 1 of 10 lost", (cell(lost(10, 0)), cell(lost(10, 1))), CANNOT_TELL)
+    yield Attack("one cell, 1 of 10 lost", (cell(lost(10, 0)), cell(lost(10, 1))), INCONCLUSIVE)
     yield Attack("one cell, 4 of 10 lost", (cell(lost(10, 0)), cell(lost(10, 4))), FAILED)
     same = [replace(row, prompt_sha256=_sha256("one prompt")) for row in cell(lost(300, 0))]
-    yield Attack("one prompt 300 times, nothing lost", (same, same), CANNOT_TELL)
+    yield Attack("one prompt 300 times, nothing lost", (same, same), INCONCLUSIVE)
     for contexts in (1, 3, 7):
         before, after = (cell(lost(50, count), contexts) for count in (0, 50))
         yield Attack(f"50 questions on {contexts} contexts, 1.0 -> 0.0", (before, after), FAILED)
-        yield Attack(f"50 questions on {contexts} contexts, nothing lost", (before, before), CANNOT_TELL)
+        yield Attack(f"50 questions on {contexts} contexts, nothing lost", (before, before), INCONCLUSIVE)
     yield Attack("64 cells of one question, 1.0 -> 0.0", (cells(64, [1.0]), cells(64, [0.0])), FAILED)
-    yield Attack("64 cells of one question, nothing lost", (cells(64, [1.0]), cells(64, [1.0])), CANNOT_TELL)
+    yield Attack("64 cells of one question, nothing lost", (cells(64, [1.0]), cells(64, [1.0])), INCONCLUSIVE)
     yield Attack("64 cells of 12 questions, 3 lost", (cells(64, lost(12, 0)), cells(64, lost(12, 3))), FAILED)
-    yield Attack("64 cells of 12 questions, 1 lost", (cells(64, lost(12, 0)), cells(64, lost(12, 1))), CANNOT_TELL)
+    yield Attack("64 cells of 12 questions, 1 lost", (cells(64, lost(12, 0)), cells(64, lost(12, 1))), INCONCLUSIVE)
     yield Attack("4 cells of 300 questions, nothing lost", (cells(4, lost(300, 0)),) * 2, PASSED)
     half = [row for row in cells(4, lost(300, 0)) if row.sample < 150]
-    yield Attack("half of the baseline's rows missing", (half, cells(4, lost(300, 0))), CANNOT_TELL)
-    yield Attack("the same, allowed", (half, cells(4, lost(300, 0))), CANNOT_TELL, ("--allow-undecided",))
-    yield Attack("half of the baseline's cells missing", (cells(2, lost(300, 0)), cells(4, lost(300, 0))), CANNOT_TELL)
+    yield Attack("half of the baseline's rows missing", (half, cells(4, lost(300, 0))), INCONCLUSIVE)
+    yield Attack("the same, allowed", (half, cells(4, lost(300, 0))), INCONCLUSIVE, ("--allow-undecided",))
+    yield Attack("half of the baseline's cells missing", (cells(2, lost(300, 0)), cells(4, lost(300, 0))), INCONCLUSIVE)
     full = cells(4, lost(300, 0))
     broken = [replace(row, value=None, error="out of memory") if row.sample < 150 else row for row in full]
-    yield Attack("half of the baseline's rows failed", (broken, full), CANNOT_TELL)
+    yield Attack("half of the baseline's rows failed", (broken, full), INCONCLUSIVE)
     apart = [replace(row, prompt_sha256=_sha256(f"{row.budget} {row.sample}")) for row in cells(10, [1.0] * 5)]
     groups = apart, [replace(row, value=0.0) if row.budget == "0.01" else row for row in apart]
     together = ("by=policy", "--min-effect", "50,50")

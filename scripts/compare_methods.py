@@ -1,4 +1,4 @@
-"""docs/methods-compared.md: scores of kvbench and presses of kvpress, by recall of the exact error and by cost.
+"""docs/reference/methods-compared.md: scores of kvbench and presses of kvpress, by recall of the error and by cost.
 
 python scripts/compare_methods.py run FOLDER     # the commands of the page (kvpress must be installed), and the costs
 python scripts/compare_methods.py pack FOLDER    # FOLDER to results/methods.parquet
@@ -34,7 +34,7 @@ from kvbench.run.samples import samples_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "results" / "methods.parquet"
-PAGE, PICTURE = ROOT / "docs" / "methods-compared.md", ROOT / "docs" / "images" / "methods-compared.png"
+PAGE, PICTURE = ROOT / "docs" / "reference" / "methods-compared.md", ROOT / "docs" / "images" / "methods-compared.png"
 BEGIN, END = "<!-- methods -->", "<!-- end of methods -->"
 SHORT = "task.max_new_tokens=12"  # right answers are shorter
 COMMON = "policy=plain task.samples=20 task.context_length=1024"

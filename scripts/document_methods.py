@@ -1,6 +1,6 @@
 """Write what policies and scores are, and where they come from, into three pages, between the markers of each part.
 
-    python scripts/document_methods.py   # rewrites docs/methods.md, docs/methods-evidence.md and docs/merging.md
+    python scripts/document_methods.py   # rewrites methods.md, disagreements.md and merging.md of docs/reference
 
 The files and the fields of the classes are the only source: a file says what a method is, what it was verified against
 and what there is to know of a value; a field says what a setting means.
@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from kvbench.config.compose import MISSING, combinations, flat, options, resolved
+from kvbench.config.compose import MISSING, combinations, content, flat, options, resolved
 from kvbench.config.meaning import meanings_of_steps, notes_of, words_of
 from kvbench.config.overrides import parse
 from kvbench.config.overrides import written as as_typed
@@ -34,8 +34,8 @@ from kvbench.support.settings_file import Entry
 from scripts.parts import with_parts
 from tests import presses
 
-PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
-EVIDENCE = PAGE.with_name("methods-evidence.md")
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "methods.md"
+EVIDENCE = PAGE.with_name("disagreements.md")
 MERGING = PAGE.with_name("merging.md")
 TABLE = Path(__file__).parents[1] / "tests" / "golden" / "heads" / "full_attention_heads.tsv"
 BUDGETS = TABLE.with_name("budgets.npy")
@@ -68,7 +68,7 @@ def notes(group: str, name: str, texts: Mapping[str, str]) -> list[str]:
 
     texts: what the class says, by the full names of the settings.
     """
-    texts, tree = {**texts, **notes_of(items(group)[name])}, entry(group, name).tree
+    texts, tree = {**texts, **notes_of(items(group)[name])}, content(items(group)[name])
     values = [(key, value) for key, value in flat(tree if group in tree else {group: tree}) if key in texts]
     return [
         f"- `{key}={'' if isinstance(value, dict) and value else as_typed(value)}`: {texts[key]}"

@@ -47,8 +47,8 @@ def settings() -> str:
     parts = [
         "# Settings",
         "Every setting of `kvbench run`, written `key=value`. `kvbench list settings policy=lava` prints them with the "
-        "values of a command. Settings of single policies and scores are in [Methods](../methods.md), those of single "
-        "tasks in [Benchmarks](../benchmarks.md). The page is generated.",
+        "values of a command. Settings of single policies and scores are in [Methods](methods.md), those of single "
+        "tasks in [Tasks](tasks.md). The page is generated.",
     ]
     lines = sorted(lines_of(SAMPLE), key=lambda line: ("", *ROOTS).index(_root(line)))
     for root, members in groupby(lines, _root):

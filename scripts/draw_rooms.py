@@ -1,4 +1,4 @@
-"""Draw docs/images/rooms.svg and write the table of packages in docs/architecture.md, both from the code.
+"""Draw docs/images/rooms.svg and write the table of packages in docs/develop.md, both from the code.
 
     python scripts/draw_rooms.py
 
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "develop.md"
 PICTURE = ROOT / "docs" / "images" / "rooms.svg"
 BEGIN, END = "<!-- rooms -->", "<!-- end of rooms -->"
 WIDTH, HEIGHT, GAP, CHARACTERS = 6.0, 0.78, 0.07, 14.5

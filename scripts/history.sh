@@ -6,7 +6,7 @@
 #
 # SITE/runs/<time>-<commit>.parquet are the runs, the .json beside each its environment. SITE/index.html and
 # SITE/history.json are their history, SITE/latest.html the newest run, SITE/accepted the name of the last one that passed.
-# The exit code is 5 where `kvbench gate` or `kvbench report history` fails this run, or the gate cannot tell
+# The exit code is 5 where `kvbench gate` or `kvbench report history` fails this run, or is inconclusive
 # (KVBENCH_GATE=--allow-undecided). It is added all the same, and never becomes the one to hold others against.
 set -euo pipefail
 site=$1; shift

@@ -1,10 +1,20 @@
-"""What `mkdocs build` does beside mkdocs.yml: no page is left out, and links into the repository become plain words."""
+"""What `mkdocs build` does beside mkdocs.yml: no page is left out, links into the repository become plain words, and
+addresses of pages that moved lead on.
+"""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)\)")
+MOVED = Path(__file__).with_name("moved_pages.tsv")
+"""Lines of a former page and of what has its contents now, `PAGE` or `PAGE#HEADING`; below docs/, without `.md`."""
+STUB = """<!doctype html>
+<meta charset="utf-8"><title>Moved</title>
+<meta http-equiv="refresh" content="0; url={0}"><link rel="canonical" href="{0}">
+<a href="{0}">This page moved.</a>
+"""
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(?:#[^)\s]*)?\)")
 
 
 def named(nav: Any) -> set[str]:
@@ -32,3 +42,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return link[1] if target.exists() and not target.is_relative_to(docs) else link[0]
 
     return LINK.sub(plain, markdown)
+
+
+def moved() -> dict[str, str]:
+    """The page, or its heading, that has the contents of each former page."""
+    return dict(line.split("\t") for line in MOVED.read_text("utf-8").splitlines())
+
+
+def on_post_build(config: Any) -> None:
+    """Write a page at every former address that leads to the new one."""
+    site = Path(config["site_dir"])
+    for former, now in moved().items():
+        stub = site / f"{former}.html"
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        page, mark, heading = now.partition("#")
+        stub.write_text(STUB.format(os.path.relpath(site / f"{page}.html", stub.parent) + mark + heading), "utf-8")

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md against conf/task: every task with its metric and the length of its answers, and no other."""
+"""docs/reference/tasks.md against conf/task: every task with its metric and the length of its answers, and no other."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from kvbench.support import paths
 from kvbench.support.plugins import items
 from tests.composed import TABLE
 
-PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "tasks.md").read_text("utf-8")
 RUNS = ("trajectories/calls", "trajectories/likelihood")
 PATHS = {"jsonl": "mine.jsonl", "hub": str(TABLE)} | dict.fromkeys(RUNS, "mine.jsonl")
 """Of tasks that are files of your own."""
@@ -24,7 +24,7 @@ SECTIONS = {title: text for title, text in re.findall(r"^## (.+)\n((?:(?!^## ).*
 
 
 def test_every_task_has_its_line() -> None:
-    assert sorted(LINES) == options("task"), "docs/benchmarks.md lacks a task of conf/task, or has one too many"
+    assert sorted(LINES) == options("task"), "docs/reference/tasks.md lacks a task of conf/task, or has one too many"
 
 
 @pytest.mark.parametrize("name", options("task"))
@@ -38,7 +38,7 @@ def test_a_line_says_what_the_file_does(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("title", [title for title, text in SECTIONS.items() if "| task |" in text])
 def test_a_family_says_its_protocol_split_and_source(title: str) -> None:
     for word in ("Split", "Source"):
-        assert word in SECTIONS[title], f"{title} of docs/benchmarks.md names no {word}"
+        assert word in SECTIONS[title], f"{title} of docs/reference/tasks.md names no {word}"
     assert "rotocol" in SECTIONS[title] or title == "Perplexity"
     assert "raps" in SECTIONS[title] or title == "Perplexity"
 

@@ -12,22 +12,25 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hydra.utils import get_class
-from omegaconf import OmegaConf
 
 from kvbench.cli import data
 from kvbench.cli.errors import Exit
 from kvbench.cli.main import COMMANDS, declared, main
 from kvbench.cli.parser import split_settings
-from kvbench.config.compose import content, file_of, folders, options
+from kvbench.config.compose import RUN, content, file_of, flat, folders, options
 from kvbench.config.overrides import GROUPS, parse
+from kvbench.config.steps import form_of
 from kvbench.eviction.budget import parse_budget, parse_bytes
+from kvbench.eviction.policy import Policy
 from kvbench.records import COLUMNS, SCHEMA
 from kvbench.records.row import _TYPES
-from kvbench.support import paths
+from kvbench.support import noted
 from kvbench.support.plugins import items
+from scripts.site_hooks import moved
 from tests.documented import (
     DOCS,
     MARKS,
@@ -52,12 +55,11 @@ SWEEPS = [
 ]
 READING = ("report", "compare", "gate", "export", "status", "cancel", "data", "list", "paper", "probe")
 READERS = [command for command in KVBENCH if command.words[1] in READING and not command.is_pattern]
-RUN = OmegaConf.load(paths.conf() / "run.yaml")
-SERVER = OmegaConf.load(paths.conf() / "model" / "endpoint.yaml").endpoint
+OF_RUNS = {name for name, _ in flat(noted.declared(RUN))}
+SERVER = content(items("model")["endpoint"])["endpoint"]
 """The settings of a server are beside those of its model."""
-MISSING = object()
 PLUGIN = {"half_life"}
-"""The setting of the score that docs/plugins.md builds, which tests/support/test_plugins.py runs."""
+"""The setting of the score that docs/extend.md builds, which tests/support/test_plugins.py runs."""
 
 
 @pytest.mark.parametrize("block", every_block(), ids=str)
@@ -118,7 +120,7 @@ def test_settings_of_a_sweep_exist(command: Command) -> None:
             allowed = {name for choice in named for name in settings_of(group, choice)} | PLUGIN
             assert field.partition(".")[0] in allowed, f"no setting {override.key}"
         else:
-            found = OmegaConf.select(RUN, override.key, default=MISSING) is not MISSING
+            found = override.key in OF_RUNS
             assert found or (group == "endpoint" and field in {*SERVER.keys()}), f"no setting {override.key}"
         if override.key == "budget":
             assert all(parse_bytes(text) is not None or parse_budget(text) for text in values)
@@ -134,11 +136,9 @@ def members(group: str, text: str) -> list[str]:
 
 @cache
 def settings_of(group: str, name: str) -> set[str]:
-    """The settings of a file of a group; one without a class of its own stands on another."""
-    node = content(items(group)[name])
-    if group == "model" and "_target_" not in node:
-        return settings_of(group, "hf") | ({"shape"} & set(node))
-    return {field.name for field in fields(get_class(file_of(group, name)["_target_"]))}
+    """The settings of a file of a group."""
+    target = get_class(file_of(group, name)["_target_"])
+    return {field.name for field in fields(form_of(target) if issubclass(target, Policy) else target)}
 
 
 @pytest.mark.parametrize("command", READERS, ids=str)
@@ -164,6 +164,12 @@ def test_words_of_a_report_are_read(command: Command, tmp_path: Path, monkeypatc
             assert main(words) == Exit.DATA
 
 
+def test_names_of_the_api_exist() -> None:
+    pages = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+    names = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)]
+    assert names and all(resolve_name(name) for name in names)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page):
@@ -177,6 +183,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{page.name}: {path} has no heading {anchor}"
 
 
+def test_former_addresses_lead_to_pages() -> None:
+    for former, now in moved().items():
+        page, _, heading = now.partition("#")
+        assert (DOCS / f"{page}.md").is_file() and not (DOCS / f"{former}.md").exists(), former
+        assert not heading or heading in anchors(DOCS / f"{page}.md"), now
+
+
 def test_every_picture_is_shown_and_small() -> None:
     shown = {Path(link).name for page in PAGES for link in links(page)}
     for picture in (DOCS / "images").iterdir():
@@ -185,7 +198,7 @@ def test_every_picture_is_shown_and_small() -> None:
 
 
 def test_the_schema_page_has_every_column_in_order() -> None:
-    text = (DOCS / "rows.md").read_text("utf-8").partition("## Beside the rows")[0]
+    text = (DOCS / "reference" / "columns.md").read_text("utf-8").partition("## Beside the rows")[0]
     assert f"(now {SCHEMA})" in text
     documented = re.findall(r"^\| `(\w+)` \| (text|integer|number) \|", text, re.MULTILINE)
     kinds = {"text": str, "integer": int, "number": float}

@@ -16,6 +16,7 @@ from kvbench.cli.main import declared, main
 from kvbench.config import sweep
 from kvbench.config.overrides import parse
 from kvbench.probes.run import probing_of
+from kvbench.support.errors import MissingFile
 from tests.documented import ROOT, Block, Command, commands, every_block, every_command
 from tests.documented import blocks as blocks_of
 
@@ -32,9 +33,9 @@ RUNNABLE = [
 ]
 SMALL = ("task.samples=2",)
 EFFICIENCY = ("task.context_length=256", "task.batch=1", "task.new_tokens=4", "task.repeats=1", "budget=64")
-LONG = {"docs/efficiency.md": EFFICIENCY}
+LONG = {"docs/cost.md": EFFICIENCY}
 """Pages whose commands take long as they stand, and what makes them short."""
-WITH_ERRORS = ("docs/methods-evidence.md",)
+WITH_ERRORS = ("docs/reference/disagreements.md",)
 """Pages that say which rows of their runs have an error: budgets that cannot hold the protected tokens."""
 
 
@@ -59,8 +60,11 @@ def test_a_run_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
     words = declared(command.words[1]).read(command.words[2:]).words
     shutil.copy(ROOT / "tests/golden/heads/full_attention_heads.tsv", tmp_path / "heads.json")
     shutil.copy(ROOT / "tests/plugin_sample/kvbench_sample/__init__.py", tmp_path / "my_score.py")
-    with contextlib.redirect_stderr(io.StringIO()):
-        _, cells = sweep.checked(parse(words), print)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            _, cells = sweep.checked(parse(words), print)
+    except MissingFile as error:  # the lengths of some tasks stand in their data
+        pytest.skip(str(error))
     assert cells
 
 
@@ -77,7 +81,8 @@ def test_a_probe_is_legal(command: Command, tmp_path: Path, monkeypatch: pytest.
 def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [word for word in command.words[1:] if word != "--plan"]
-    code = main(words if {"--published", "--commands", "list"} & {*words} else [*words, "--plan"])
+    without_runs = {"--published", "--commands", "--audit", "list"}
+    code = main(words if without_runs & {*words} else [*words, "--plan"])
     assert code == Exit.OK or (code == Exit.INCOMPLETE and "all" in words)  # of all items some need data
 
 
@@ -125,6 +130,6 @@ def test_the_site_loads_nothing_from_elsewhere_and_is_searched_as_files(tmp_path
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{tmp_path}/api/eviction.html?q=snapkv"]
+    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{tmp_path}/reference/api/eviction.html?q=snapkv"]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     assert re.search(r'md-search-result__meta">\s*\d+ matching documents', dom)

@@ -69,6 +69,7 @@ def test_licences_and_what_is_said_of_the_package_travel(wheel: Path) -> None:
     assert held == {"LICENSE", "NOTICE", *(f"licenses/{path.name}" for path in (ROOT / "licenses").iterdir())}
     metadata = email.message_from_bytes(archive.read(f"{about}/METADATA"))
     assert (metadata["Name"], metadata["License-Expression"]) == ("kvbench", "Apache-2.0")
+    assert metadata["Version"] == __version__
     assert {*metadata["Requires-Python"].split(",")} == {">=3.11", "<3.14"} and metadata[
         "Description-Content-Type"
     ] == "text/markdown"
@@ -83,6 +84,7 @@ def test_citation_and_package_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (cited["title"], cited["version"], cited["license"]) == ("kvbench", __version__, project["license"])
     assert {"cff-version", "message", "authors", "type"} <= {*cited}
+    assert f"## [{__version__}] - {cited['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
 MODULES = {"flash-attn": "flash_attn", "huggingface-hub": "huggingface_hub", "hydra-core": "hydra"}

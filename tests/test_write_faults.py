@@ -8,13 +8,13 @@ import pytest
 
 from benchmarks.write_faults.__main__ import faults, prepare
 from kvbench.records.folder import replacing
-from kvbench.run import runner
+from kvbench.run import local
 
 
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of this process have the model."""
-    monkeypatch.setattr(runner, "load", runner.load)
+    monkeypatch.setattr(local, "load", local.load)
     for name in ("KVBENCH_HOME", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, "")
     prepare()

@@ -59,7 +59,7 @@ def outcome(generator: np.random.Generator, tolerated: float, draws: list[Draw])
 
 
 def main() -> None:
-    """Print the tables of docs/recommend.md."""
+    """Print the tables of benchmarks/results/statistics.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000)
     runs = parser.parse_args().runs

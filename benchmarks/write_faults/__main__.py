@@ -25,7 +25,7 @@ import torch
 from benchmarks.write_faults.commands import COMMANDS
 from benchmarks.write_faults.disk import Kind
 from benchmarks.write_faults.trials import clean, tried
-from kvbench.run import runner
+from kvbench.run import local
 
 NAMED = ("lost", "doubled", "silent", "traceback", "unclear", "again", "differs", "stray")
 
@@ -64,14 +64,14 @@ def prepare() -> None:
     torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["KVBENCH_HOME"] = "home"
-    loaded, usual = {}, runner.load
+    loaded, usual = {}, local.load
 
     def load(info: object, *rest: object) -> object:
         if str(info.spec) not in loaded:  # type: ignore[attr-defined]
             loaded[str(info.spec)] = usual(info, *rest)  # type: ignore[arg-type]
         return loaded[str(info.spec)]  # type: ignore[attr-defined]
 
-    runner.load = load  # type: ignore[assignment]
+    local.load = load  # type: ignore[assignment]
 
 
 def faults(name: str, place: Path, every: int, shows: bool = False) -> tuple[str, int]:

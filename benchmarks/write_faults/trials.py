@@ -105,13 +105,13 @@ def held(place: Path, results: Sequence[str]) -> Held:
     for name in results:
         folder = place / name
         for path in sorted((folder / "rows").glob("*.jsonl")):
-            for line in filter(has_checksum, path.read_bytes().split(b"\n")):
+            for line in filter(has_checksum, path.read_bytes().split(b"\n")[:-1]):  # readers drop one that has no end
                 row = Row.from_json(line)
                 rows[name, row.cell, row.sample] += 1
                 content[f"{name} {row.cell} {row.sample}"] = row.outcome()
         for side in SIDECARS:
             paths = (folder / side).glob("*.jsonl")
-            lines = {line for path in paths for line in path.read_bytes().split(b"\n") if line}
+            lines = {line for path in paths for line in path.read_bytes().split(b"\n")[:-1] if line}
             content[f"{name} {side}"] = {line for line in lines if has_checksum(line) or b'"checksum"' not in line}
         for kind in ("cells", "codes", "environments", "sweeps", "probes"):
             paths = [path for path in (folder / kind).glob("*") if path.suffix != ".tmp"]

@@ -65,13 +65,15 @@ class Window:
         return self if len(heads) == cache_heads else self._at(readers(heads, self.queries.shape[0] // cache_heads))
 
     def _at(self, index: Any) -> "Window":
-        """What `index` chooses of the heads and rows."""
+        """Return what `index` chooses of the heads and rows."""
         return replace(self, queries=self.queries[index], outputs=self.outputs[index], lse=self.lse[index])
 
 
 @dataclass(frozen=True)
 class FutureQueries:
-    """A request: skip the first `skip` queries of the prompt, and predict those of the next `positions` positions."""
+    """A request: skip the first `skip` queries of the prompt, and predict the queries of the next `positions`
+    positions.
+    """
 
     skip: int
     positions: int
@@ -271,8 +273,8 @@ class KVCache:
 
     num_tokens: tokens read so far, kept or not. resumes: set by key re-rotation (`policy.positions=cache`), the
     position of the next token, which is `num_tokens` otherwise. recurrent: the state of layers without keys, if any;
-    its bytes are not among those of the cache. stacks: all evictable layers, several at a time, if they lie so in
-    memory: a few large operations then take the place of one for each layer.
+    its bytes are not counted for the cache. stacks: all evictable layers, several at a time, if they lie so in memory:
+    a few large operations then take the place of one for each layer.
     """
 
     layers: tuple[LayerCache, ...]
@@ -315,7 +317,7 @@ class KVCache:
 
     @property
     def exempt(self) -> dict[str, int | None]:
-        """What no policy evicts from, as columns of a row: `local_layers`, `recurrent_layers` and `recurrent_bytes`."""
+        """Parts that no policy evicts from, as columns: `local_layers`, `recurrent_layers` and `recurrent_bytes`."""
         state = self.recurrent
         layers, held = (None, None) if state is None else (len(state.layers), state.bytes_held)
         return {"local_layers": self.local_layers, "recurrent_layers": layers, "recurrent_bytes": held}

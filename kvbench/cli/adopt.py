@@ -39,11 +39,12 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.cli.sweep import print_sweep
     from kvbench.config.sweep import plan_sweep
     from kvbench.models.prompts.prompt import Prompt
-    from kvbench.run.job_queue import RunContext
+    from kvbench.run.job_queue import JobQueue, RunContext
+    from kvbench.run.runner import run
     from kvbench.run.samples import samples_of
     from kvbench.servers.adopted import Adopted, read
     from kvbench.servers.endpoint import ServedCell
-    from kvbench.servers.run import prompt_for, read_tokenizer, run_served
+    from kvbench.servers.run import Servers, prompt_for, read_tokenizer
     from kvbench.tasks.task import Sample, Task
     from kvbench.work.sweep import recorded_rows
 
@@ -83,7 +84,7 @@ def main(flags: argparse.Namespace) -> int:
         return adopted
 
     run_context = RunContext(since=sweep.since, cells=sweep.samples, replaced=sweep.replaced)
-    run_served(sweep.plan, sweep.results, None, run_context, source)
+    run(sweep.plan, sweep.results, JobQueue(sweep.results, run_context), backend_of=lambda _: Servers(source))
     rows = recorded_rows(sweep)
     print_sweep(sweep, rows)
     return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE

@@ -5,20 +5,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from yaml import safe_load
-
 from kvbench.cli.terminal import print_columns, say, screen
-from kvbench.config.compose import combinations, with_members
+from kvbench.config.compose import RUN, combinations, with_members
 from kvbench.config.meaning import explained, meanings_of, notes_of
 from kvbench.config.overrides import GROUPS, parse
-from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.noted import noted
 from kvbench.support.plugins import items
-from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
-
-SCHEDULE = "kvbench.eviction.schedule.Schedule"
 
 
 @dataclass(frozen=True)
@@ -56,13 +50,11 @@ def lines_of(words: Sequence[str]) -> list[Line]:
 
 
 def _texts(tree: dict[str, Any]) -> dict[str, str]:
-    """What settings mean, by key: as their class says it, or their file where that says more."""
-    texts = dict(entry_of(safe_load((paths.conf() / "run.yaml").read_text("utf-8")), "", "").notes)
-    meanings = {group: meanings_of(group, tree[group]) for group in GROUPS} | {"schedule": noted(SCHEDULE)}
-    for group, of_group in meanings.items():
-        texts |= {f"{group}.{name}": text for name, text in of_group.items()}
-        name = tree[group]["name"] if group in GROUPS else None
-        if name in items(group):  # a score of your own has no file there
+    """Return the meanings of settings by key: as their class says it, or their file where that says more."""
+    texts = dict(noted(RUN))
+    for group in GROUPS:
+        texts |= {f"{group}.{name}": text for name, text in meanings_of(group, tree[group]).items()}
+        if (name := tree[group]["name"]) in items(group):  # a score of your own has no file there
             texts |= notes_of(items(group)[name])
     return texts
 

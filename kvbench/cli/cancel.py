@@ -50,7 +50,7 @@ def main(flags: argparse.Namespace) -> int:
         cancel(ending)
     messages = [f"cancelled job {job.number}" for job in ending]
     for process in read_processes(folder, warn):
-        if process.has_ended or process.job is not None:  # SLURM ends those of a job
+        if process.has_ended or process.job is not None:  # SLURM ends the processes of a job
             continue
         if process.here and process.works_on(folder):
             os.kill(process.pid, signal.SIGTERM)

@@ -14,10 +14,8 @@ from kvbench.cli.parser import Parser, Words
 from kvbench.config.meaning import NO_SETTINGS
 from kvbench.config.protocol import protocols
 from kvbench.records.row import COLUMNS
-from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
-from kvbench.support.settings_file import LOADER, entry_of, member_names
 from kvbench.support.text import closest
 
 ASK = "--ask"
@@ -28,6 +26,7 @@ CHOICES = {
     "reference": ("full", "none"),
 }
 """Values of settings that are words: what a run takes, which tests compare."""
+OF_EVERY_TASK = "kvbench.tasks.task.TaskSettings"
 ROW_GROUPS = ("policy", "score", "task", "model")
 """Columns of rows whose values are names of settings files."""
 
@@ -138,24 +137,19 @@ def _values(key: str, value: str) -> Iterable[str]:
 
 
 def _fields(group: str) -> Iterable[str]:
-    """Settings in a group, of conf/run.yaml and of all files of the group together, each once."""
-    import yaml
+    """Settings in a group, of a run or of all names of the group together, each once."""
+    from kvbench.config.compose import RUN, content
+    from kvbench.support.noted import declared
 
-    from kvbench.config.compose import step_settings
-
-    fields: dict[str, None] = {}
-    if group == "policy":
-        fields |= dict.fromkeys(f"policy.{name}=" for name in step_settings())
-    for path in dict.fromkeys((paths.conf() / "run.yaml", *(item.path for item in items(group).values()))):
+    fields = dict.fromkeys(_keys(group, declared(RUN).get(group)))
+    if group == "task":
+        fields |= dict.fromkeys(_keys(group, declared(OF_EVERY_TASK)))
+    for item in items(group).values():
         try:
-            text = path.read_text("utf-8")
-            tree = yaml.load(text, LOADER)
-        except (OSError, ValueError, yaml.YAMLError):  # the command itself reports it
+            tree = content(item)
+        except UserError:  # the command itself reports it
             continue
-        if isinstance(tree, dict):
-            trees = [entry_of(tree, group, name).tree for name in member_names(text) or ("",)]
-            for each in trees:
-                fields |= dict.fromkeys(_keys(group, each.get(group, None if path.name == "run.yaml" else each)))
+        fields |= dict.fromkeys(_keys(group, tree.get(group, tree)))
     return fields
 
 

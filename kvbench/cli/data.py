@@ -14,6 +14,7 @@ from kvbench.cli.errors import Exit
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.quantity import shortened
 from kvbench.support.text import closest, printable
 from kvbench.tasks.data.download import Full, Unobtained, Unreachable, address
 from kvbench.tasks.data.lock import Download, Lock, Source, expanded, read_lock
@@ -90,7 +91,7 @@ def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
     NAME/PART is a file by its path, with or without endings, or a folder of files.
     """
     if not names:
-        raise UserError(f"data pull: name what to pull: {', '.join(lock)}, or all")
+        raise UserError(f"data pull: name what to pull: all, or {shortened([*lock], 8)} (kvbench data list)")
     every = [download for source in lock.values() for download in source.downloads]
     selected: set[tuple[str, str]] = set()
     for name in names:
@@ -220,7 +221,7 @@ def _list(lock: Lock, root: Path) -> int:
 
 
 def _tree(source: Source, root: Path) -> dict[str, Any]:
-    """A source as JSON; `bytes` are those of the files that are there."""
+    """A source as JSON; `bytes`: of the files that are there."""
     outputs = source.outputs(root)
     present = [path for output in outputs if (path := root / output.path).is_file()]
     return {
@@ -252,7 +253,7 @@ def decimal_size(count: int) -> str:
 
 
 class Watching:
-    """What downloads print: a bar on a terminal; elsewhere a line at the start of a file and every ten seconds."""
+    """Progress of downloads: a bar on a terminal; elsewhere a line at the start of a file and every ten seconds."""
 
     def __init__(self, bar: "Progress") -> None:
         self.bar, self._task, self._last = bar, bar.add_task("starting", total=None), 0.0

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
-Compare a run with its baseline. It passed, failed, or the gate cannot tell. Exit code 5 if it failed: it is worse \
+Compare a run with its baseline. It passed, failed, or is inconclusive. Exit code 5 if it failed: it is worse \
 beyond chance or by more than --alarm, lacks rows of the baseline, has other prompts or kept sets, or holds more \
-bytes for the same KV pairs. Exit code 5 as well if the gate cannot tell: the baseline lacks rows of the run, or so \
+bytes for the same KV pairs. Exit code 5 as well if it is inconclusive: the baseline lacks rows of the run, or so \
 few independent prompts would not show a loss of --min-effect.
 """
     parser.epilog = """
@@ -44,7 +44,7 @@ one: --min-effect 5,20.
     parser.add_partial()
     parser.add_argument("--min-effect", metavar="ALL,CELL", help="losses that must be findable, in points (5,20)")
     parser.add_argument("--alarm", metavar="ALL,CELL", help="losses that fail whatever p is, in points (20,50)")
-    parser.add_argument("--allow-undecided", action="store_true", help="exit code 0 where the gate cannot tell")
+    parser.add_argument("--allow-undecided", action="store_true", help="exit code 0 where the gate is inconclusive")
     parser.add_argument("--format", choices=("text", "markdown", "json"), default="text")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="also write JUnit XML")
     parser.add_argument("--summary", metavar="FILE", type=Path, help="also write a Markdown summary")

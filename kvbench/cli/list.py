@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Description:
-    """What a settings file says. `says`: what the item is, and its defaults elsewhere."""
+    """Words of a settings file. `says`: what the item is, and its defaults elsewhere."""
 
     name: str
     source: str
@@ -116,7 +116,7 @@ def print_list(group: str) -> None:
 
 
 def describe(item: Item) -> Description:
-    """What the file of an item says in words."""
+    """Describe an item by the words of its file."""
     entry = words_of(item)
     first, *more = entry.says.splitlines() or [""]
     elsewhere = (f"{label}: {entry.elsewhere[place]}" for place, label in PLACES.items() if place in entry.elsewhere)
@@ -135,7 +135,7 @@ def _named(group: str, names: Sequence[str]) -> list[Description]:
 
 
 def _names(before: Sequence[str]) -> Sequence[str]:
-    """What can follow: a kind, then the names of its items."""
+    """Return the words that can follow: a kind, then the names of its items."""
     if not before:
         return (*GROUPS, REPORTS, SETTINGS)
     if before[0] == SETTINGS:
@@ -192,7 +192,7 @@ def _under(protocol: str, policy: Description) -> Description:
 
 
 def _print_reports(names: Sequence[str], as_json: bool) -> int:
-    """What `kvbench report` makes. Raises UserError for names, which say more with `kvbench report --help`."""
+    """Print the reports of `kvbench report`. Raises UserError for names: `kvbench report --help` explains them."""
     from kvbench.cli.main import declared
 
     if names:

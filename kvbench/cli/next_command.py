@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvbench.config.sweep import Sweep
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
-"""Budgets to try, of those that keep a part of the prompt."""
+"""Budgets to try, of the budgets that keep a part of the prompt."""
 MORE = 3
 """How many of them beside the measured ones."""
 METHODS = ("streaming_llm", "h2o", "snapkv")
@@ -22,7 +22,7 @@ METHODS = ("streaming_llm", "h2o", "snapkv")
 
 
 def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
-    """Why, and the command; None if `rows`, those of the sweep, hold no value of a method that evicts."""
+    """Why, and the command; None if the sweep's `rows` hold no value of a method that evicts."""
     cells = [cell for cell in summaries(rows) if cell.mean is not None]
     methods = [cell for cell in cells if cell.policy.partition(" ")[0] != "full"]  # with a reader it takes no budget
     if not methods:
@@ -30,7 +30,7 @@ def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
     if any(cell.rate and cell.mean == 0 for cell in cells if cell.policy == "full"):
         return "the full cache is at the floor; try another task or model: kvbench list tasks, kvbench list models"
     page = f"kvbench report html --results {shlex.quote(str(sweep.results.path))} --out page.html"
-    if all(cell.is_served for cell in sweep.plan.cells):  # whose method and budget a command does not choose
+    if not any(cell.model.runs_here for cell in sweep.plan.cells):  # whose method and budget a command does not choose
         return f"all of it as an interactive page: {page}"
     for name, end, size in (("floor", 0, "larger"), ("ceiling", 1, "smaller")):
         if all(cell.rate and cell.mean == end for cell in methods) and (values := _budgets(methods, end == 0)):

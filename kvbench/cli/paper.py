@@ -25,7 +25,7 @@ def declare(parser: Parser) -> None:
     """The flags of the command."""
     parser.description = """
 Render a table or figure of a paper (an item), or all of them: plan its runs, run what is missing, and print our mean, \
-the published number and their difference in the paper's layout. kvbench paper list names the items.
+the published number and their difference in the paper's layout. To list the items: kvbench paper list.
 """
     parser.epilog = """
   kvbench paper list

@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--partial", action="store_true", help="do not warn of rows that are missing")
 
     def add_stale(self) -> None:
-        """What is done about rows of other code than the one that runs."""
+        """Add the flag that says what happens to rows made by other code."""
         purpose = "where rows are of other code: stop and say so (default), keep them, or make them again"
         self.add_argument("--stale", choices=("stop", "keep", "rerun"), default="stop", help=purpose)
 
@@ -137,7 +137,8 @@ class Parser(argparse.ArgumentParser):
         return sorted(flags.union(HELP[-1:], *(verb.flags() for verb in self.verbs.values())))
 
     def values_of(self, flag: str) -> list[str] | None:
-        """The values of a flag: its choices, or those of a metavar in small letters; empty for files and free text.
+        """The values of a flag: its choices, or the choices in a metavar in small letters; empty for files and free
+        text.
 
         None for a word that is not a flag with a value.
         """

@@ -12,12 +12,8 @@ from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell
 from kvbench.eviction.budget import Tokens
-from kvbench.eviction.schedule import TURN
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
 from kvbench.support.text import printable
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
 
 if TYPE_CHECKING:
     from kvbench.config.sweep import Sweep
@@ -78,7 +74,7 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError("--dry and --json do not go together")
     logger_of(flags.words)
     sweep = plan_sweep(flags.words, tell, flags.retry_errors, stale=flags.stale)
-    if flags.measure and any(cell.is_served for cell in sweep.plan.cells):
+    if flags.measure and not all(cell.model.runs_here for cell in sweep.plan.cells):
         raise UserError("--measure runs models of this machine, not a server: leave it out")
     similar, planning = similar_runs(sweep.plan, sweep.results), time.process_time()
     if flags.measure and measure(sweep.plan, similar.rows, sweep.results, sweep.where.kept, sweep.where.lease_seconds):
@@ -105,6 +101,7 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
     from kvbench.report.formats.text import print_table
     from kvbench.run.memory import memory_text, unshared_text
     from kvbench.run.plan_text import total_text, written
+    from kvbench.run.procedure import procedure_of
     from kvbench.run.request_memory import request_text
     from kvbench.run.speed import speed_text
 
@@ -113,19 +110,19 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
         task = group.task
         length = "" if task.context_length is None else f", context length {task.context_length}"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
-        say(console, f"{heading}, {_when(group)}")
+        say(console, f"{heading}, {procedure_of(group).when(group)}")
         lines = [Line.of(labels, [rows]) for *labels, rows in _fields(group)]
         print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
-        if not group.cells[0].is_served:
+        if group.model.runs_here:
             if memory := memory_text(group):
                 say(console, memory)
             say(console, request_text(group))
-        say(console, _cost(group))
+        say(console, f"{procedure_of(group).cost(group)}\n")
         if (remaining := seconds.get(group.key)) is not None:
             say(console, f"time: about {written(remaining)}, from similar rows\n")
-    if alone := unshared_text([group for group in plan.groups if not group.cells[0].is_served]):
+    if alone := unshared_text([group for group in plan.groups if group.model.runs_here]):
         say(console, alone)
-    if any(group.jobs and not group.cells[0].is_served for group in plan.groups):
+    if any(group.jobs and group.model.runs_here for group in plan.groups):
         say(console, total_text(seconds, start))
     unknown = [group for group in plan.groups if group.key in seconds and seconds[group.key] is None]
     if sweep.launcher.name != "slurm" and (text := speed_text(unknown, start)):
@@ -160,7 +157,7 @@ def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
     from kvbench.run.lengths import lengths_of
     from kvbench.run.request_memory import request_memory
 
-    lengths = None if group.cells[0].is_served else lengths_of(group)
+    lengths = lengths_of(group) if group.model.runs_here else None
     if lengths is None:
         unknown: dict[str, int | None] = dict.fromkeys(REQUEST_BYTES)
         return [unknown for _ in group.cells]
@@ -170,49 +167,11 @@ def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
     ]
 
 
-def _when(group: "PrefillGroup") -> str:
-    """When the cells evict, and why some share their prefill with no other."""
-    schedule = group.cells[0].schedule
-    if group.cells[0].is_served:
-        return "answered by a server"
-    if isinstance(group.task, Likelihood):
-        blocks = f", {schedule.prefill_block} tokens at a time" if schedule.prefill_block else ""
-        return f"evicted during prefill{blocks}"
-    if schedule.prefill_block is None:
-        return f"evicted after the {schedule.evict_after}"
-    block = "turn" if schedule.prefill_block == TURN else f"{schedule.prefill_block} tokens"
-    blocks = f"evicted after every {block} of the {schedule.evict_after}"
-    return f"{blocks}: later blocks attend to what was kept, so this cell shares its prefill with no other"
-
-
 def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
-    """What the table says of each cell."""
+    """Return the figures of each cell in the table."""
     missing = Counter(cell for job in group.jobs for cell, _ in job.places)
     for cell in group.cells:
         rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"
         labels = printable(cell.policy_label), printable(cell.score_label or "")
         budget = cell.budget.counted if isinstance(cell.budget, Tokens) else str(cell.budget)
         yield cell.id, *labels, budget, str(cell.schedule), rows
-
-
-def _cost(group: "PrefillGroup") -> str:
-    """An upper bound where the task says how long its prompts are; answers are at most what it allows."""
-    task, units = group.task, len(group.jobs)
-    if group.cells[0].is_served:
-        return f"to ask: {plural(group.rows_to_do, 'prompt')}\n"
-    if isinstance(task, Efficiency):
-        cells = len({cell.id for job in group.jobs for cell in job.cells})
-        times = task.batch * (group.rows_to_do + task.warmup * cells)
-        read, written = times * task.context_length, times * task.new_tokens
-        return f"prefill: {plural(times, 'prompt')}, {read} tokens, warming up included; answers: {written} tokens\n"
-    if isinstance(task, Likelihood):
-        texts = sum(len(job.missing) for job in group.jobs)
-        most = group.rows_to_do * (task.context_length or 0)
-        preceding = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
-        return f"to score: {plural(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{preceding}\n"
-    read = f"prefill: {plural(units, group.cells[0].schedule.evict_after)}"
-    if task.context_length is not None:
-        alone = group.rows_to_do * task.context_length
-        read += f", at most {units * task.context_length} tokens ({alone} without sharing)"
-    written = group.rows_to_do * task.max_new_tokens
-    return f"{read}; answers: {group.rows_to_do}, at most {written} tokens\n"

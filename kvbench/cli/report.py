@@ -112,14 +112,15 @@ def main(flags: argparse.Namespace) -> int:
     """Print or draw a report. Raises UserError for bad arguments and MissingFile where there are no rows."""
     warn = warner(flags.partial)
     if flags.verb == "history":
-        from kvbench.report.compare.gate import CANNOT_TELL, FAILED
+        from kvbench.report.compare.gate import FAILED
         from kvbench.report.html.history import write_history
+        from kvbench.report.stats.verdicts import INCONCLUSIVE
 
         if not flags.words:
             raise UserError("a history is a page of runs: kvbench report history DIR DIR --out history.html")
         newest = write_history(flags.words, flags.out, warn, flags.json, flags.junit, flags.anchor)
-        if newest.status in (FAILED, CANNOT_TELL):
-            reasons = [*(newest.findings or ()), *(f"cannot tell: {text}" for text in newest.open)]
+        if newest.status in (FAILED, INCONCLUSIVE):
+            reasons = [*(newest.findings or ()), *(f"{INCONCLUSIVE}: {text}" for text in newest.open)]
             tell(f"{newest.label}: {newest.status}: {shortened(reasons, 1)}")
         tell_written(flags.out)
         return Exit.GATE if newest.status == FAILED and not flags.no_fail else Exit.OK

@@ -26,8 +26,8 @@ class Status:
     """The progress of all commands on a results folder.
 
     rows, done, failed: rows requested, recorded (failed ones included), and failed. processes: how many are running,
-    ended, killed or silent. running: the last heartbeat of those at work, by name. jobs: tasks per job and state, None
-    if squeue does not answer. rows_per_second: of those at work. device_hours: of all processes so far.
+    ended, killed or silent. running: the last heartbeat of working processes, by name. jobs: tasks per job and state,
+    None if squeue does not answer. rows_per_second: of working processes. device_hours: of all processes so far.
     """
 
     rows: int

@@ -15,7 +15,6 @@ from kvbench.report.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.quantity import plural
-from kvbench.tasks.efficiency import Efficiency
 from kvbench.work.progress import progress
 from kvbench.work.sweep import Screen, make, recorded_rows
 
@@ -27,7 +26,7 @@ SCREEN = Screen(tell, progress)
 class PartOfSweep:
     """A part of the sweep that `arguments` ask for, made in the process that calls it; returns its exit code.
 
-    logger: that of the command, which `arguments` do not name.
+    logger: of the command, which `arguments` do not name.
     """
 
     arguments: tuple[str, ...]
@@ -88,7 +87,7 @@ def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
 
 def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
     """Print the table of a sweep, whose rows these are."""
-    if all(isinstance(cell.task, Efficiency) for cell in sweep.plan.cells):
+    if all(cell.task.report == "efficiency" for cell in sweep.plan.cells):
         from kvbench.report.tables.efficiency import print_efficiency
 
         print_efficiency(sweep.results.path, "text", sys.stdout, lambda text: None, {"cell": list(sweep.samples)})

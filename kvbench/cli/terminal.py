@@ -1,4 +1,4 @@
-"""What commands print to: streams that never fail on a character, screens without markup, messages, folded lists.
+"""Output of commands: streams that never fail on a character, screens without markup, messages, folded lists.
 
 Knows nothing of what is printed. rich follows NO_COLOR, TERM and COLUMNS by itself.
 """
@@ -161,7 +161,7 @@ def say(console: "Console", text: str) -> None:
 
 
 def print_columns(rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
-    """Print rows whose last column is a sentence; `styles` are those of the other columns.
+    """Print rows whose last column is a sentence; `styles`: of the other columns.
 
     On a screen the sentence is folded under itself, or on lines of its own where the screen is too narrow.
     """

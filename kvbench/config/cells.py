@@ -1,8 +1,8 @@
 """The cells of a sweep from composed trees: what several of them share is checked and built once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
 from kvbench.config.overrides import Override, parse, written
@@ -14,24 +14,39 @@ from kvbench.records import KeptDetail
 from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
+from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
 from kvbench.support.plugins import held_groups
-from kvbench.tasks.data.record import altered
-from kvbench.tasks.files import FromFiles, NoData, command, folder
-from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.data.record import altered_files
+from kvbench.tasks.files import NoData, command, folder
 
 if TYPE_CHECKING:
     from kvbench.eviction.policy import Layout, Policy
     from kvbench.models.decode.holder import Holder
     from kvbench.models.loading.spec import ModelSpec
 
-Reference = Literal["full", "none"]
-"""What a sweep holds its cells against: the full cache, or nothing."""
 SERVER = "endpoint"
 """The part of a tree that a server has: its cell is made without a policy, and without torch."""
 OF_EVICTION = ("policy", "score", *held_groups(), "budget", "schedule", "protocol")
 """Settings of cells that evict here."""
+
+
+Reference = Literal["full", "none"]
+"""What a sweep holds its cells against: the full cache, or nothing."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the files of tasks and models are."""
+
+    root: Annotated[
+        str | None,
+        Means("the folder of longbench/, pg19/ ...; null: $KVBENCH_DATA, else $KVBENCH_HOME/data, else ./data"),
+    ] = None
+    verify: Annotated[
+        bool, Means("false: read files that differ from kvbench's lock or from their download; rows say so")
+    ] = True
 
 
 @dataclass(frozen=True)
@@ -41,13 +56,50 @@ class Results:
     lease_seconds: a process without a heartbeat for so long has stopped, and others take over its work.
     """
 
-    dir: str
-    kept: KeptDetail
-    lease_seconds: float
+    dir: Annotated[str, Means("the folder of the rows; the same command and folder resume")] = "results/runs"
+    kept: Annotated[
+        KeptDetail, Means("what is recorded of the kept KV pairs: lengths (of each head), positions, or none")
+    ] = "none"
+    lease_seconds: Annotated[
+        float,
+        Means(
+            "a process without a heartbeat for so long counts as stopped; use one value for all processes of a folder"
+        ),
+    ] = 180
 
     def __post_init__(self) -> None:
         if not 1 <= self.lease_seconds <= 10**6:
             raise UserError(f"results.lease_seconds={self.lease_seconds}: allowed: 1 to 1000000 seconds, such as 180")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Each can be set on a command line by its name; `conf/run.yaml` adds the groups."""
+
+    budget: Annotated[
+        Any,
+        Means(
+            "what is kept, protected tokens included: a fraction of the prompt (0.1), KV pairs per head (1024), or "
+            "bytes (600KiB)"
+        ),
+    ] = 0.1
+    protocol: Annotated[
+        str,
+        Means(
+            "paper: as each policy's file says; common: window 16, recent 16, max pool 7 for all policies that have "
+            "them"
+        ),
+    ] = "paper"
+    reference: Annotated[
+        Reference,
+        Means(
+            "full: also the cell that evicts nothing, to hold the others against; none: only the cells that are named"
+        ),
+    ] = "full"
+    seed: Annotated[int, Means("of prompts and of random scores")] = 42
+    schedule: Schedule = field(default_factory=Schedule)
+    data: Data = field(default_factory=Data)
+    results: Results = field(default_factory=Results)
 
 
 class Cells:
@@ -130,35 +182,26 @@ class Cells:
 def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
     """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
 
-    A server has none: another one, or another start, is its full cache. A text that is read in blocks, or as one with
-    all others, gets none: its full cache would be read token by token, or grow over all of them.
+    Cells without a full cache get none: the full cache of a server is another server, or another start.
     """
     cells = list(cells)
-    if all(cell.is_served for cell in cells):
+    if not any(cell.has_full_cache for cell in cells):
         yield from cells
         return
     (tree,) = combinations(parse(["policy=full"]))
     full, added = Cells().cell(tree), set[str]()
     for cell in cells:
-        if cell.is_served:
-            yield cell
-            continue
-        reference = replace(
-            full,
-            model=cell.model,
-            task=cell.task,
-            schedule=cell.schedule.once,
-            seed=cell.seed,
-        )
-        is_read = not isinstance(cell.task, Likelihood) or (cell.task.reset and cell.schedule.prefill_block is None)
-        if is_read and (name := repr(reference)) not in added:
-            added.add(name)
-            yield reference
+        if cell.has_full_cache:
+            schedule = cell.schedule.once
+            reference = replace(full, model=cell.model, task=cell.task, schedule=schedule, seed=cell.seed)
+            if (name := repr(reference)) not in added:
+                added.add(name)
+                yield reference
         yield cell
 
 
 def _protocol(policy: Tree, protocol: str) -> str:
-    """The protocol of a policy: that of papers where another one changes nothing that the policy's file says."""
+    """The protocol of a policy: `paper` where another one changes nothing that the policy's file says."""
     file = file_of("policy", policy["name"], policy["_target_"])
     return protocol if protocols()[protocol].over(file) != file else PAPER
 
@@ -183,7 +226,7 @@ def check_data(cells: Iterable[Cell]) -> None:
     missing: dict[str, NoData] = {}
     for name, task in tasks.items():
         try:
-            _ = task.data_sha256 if isinstance(task, FromFiles) else None
+            task.identity()
         except NoData as error:
             missing[name] = error
     if not missing:
@@ -200,18 +243,17 @@ def check_data(cells: Iterable[Cell]) -> None:
 
 
 def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], object]) -> None:
-    """Raise MissingFile where a task reads files that are not those of the lock or of their download; without `verify`
+    """Raise MissingFile where a task reads files that differ from the lock or their download; without `verify`
     only tell.
     """
     for task in {cell.task.name: cell.task for cell in cells}.values():
-        if not isinstance(task, FromFiles) or task.data_sha256 is None:
-            continue
-        if differing := altered(folder(task.root), task.files, task.data_sha256):
+        if differing := altered_files(task):
+            root = getattr(task, "root", None)
             more = f" and {len(differing) - 1} more" if differing[1:] else ""
             family = differing[0].partition("/")[0]
-            text = f"{folder(task.root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
+            text = f"{folder(root) / differing[0]}{more} of {task.name} differs from what was locked or pulled"
             if verify:
-                again = f"{command(task.root, family)} --replace fetches it again"
+                again = f"{command(root, family)} --replace fetches it again"
                 raise MissingFile(f"{text}: {again}; data.verify=false reads it as it is")
             tell(f"warning: {text}: its rows say so, and count as another task's")
 

@@ -1,7 +1,8 @@
 """From group files and overrides to trees: one plain dict for each combination of the values that overrides list.
 
-`conf/run.yaml` says which file of each group is used unless the command line names another. Each file is read once,
-merged in the order of the defaults lists, and the command line's settings are put in. Trees are never changed in place.
+Defaults stand on classes (`RunSettings` and the class of each part), and files say what differs. `conf/run.yaml`
+says which file of each group is used unless the command line names another. Each file is read once, merged in the
+order of the defaults lists, and the command line's settings are put in. Trees are never changed in place.
 """
 
 import io
@@ -27,13 +28,14 @@ from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
 from kvbench.support.errors import UserError
+from kvbench.support.noted import REQUIRED, declared, defaults
 from kvbench.support.plugins import Item, groups, held_groups, items
 from kvbench.support.settings_file import entry_of
 from kvbench.support.text import closest
 from kvbench.tasks.task import TaskSettings
 
 Tree = dict[str, Any]
-MISSING = "???"
+MISSING = REQUIRED
 """What a file writes for a setting that the command line must give."""
 MOST_COMBINATIONS = 100_000
 """Cells of a command: each is composed and held in memory."""
@@ -42,6 +44,8 @@ HOST = "score.host"
 LENGTH = "task.context_length"
 ARGUMENTS = "score.args"
 """Arguments of code of others: any name is a setting, and the score checks them."""
+RUN = "kvbench.config.cells.RunSettings"
+"""The class of the settings beside the groups."""
 STEP = "step"
 """The group of files that add settings to policies (`kvbench.config.steps`)."""
 KINDS = ("policy.heads", "policy.layers")
@@ -56,7 +60,7 @@ PLACEHOLDERS = {
     "endpoint.method": "full (how the server evicts, such as snapkv)",
     "task.path": "FILE of JSON lines with context, question and answers; for task=hub a table or a data set org/name",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
-    "score.press": "LagKVPress (a class of kvpress, docs/presses.md)",
+    "score.press": "LagKVPress (a class of kvpress, docs/reference/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",
     "score.gates": "FILE with the weights of gates that were trained for this model",
     "score.statistics": "FILE with query statistics (kvbench heads --queries writes one)",
@@ -96,7 +100,7 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
 
 
 def file_of(group: str, name: str, target: str = "") -> Tree:
-    """What the file of a name says, not resolved; of a file that fills more than its group, the group's part.
+    """Return the content of a name's file, not resolved; of a file that fills more than its group, the group's part.
 
     target: the `_target_`, which for a class in a file of its own is that file. Raises UserError for an
     unknown name, and for a file that cannot be read or lacks what it must say.
@@ -286,7 +290,7 @@ def _interpolated(node: Any, tree: Tree) -> Any:
 def composed(chosen: Mapping[str, str]) -> Tree:
     """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
     used: dict[str, Item] = {}
-    tree = _merged({}, paths.conf() / "run.yaml", None, chosen, used)
+    tree = _merged(dict(declared(RUN)), paths.conf() / "run.yaml", None, chosen, used)
     for group, name in held_groups().items():
         file = _item(group, chosen.get(group, name))
         assert file is not None, "names of a command line are checked before"
@@ -304,9 +308,19 @@ def composed(chosen: Mapping[str, str]) -> Tree:
 
 def _of_every_task(node: Tree) -> Tree:
     """The settings that every task has, as the class of this one declares them."""
-    target = class_of("task", node)
-    declared = {field.name: getattr(target, field.name, None) for field in fields(TaskSettings)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in declared.items()}
+    usual = defaults_of("task", node)
+    return {name: usual.get(name) for name in defaults(TaskSettings)}
+
+
+def defaults_of(group: str, node: Tree) -> Mapping[str, Any]:
+    """The settings that the class of a part declares, with their defaults; of ours without importing it.
+
+    Raises UserError as `class_of`. Never change the result.
+    """
+    try:
+        return declared(node["_target_"])
+    except LookupError:
+        return defaults(class_of(group, node))
 
 
 def _merged(
@@ -387,8 +401,9 @@ def step_settings() -> Tree:
 
 
 def content(item: Item) -> Any:
-    """The content of an item's file; a policy that evicts has the settings of steps too. Raises UserError for one that
-    is no YAML. Never change the result.
+    """Lay an item's file over what the classes in it declare; a policy that evicts has the settings of steps too.
+
+    Raises UserError for a file that is no YAML, and as `class_of`. Never change the result.
     """
     if is_loose(item.path.name):
         return node_of(item.group, str(item.path))
@@ -396,25 +411,48 @@ def content(item: Item) -> Any:
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
         return scored | node_of_object(word)
     node = _settings_of(_read(item.path, str(item)), item.group, item.name)
-    return _with_steps(node) if item.group == "policy" and isinstance(node, dict) else node
+    if not isinstance(node, dict) or item.group not in node:
+        return _with_defaults(item.group, item.name, node)
+    return {key: _with_defaults(key, item.name, value) for key, value in node.items()}
 
 
-def _with_steps(node: Tree) -> Tree:
-    """The content of a policy's file, with the settings of steps where the policy evicts."""
-    policy = node.get("policy", node)
-    if not isinstance(policy, dict) or "budget" not in (policy.get("takes") or ()):
-        return node
-    policy = step_settings() | policy
-    return node | {"policy": policy} if "policy" in node else policy
+def _with_defaults(group: str, name: str, part: Any) -> Any:
+    """A part that names a class, with what the class declares; other settings as they are."""
+    if not isinstance(part, dict) or not isinstance(part.get("_target_"), str):
+        return part
+    first = {key: part[key] for key in ("_target_", "name") if key in part}
+    return first | _defaults_of_file(group, name, part) | part
+
+
+def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
+    """The settings that a file need not state; a policy has the settings of steps too, or none if it keeps everything.
+
+    What every task has is added when a run is composed, unless its class has another default: that is its protocol.
+    The settings of a kind of a part have other names.
+    """
+    usual = dict(defaults_of(group, part | {"name": name}))
+    match group:
+        case "policy" if "budget" not in (part.get("takes", usual.get("takes")) or ()):
+            return {key: value for key, value in usual.items() if key == "takes"}
+        case "policy":
+            return step_settings() | usual
+        case "task":
+            every = defaults(TaskSettings)
+            return {key: value for key, value in usual.items() if key not in every or value != every[key]}
+        case "paper":
+            return {}
+        case "step" if "/" in name:
+            return {}
+    return usual
 
 
 def _settings_of(node: Any, group: str, name: str) -> Any:
-    """What a file says without the words about it."""
+    """Return the content of a file without the words about it."""
     return entry_of(node, group, name).tree if isinstance(node, dict) else node
 
 
 def _read(path: Path, file_label: str) -> Any:
-    """What a file says by itself. Raises UserError for one that is no YAML. The result is shared: never change it."""
+    """Read the content of one file. Raises UserError for one that is no YAML. The result is shared: never change it."""
     try:
         return _parsed(path.read_text("utf-8"))
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
@@ -486,7 +524,7 @@ def _with_host(tree: Tree) -> Tree:
 
 
 def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
-    """What to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
+    """Say what to do about a setting that no tree has; a misspelt last word is compared with its siblings."""
     key, values = setting.key, ",".join(value.text for value in setting.values)
     if named := equivalent(key, values.split(",")):
         return f"unknown setting {key}: write {named}"

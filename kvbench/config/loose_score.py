@@ -61,7 +61,7 @@ def class_in(path: str, group: str = "score") -> Any:
 
 
 def node_of(group: str, path: str) -> dict[str, Any]:
-    """What the YAML file of the class would say."""
+    """Return the content that a YAML file of the class would have."""
     settings: dict[str, Any] = {"_target_": str(Path(path).expanduser().resolve()), "name": Path(path).stem}
     for field in fields(class_in(path, group)):
         default = field.default if field.default_factory is MISSING else field.default_factory()

@@ -1,4 +1,4 @@
-"""What settings mean: as the class of a part says it, and as the file says it of the values that it has."""
+"""Meanings of settings: as the class of a part says it, and as the file says it of the values that it has."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -16,7 +16,7 @@ NO_SETTINGS = {"_target_", "name", "takes", "defaults", "usual"}
 
 
 def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
-    """What the class of a part says of its settings; of ours without importing it. Raises as `class_of`."""
+    """Return the meanings of a part's settings from its class; of ours without importing it. Raises as `class_of`."""
     from kvbench.config.compose import class_of
 
     try:
@@ -41,7 +41,7 @@ def meanings_of_steps() -> dict[str, str]:
 
 
 def notes_of(item: Item) -> dict[str, str]:
-    """What the file of an item says of values, by the full names of the settings."""
+    """Return the notes on values in the file of an item, by the full names of the settings."""
     entry = words_of(item)
     tree = entry.tree if item.group in entry.tree else {item.group: entry.tree}
     return {name if name.split(".")[0] in tree else f"{item.group}.{name}": note for name, note in entry.notes.items()}
@@ -62,7 +62,7 @@ def explained(tree: dict[str, Any], texts: Mapping[str, str]) -> Iterator[tuple[
 
 
 def words_of(item: Item) -> Entry:
-    """What a file says; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
+    """Return the words of a file; nothing for one of a plugin that cannot be read, of which whoever uses it is told."""
     try:
         node = _parsed(item.path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -72,5 +72,5 @@ def words_of(item: Item) -> Entry:
 
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
-    """A file is asked for its words and its notes, and for those of each of its members."""
+    """A file is asked for its words and its notes, and so is each of its members."""
     return yaml.load(text, LOADER)

@@ -70,14 +70,14 @@ def item_of(group: str, word: str) -> Item | None:
 
 
 def node_of_object(word: str) -> dict[str, Any]:
-    """What the YAML file of the object would say."""
+    """Return the content that a YAML file of the object would have."""
     named = _objects[word]
     values = {field.name: getattr(named, field.name) for field in fields(named) if field.init}
     return _node(word, values)
 
 
 def usual_of(word: str) -> dict[str, Any]:
-    """What its settings are by default; `OPEN` for those without."""
+    """Return the defaults of its settings; `OPEN` for those without."""
     values: dict[str, Any] = {}
     for field in fields(_objects[word]):
         default = field.default if field.default_factory is MISSING else field.default_factory()

@@ -19,7 +19,7 @@ class Protocol:
     unless: Mapping[str, list[Any]]
 
     def over(self, policy: Mapping[str, Any]) -> dict[str, Any]:
-        """What the file of a policy says, with the shared value of all that the policy has; an object is as it is."""
+        """Return the settings of a policy, with the shared value of all that it has; an object is as it is."""
         if names_object(policy["_target_"]):
             return dict(policy)
         shared = {name: value for name, value in self.policy.items() if policy.get(name) not in self.unless[name]}

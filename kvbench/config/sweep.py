@@ -179,12 +179,12 @@ def refuse_around(overrides: Iterable[Override], command: str) -> None:
 
 
 def _reference(overrides: Sequence[Override]) -> Reference:
-    """What the cells of a command are held against. Raises UserError for a list."""
+    """Return the cells that a command compares with. Raises UserError for a list."""
     return _single([override for override in overrides if override.key == "reference"], "reference")["reference"]
 
 
 def verifies(overrides: Sequence[Override]) -> bool:
-    """Whether a command refuses data files that are not those of the lock. Raises UserError for a list."""
+    """Whether a command refuses data files that differ from the lock. Raises UserError for a list."""
     tree = _single([override for override in overrides if override.key == "data.verify"], "data.verify")
     return validated(bool, "data.verify", tree["data"]["verify"])
 
@@ -195,7 +195,7 @@ def launcher_of(overrides: Sequence[Override]) -> Launcher:
 
 
 def around(group: str, overrides: Sequence[Override]) -> Any:
-    """What a group of `AROUND` says: one object for the whole sweep. Raises UserError for lists."""
+    """Build a group of `AROUND`: one object for the whole sweep. Raises UserError for lists."""
     tree = _single([override for override in overrides if override.root == group], group)
     return build(group, resolved({group: tree[group]})[group])
 

@@ -14,7 +14,7 @@ METHODS = ("press", "press_name", "method", "methods")
 
 
 def equivalent(key: str, values: Sequence[str]) -> str | None:
-    """What `key=values` of another tool is here, as it is written on a command line; None if nothing is known."""
+    """Translate `key=values` of another tool, as it is written on a command line; None if nothing is known."""
     if key == "compression_ratio":
         kept = [str(round(1 - float(value), 6)) for value in values if re.fullmatch(r"0?\.\d+|0", value)]
         return f"budget={','.join(kept) or 'SHARE'} (the share of KV pairs that is kept: 1 - compression_ratio)"

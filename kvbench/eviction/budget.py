@@ -34,7 +34,7 @@ class Tokens:
         return self.pairs
 
     def claims(self) -> Iterator[Claim]:
-        """What it makes untrue for other settings: nothing."""
+        """Return what it makes untrue for other settings: nothing."""
         return iter(())
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Fraction:
         return max(1, int((self.share * num_tokens).to_integral_value(ROUND_HALF_UP)))
 
     def claims(self) -> Iterator[Claim]:
-        """What it makes untrue for other settings."""
+        """Return what it makes untrue for other settings."""
         breaks = {COUNTED_BUDGET: "is a fraction of the prompt"}
         yield Claim(f"budget={self}", "a number of KV pairs, such as budget=1024", breaks=breaks)
 
@@ -79,7 +79,7 @@ class Bytes:
     text: str
 
     def claims(self) -> Iterator[Claim]:
-        """What it needs of other settings."""
+        """Return what it needs of other settings."""
         needs = {PLAIN_COPY: "counts KV pairs as the model stores them"}
         yield Claim(f"budget={self.text}", "a number of KV pairs or a fraction", needs)
 

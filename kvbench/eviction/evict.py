@@ -35,7 +35,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Decision:
-    """What is kept: masks and lengths by evictable layer and cache head; `rankings` unless everything is kept."""
+    """The kept set: masks and lengths by evictable layer and cache head; `rankings` unless everything is kept."""
 
     kept: tuple[Kept, ...]
     lengths: Lengths
@@ -139,7 +139,8 @@ class Eviction:
         return self.policy.pairs(self.budget, num_tokens)
 
     def capacity(self, num_tokens: int, reserved: int = 0) -> int:
-        """KV pairs that a cache head may hold after later evictions: those of `num_tokens` tokens, less the reserved.
+        """KV pairs that a cache head may hold after later evictions: the pairs of `num_tokens` tokens, less the
+        reserved.
 
         A budget that holds every token of a text shorter than what is protected grows to the protected tokens.
         """
@@ -194,8 +195,8 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
 
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[int, str] | None]:
-    """A key that is equal for policies with equal raw scores: the number of newest tokens that are skipped, that of
-    observed rows, and how they are merged.
+    """A key that is equal for policies with equal raw scores: the number of newest tokens that are skipped, the number
+    of observed rows, and how they are merged.
     """
     return policy.skipped, (policy.rows(tokens - policy.skipped), policy.reduce) if score.inputs.window else None
 

@@ -51,7 +51,7 @@ per head by layer index."""
 class Step:
     """An eviction from one layer: the layer after it, and the score of every slot of each cache head before it.
 
-    `scores` belong to `positions`, slot by slot; NaN for protected slots, and for those of a prompt that stays, which
+    `scores` belong to `positions`, slot by slot; NaN for protected slots, and for slots of a prompt that stays, which
     are not ranked.
     """
 
@@ -78,7 +78,7 @@ class Step:
 class IncrementalEviction:
     """Repeated eviction at a fixed capacity. Its state lies in the cache (`LayerCache.state`).
 
-    decoding: whether these evictions come after that of the prompt and use the policy for decoding. prompt: the tokens
+    decoding: whether these evictions come after the prompt's and use the policy for decoding. prompt: the tokens
     of a prompt whose pairs are never evicted again, beside which the answer has a budget of its own.
 
     Raises UserError for a capacity below the protected tokens, and for a state that does not fit the score.
@@ -157,7 +157,7 @@ class IncrementalEviction:
     def with_answer_budget(self, cache: KVCache, pairs: int | None) -> "IncrementalEviction":
         """The evictions that leave all of `cache`, what is kept of a prompt, and the best `pairs` per head of the rest.
 
-        Without a number these evictions themselves, whose budget is that of both. Raises UserError for fewer pairs than
+        Without a number these evictions themselves, whose budget is for both. Raises UserError for fewer pairs than
         the newest tokens that the policy protects.
         """
         if pairs is None:
@@ -264,7 +264,7 @@ class IncrementalEviction:
 
     def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int, score: Score | None = None) -> Scores:
         """Scores of a dense layer, reduced over the group unless the score does that last; in a step this comes before
-        pooling. score: that of these heads, if they are not all.
+        pooling. score: of these heads, if they are not all.
         """
         policy, score = self.policy, score or self.score
         raw = score(layer, rows, policy.reduce)
@@ -348,8 +348,8 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
     """The capacity of each head for later evictions: the pairs that the eviction of the prompt left it.
 
     If nothing was evicted from the prompt, the capacity of every head is the budget: a shorter prompt grows to it, and
-    one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of docs/methods.md). Where
-    heads or layers are kept whole, those that hold every token have no limit.
+    one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of the disagreements).
+    Where heads or layers are kept whole, those that hold every token have no limit.
     """
     return _capacities(eviction.policy, cache, decision.lengths, eviction.capacity(cache.num_tokens))
 

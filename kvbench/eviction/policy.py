@@ -95,7 +95,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Phases with fields of their own. decode: the evictions after that of the prompt."""
+    """Phases with fields of their own. decode: the evictions after the prompt's."""
 
     decode: Annotated[Phase, Means("fields in the evictions after that of the prompt")] = field(default_factory=Phase)
 
@@ -128,15 +128,16 @@ class Policy:
     positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
         re-rotated, and new tokens follow.
     budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
-        tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is that of the answer).
+        tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is the answer's).
     phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
     takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
         score.
 
-    Field names are those of the golden cases. Raises UserError for values that are not allowed or contradict each
+    Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each
     other.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("steps",)
     name: str
     window: Annotated[
         int | Literal["all", "question"] | TokenFraction,
@@ -243,7 +244,7 @@ class Policy:
                 raise UserError(f"policy.{name}={value}: {reason}")
 
     def claims(self) -> Iterator[Claim]:
-        """What its settings need of others and of each other, and what they make untrue."""
+        """Return what its settings need of others and of each other, and what they make untrue."""
         yield from self._claims_of_allocation()
         yield from self._claims_of_tokens()
         if self.positions == "cache":
@@ -424,7 +425,7 @@ class Policy:
         return ranking
 
     def choices(self, rankings: Sequence[Ranking]) -> tuple[Ranking, ...]:
-        """What `chooses` says of every layer, or one ranking for all layers."""
+        """Return `chooses` of every layer, or one ranking for all layers."""
         chosen = tuple(map(self.chooses, rankings))
         for step in self.steps:
             chosen = step.choices(chosen)

@@ -191,7 +191,7 @@ def _counts_beyond(stack: Ranking, asked: Sequence[tuple[int, int]]) -> Int[Tens
 
 
 def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
-    """One ranking of a layer from those of its cache heads of equal length, by the numbers of these heads."""
+    """One ranking of a layer from the rankings of its cache heads of equal length, by the numbers of these heads."""
     if len(parts) == 1:
         return next(iter(parts.values()))
     rankings, heads = list(parts.values()), sorted((head, part) for part in parts for head in part)

@@ -40,7 +40,7 @@ class Schedule:
     answer_budget: evictions from the answer leave what is kept of the prompt as it is, and keep besides so many KV
         pairs per head of all that was read since. Without it a head keeps as many pairs as after the prompt, old or
         new.
-    prefill_block: after `turn` blocks are the turns of a run of an agent, and the budget is that of all tokens so far.
+    prefill_block: after `turn` blocks are the turns of a run of an agent, and the budget counts all tokens so far.
 
     Raises UserError for a number below 1, and for settings of an answer that is not evicted from.
     """

@@ -64,7 +64,7 @@ class BatchInvariance:
         return min([*fewer, self._whole_vectors(cells, new)])
 
     def last_of(self, rows: int, new: int) -> int:
-        """The number of tokens whose logits a pass over `new` computes if only those of the last are needed."""
+        """Return how many tokens of `new` get logits if only the last needs them."""
         return 1 if self.any_rows else min(new, -(-OUTPUT_ROWS // rows))
 
     def _whole_vectors(self, least: int, new: int) -> int:

@@ -37,7 +37,7 @@ PROJECTIONS: dict[Projection, tuple[str, ...]] = {
     "output": ("o_proj", "out_proj", "dense", "c_proj", "wo", "out_lin"),
     "query": ("q_proj", "qkv_proj", "query", "wq", "q_lin"),
 }
-"""Names that model classes give the projections of their attention. `qkv_proj` begins with that of queries."""
+"""Names that model classes give the projections of their attention. `qkv_proj` begins with the queries."""
 
 OWN_ATTENTION = {
     **{"big_bird": "BigBirdSelfAttention", "codegen": "CodeGenAttention", "falcon": "FalconAttention"},
@@ -252,7 +252,7 @@ def _configs(model: Any) -> list[Any]:
 
 
 def _latents(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
-    """What `attention` gets for keys and values of a layer that caches latents: these, not expanded."""
+    """Return keys and values of a layer that caches latents, for `attention`: the latents, not expanded."""
     return latent, rotated
 
 

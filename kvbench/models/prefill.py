@@ -64,7 +64,7 @@ class StackRecord:
 
 @dataclass
 class LayerRecord:
-    """What is recorded of a layer: keys and values with room for the prompt, windows by their rows, sums over the
+    """Records of a layer: keys and values with room for the prompt, windows by their rows, sums over the
     queries, and numbers by score. Of a local layer: the tokens that later tokens can attend to.
     """
 
@@ -100,8 +100,8 @@ class Prefill:
     own record: the last bits of a log-sum-exp depend on how many rows are multiplied at once, and a cell's scores must
     not depend on other cells. moments: sums over the queries of an evictable layer. kernels: of sums over the rows.
     projections: matrices of the model, given a layer and the width of all its heads. hidden_scores: read the hidden
-    states that `receive` gets; those of one layer and pass are held at a time. together: how many layers lie in one
-    array; by default each by itself.
+    states that `receive` gets; the states of one layer and pass are held at a time. together: how many layers lie in
+    one array; by default each by itself.
 
     A layer with a sliding window is local and holds only tokens that a later token can attend to: sliding_window - 1.
     If no sequence of `max_length` tokens is longer than the window, the layer is treated like any other.

@@ -63,6 +63,7 @@ class Press(Score):
     is not installed.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
     press: Annotated[str, Means("its class in kvpress, or package.module.Class of a plugin")]
     args: Annotated[dict[str, Any], Means("its arguments: score.args.n_sink=4")] = field(
         default_factory=dict, hash=False
@@ -101,7 +102,7 @@ class Press(Score):
         return layer.probed[self] if self.inputs.hidden_states else self._score(layer, None)
 
     def _score(self, layer: LayerCache, call: AttentionCall | None) -> Scores:
-        """What the press returns for copies of its inputs. Raises UserError for what is no score."""
+        """Return the scores of the press for copies of its inputs. Raises UserError for what is no score."""
         keys, values = (part[None] for part in layer.dense)
         inputs = {"keys": keys, "values": values} | ({"hidden states": call.hidden} if call else {})
         copies = {name: part.clone() for name, part in inputs.items()}
@@ -199,7 +200,7 @@ def _class_of(setting: str, name: str) -> Any:
     if "." in name and outer not in allowed and package not in sys.modules:
         raise UserError(
             f"{setting}={name}: {outer or 'no package'} is not installed as a plugin, and kvbench imports no other "
-            f"modules by name: allowed: a class of {', '.join(allowed)} (docs/plugins.md), or of a module that your "
+            f"modules by name: allowed: a class of {', '.join(allowed)} (docs/extend.md), or of a module that your "
             "own program has imported"
         )
     try:

@@ -1,4 +1,4 @@
-"""Passes over a frozen cache, and those of KVzip, in which the model is prompted to repeat the context."""
+"""Passes over a frozen cache, and KVzip's passes, in which the model is prompted to repeat the context."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

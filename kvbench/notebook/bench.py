@@ -81,7 +81,7 @@ class Bench:
     ) -> "BenchResult":
         """Run what is missing of every method with every budget, each prompt read once for all, beside the full cache.
 
-        methods: names of policies or scores, objects, or pairs (policy, score). policy: that of a score alone. budgets:
+        methods: names of policies or scores, objects, or pairs (policy, score). policy: of a score alone. budgets:
         shares, numbers of KV pairs or bytes. data: the name of a task, prompts with answers, or a frame of them; None:
         the task of `kvbench run`. results: the folder of the rows; None: a temporary one, which is removed with this
         object and all of its results. Other settings have the names of the command line, `**{"task.samples": 20}`.
@@ -107,7 +107,7 @@ class Bench:
         results: str | Path | None = None,
         **settings: Any,
     ) -> NotebookReport:
-        """What `kvbench recommend` prints: the methods that are worth it for these prompts and this memory.
+        """Return the report of `kvbench recommend`: the methods that are worth it for these prompts and this memory.
 
         data: as of `compare`. memory: bytes with a unit ("2GiB"), None: no limit. loss: points of the mean that may be
         lost. requests: at a time. results, settings: as of `compare`; policy, score and budget name what is tried.

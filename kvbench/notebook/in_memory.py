@@ -66,7 +66,7 @@ class Failure:
 
 @dataclass(frozen=True, repr=False)
 class Evicted:
-    """What a policy left of the cache of a prompt.
+    """The cache of a prompt after an eviction.
 
     policy, score, budget: as in the columns of rows. kept: the kept positions of each layer and head (`kept.lengths`,
     `kept.positions(layer, head)`). kept_fraction: of the KV pairs. cache: the smaller cache itself.
@@ -211,7 +211,7 @@ def _failure(cell: Cell, error: str) -> Failure:
 
 
 def _listed(results: Mapping[Cell, Any], cells: Sequence[Cell], several: bool) -> Any:
-    """The results of the cells, or that of the only one. Raises UserError if nothing but failures is left."""
+    """The results of the cells, or of the only one. Raises UserError if nothing but failures is left."""
     failures = [results[cell] for cell in cells if isinstance(results[cell], Failure)]
     if len(failures) == len(cells):
         raise UserError(f"{failures[0].policy}: {failures[0].error}")

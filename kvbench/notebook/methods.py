@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 def words_of_method(argument: str, method: Method, policy: str | Policy) -> tuple[str, ...]:
-    """The words that choose a method; a score alone is that of `policy`. argument: what messages call it.
+    """The words that choose a method; a score alone belongs to `policy`. argument: what messages call it.
 
     Raises UserError for what is no method.
     """

@@ -18,7 +18,7 @@ from kvbench.work.sweep import Screen, logger_of, make, rows_of
 def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
     """Make what is missing of a sweep in this process, and return all of its rows, one per cell and sample.
 
-    words, settings: those of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`;
+    words, settings: of the command line, `kvbench.run("task.samples=5", policy=["snapkv", "h2o"], budget=0.1)`;
     policies, scores and models (`Bench.model`) may be objects. data: prompts with answers, or the name of a task.
 
     Raises UserError and MissingFile as the command does; a sample that failed is a row with an `error`.

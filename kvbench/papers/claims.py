@@ -6,7 +6,7 @@ mean      b is above a on average over the lines
 each      the same within every group of lines that share the columns `by`
 every     b is above a in every group of `by`, by its printed mean alone; with `by: all` in every line
 best      b is above every other method of the same place, on average within each group of `by`
-more      the mean difference is larger in `where` than in `than`; with `lead: true` that of b to the best other method
+more      the mean difference is larger in `where` than in `than`; with `lead: true` of b to the best other method
 factor    b is more than `times` a, on average
 wins      b wins more tasks than a: the sign test, all budgets of a task summed
 tasks     the test over tasks alone, for scores without bounds
@@ -87,7 +87,7 @@ class Claim:
     tasks: bool = True
     given: Given | None = None
     because: str = ""
-    otherwise: Literal["false", "open"] = "false"
+    otherwise: Literal["false", "inconclusive"] = "false"
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
 
 
 def _unit(page: Page) -> str:
-    """What the numbers are, with their unit, as the label of an axis."""
+    """Return the label of an axis: the quantity and its unit."""
     rates = [number.ours.rate for number in page.numbers if number.ours is not None]
     units = {number.published.unit for number in page.numbers if number.published is not None} | {page.item.layout.unit}
     return next(iter(units - {"", "percent"}), "mean score (%)" if all(rates) else "mean score")
@@ -100,7 +100,7 @@ def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
 
 
 def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
-    """The style of each line: that of its policy or score in all figures, and grey for the full cache."""
+    """The style of each line: the style of its policy or score in all figures, and grey for the full cache."""
     parts = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
     marks = Marks.over(parts.values())
     grey = {**REFERENCE, "marker": "."}

@@ -5,7 +5,7 @@
     CAOTE       L s (7 d + 3)                                      (55)
     FastCAOTE   L s (4 d + 3) + L                                  (56)
 
-L layers, s tokens in the cache, d the hidden size, d_KV that of the keys of a token (1024 gives Table 6b), d_FFN that
+L layers, s tokens in the cache, d the hidden size, d_KV the size of a token's keys (1024 gives Table 6b), d_FFN that
 of the feed-forward layer, d_V the vocabulary. They reproduce Table 6b, but not Table 6a (CAOTE 1.27e-4, 9.8e-5, 4.1e-5
 and FastCAOTE 7.2e-5, 5.6e-5, 2.4e-5; 1.6e-4, 9.25e-5, 6.45e-5 and 8.9e-5, 5.28e-5, 3.69e-5 are printed). The paper's
 "below 0.1 %" counts one scoring of the prompt, but its protocol scores after every block: see `in_blocks`.
@@ -64,7 +64,8 @@ SCORING = {"caote": caote, "fastcaote": fastcaote}
 
 
 def ratios(printed: Sequence[Published], keys: tuple[str, ...]) -> dict[At, Measured]:
-    """The FLOPs of scoring divided by those of a forward pass, for each printed number; n is 0: nothing is measured.
+    """The FLOPs of scoring divided by the FLOPs of a forward pass, for each printed number; n is 0: nothing is
+    measured.
 
     Raises UserError for a score without a formula.
     """

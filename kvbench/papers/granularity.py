@@ -129,7 +129,7 @@ def _is_mean(item: Item, number: Published) -> bool:
 
 
 def _tasks(item: Item) -> dict[At, list[Task]]:
-    """The tasks of an item by the values of those keys of its layout that are in `KEYS`."""
+    """The tasks of an item by the values of the keys of its layout that are in `KEYS`."""
     entries = cells_of_item(item, parse(ANY_METHOD)).entries
     by_place = grouped(entries, lambda entry: _prompts(item, entry.at))
     return {at: list(dict.fromkeys(entry.cell.task for entry in members)) for at, members in by_place.items()}

@@ -1,6 +1,6 @@
 """One table or figure of a paper as data: its runs, and the paper's layout of the numbers.
 
-The files are `conf/paper/PAPER/ITEM.yaml`. Names are printed as a paper prints them: those of
+The files are `conf/paper/PAPER/ITEM.yaml`. Names are printed as a paper prints them: names of
 `results/papers/labels.yaml`, then the `labels` of the item.
 """
 
@@ -23,7 +23,7 @@ from kvbench.support.text import closest
 KEYS = ("model", "task", "context_length", "policy", "score", "budget")
 """What identifies a number of a paper; columns of its CSV file."""
 ARMS = ("layout", "evict_after", "decode_every", "chat", "heads", "chunk", "prompt", "kind", "layer", "part")
-"""What a paper's protocol says in words and a cell by a setting; `kind` is that of the task, `layer` of a probe, `part`
+"""What a paper's protocol says in words and a cell by a setting; `kind`: of the task, `layer` of a probe, `part`
 what a column of a table of words is about.
 """
 Kind = Literal["table", "text", "probe", "costs", "efficiency"]
@@ -42,7 +42,7 @@ class Layout:
     line per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: two policies
     that are compared; a number is then the number of tasks on which one of them has the higher mean. mean: a key over
     whose values there is a mean in addition. relative: a key; a number is then the relative difference between two of
-    its values. unit: that of our numbers where the paper prints none. best: which of the numbers of several methods is
+    its values. unit: of our numbers where the paper prints none. best: which of the numbers of several methods is
     marked as the best.
     """
 
@@ -74,7 +74,7 @@ class Item:
     costs come from formulas, efficiency from runs that measure time. mean_over: what our means are over, where
     questions share contexts. arms: the words of a paper's protocol that stand for each value of an arm. quantity: of
     the probe's numbers, the one that the paper prints. sources: where the paper or its code says a setting. labels:
-    names as this item prints them, before those of its paper. device: the planned one.
+    names as this item prints them, before its paper's. device: the planned one.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Item:
 
     @property
     def paper(self) -> str:
-        """The paper's short name, that of its CSV file."""
+        """The paper's short name, which its CSV file has."""
         return self.name.partition("/")[0]
 
     @property

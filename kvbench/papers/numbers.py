@@ -175,7 +175,7 @@ def count_wins(item: Item, means: Iterable[tuple[str, At, float]]) -> dict[At, t
 
 
 def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
-    """What was measured at each place of the layout; with `against: full` relative to the mean of the full cache.
+    """Return what was measured at each place of a layout; with `against: full` relative to the mean of the full cache.
 
     partly: an average may lack tasks, as in a smoke run without their data.
     """
@@ -255,8 +255,8 @@ def _grouped(
 def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
     """The mean of cells, weighted equally or by the weights of their tasks.
 
-    The interval of a single cell is its own; of several that of a weighted sum of independent means. There is none if
-    some cells read the same prompts, and none if no sample differs from another.
+    The interval of a single cell is its own; of several the interval of a weighted sum of independent means. There is
+    none if some cells read the same prompts, and none if no sample differs from another.
     """
     summarized = [(cell, cell.summary) for cell in cells if cell.summary is not None]
     failed = sum(summary.errors + summary.blanks for _, summary in summarized)
@@ -279,7 +279,7 @@ def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None)
 
 
 def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list[float]:
-    """What each cell counts in a mean: as much as the others, or the weight of its task over those of all tasks."""
+    """Return the weight of each cell in a mean: equal, or the weight of its task over the weights of all tasks."""
     if weight is None:
         return [1 / len(cells)] * len(cells)
     total = math.fsum({cell.member: weight[cell.member] for cell in cells}.values())
@@ -287,7 +287,7 @@ def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list
 
 
 def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
-    """The tasks on which one of a pair of policies has the higher mean, of those that both have; n counts those."""
+    """The tasks on which one of a pair of policies has the higher mean, of the tasks that both have, which n counts."""
     short = {cell.at: 0 for cell in cells}
     for cell in cells:
         short[cell.at] += cell.summary is None or cell.summary.n < cell.samples

@@ -222,7 +222,7 @@ def _unit_suffix(unit: str) -> str:
 
 
 def _budget_suffix(item: Item, order: Sequence[Place]) -> str:
-    """What budgets count, if they are no percentages."""
+    """Return the unit of budgets that are no percentages."""
     if "budget" not in item.keys:
         return ""
     budgets = {(*place.line, *place.column)[item.keys.index("budget")] for place in order}
@@ -283,7 +283,8 @@ def _figure(number: Measured, unit: str, usual: int) -> Figure:
 
 
 def _ranked(item: Item, figures: Mapping[Place, Figure], values: Mapping[Place, float]) -> dict[Place, Figure]:
-    """The figures with the best and the second of those that differ in policy and score alone, as papers mark them.
+    """The figures with the best and the second among figures that differ in policy and score alone, as papers mark
+    them.
 
     values: by place, as they are written. None is best if all are equal or one has no value; none is second if several
     are best or only two compete. The full cache does not compete.

@@ -33,7 +33,7 @@ Condition = Mapping[str, str | Sequence[str]]
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is behind a printed number. n: prompts of a task, None where nobody says it; `supposed` stands in for it.
+    """Prompts behind a printed number. n: prompts of a task, None where nobody says it; `supposed` stands in for it.
 
     scores: as in `kvbench.report.audit.scores`. source: where n is from.
     """
@@ -147,7 +147,7 @@ def _rules(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def prompts_of(row: Mapping[str, str], folder: Path) -> Prompts | None:
-    """What is behind a line; None where nothing is known of it, or scores have no bounds."""
+    """Return the prompts behind a line; None where nothing is known of it, or scores have no bounds."""
     if row["unit"] not in SCALES:
         return None
     for rule in _rules(folder).get(row["paper"], ()):

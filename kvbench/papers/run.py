@@ -51,7 +51,6 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 from kvbench.support.text import closest
-from kvbench.tasks.shared_context import SharedContext
 from kvbench.tasks.task import Task
 
 OTHER_TIMES = "Times differ between machines, so no difference to the paper's is shown."
@@ -102,7 +101,7 @@ class Request:
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """The words without those of the launcher."""
+        """The words without the launcher's."""
         return tuple(word for word in self.words if not word.startswith("launcher"))
 
     @cached_property
@@ -112,7 +111,7 @@ class Request:
 
     @property
     def launcher(self) -> Launcher:
-        """What runs the cells."""
+        """The launcher that runs the cells."""
         return launcher_of([override for override in parse(self.words) if override.root == "launcher"])
 
 
@@ -217,7 +216,7 @@ class _PrintedNumbers:
         self.unused = {override.key for override in request.overrides}
 
     def plan_lines(self) -> Iterator[str]:
-        """What would run, and what of it is done."""
+        """Return the cells that would run, and how much of them is done."""
         yield from ()
 
     def commands(self) -> Iterator[str]:
@@ -389,8 +388,7 @@ class _ItemSweep(_PrintedNumbers):
 
 def _texts(task: Task) -> int:
     """How many prompts a task has at most; the questions about a context share one."""
-    contexts = task.contexts if isinstance(task, SharedContext) else None
-    return task.samples if contexts is None else min(task.samples, contexts)
+    return task.samples if task.contexts is None else min(task.samples, task.contexts)
 
 
 def _counts(cells: int, prompts: int, rows: int) -> str:
@@ -398,7 +396,7 @@ def _counts(cells: int, prompts: int, rows: int) -> str:
 
 
 def _plan_line(cell: Cell) -> str:
-    """What the cells of a line of the plan share: a prompt, or a method that reads prompts in blocks of its own."""
+    """Name what the cells of a plan's line share: a prompt, or a method that reads prompts in blocks of its own."""
     if cell.schedule.prefill_block is None:
         length = "" if cell.task.context_length is None else f", {cell.task.context_length} tokens"
         return f"{cell.model.label}, {cell.task.name}{length}, {cell.schedule}"

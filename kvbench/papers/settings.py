@@ -18,8 +18,7 @@ from kvbench.probes.run import PREFIX, unless_named
 from kvbench.report.tables.summary import Summary
 from kvbench.run.plan import Cell
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.tasks.files import FromFiles, NoData
-from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.files import NoData
 
 FREE = ("data.root", "data.verify", "results.dir", "results.kept", "results.lease_seconds", "seed")
 """Settings of places and seeds, which do not change what is measured."""
@@ -106,7 +105,7 @@ class ItemCells:
         return [entry for entry in self.entries if entry.cell.task.name not in self.missing]
 
     def hints(self) -> list[str]:
-        """What is missing and the command that fetches it, once for all tasks of a benchmark."""
+        """Return what is missing and the command that fetches it, once for all tasks of a benchmark."""
         families: dict[str, list[str]] = {}
         for name, error in self.missing.items():
             families.setdefault(error.name.partition("/")[0] if isinstance(error, NoData) else name, []).append(name)
@@ -120,7 +119,7 @@ class ItemCells:
                 continue
             if cell.task.name not in self.missing:
                 try:
-                    _ = cell.task.data_sha256 if isinstance(cell.task, FromFiles) else None
+                    cell.task.identity()
                 except NoData as error:
                     self.missing[cell.task.name] = error
             self.entries.append(Entry(cell, _place(item, cell), differs))
@@ -128,7 +127,7 @@ class ItemCells:
 
 @dataclass(frozen=True)
 class Merged:
-    """All settings of an item, those that are kept, and those of the command line that replace the others."""
+    """All settings of an item, those that are kept, and words of the command line that replace the others."""
 
     settings: Sequence[Override]
     kept: Sequence[Override]
@@ -167,7 +166,7 @@ class Merged:
 
 
 def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
-    """An item's settings with those of a command line in their place.
+    """An item's settings with settings of a command line in their place.
 
     Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run.
     """
@@ -184,7 +183,7 @@ def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) ->
     cells = _cells_of_runs(item, words, small)
     if not small or cells.with_data or any(override.key == "task" for override in words):
         return cells
-    replacing = parse(TEXTS if all(isinstance(entry.cell.task, Likelihood) for entry in cells.entries) else PROMPTS)
+    replacing = parse(TEXTS if all(entry.cell.task.scores_text for entry in cells.entries) else PROMPTS)
     others = _cells_of_runs(item, [*words, *replacing], small)
     if not others.with_data:
         return cells

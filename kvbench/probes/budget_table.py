@@ -2,7 +2,7 @@
 
 LU-KV (Tang et al. 2026, https://arxiv.org/abs/2602.08585), as `step1_llama.py` and `step2_compute_curve.py` of its code
 find a table: the utility of a pair is the largest weight that any token of an answer gives it, times the norm of its
-projected value over those of the layer; a head evicts by its score; heads give up the least utility first, on the
+projected value over the layer's; a head evicts by its score; heads give up the least utility first, on the
 convex hull of what each gives up. Answers here are greedy; its code draws them at a temperature of 0.7.
 """
 

@@ -1,4 +1,4 @@
-"""What is measured once per model, on the prompts of tasks, and kept in a file: head scores, query statistics."""
+"""Measurements made once per model, on the prompts of tasks, and kept in a file: head scores, query statistics."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -15,9 +15,9 @@ from kvbench.models.loading.load import LoadedModel, ModelInfo, load, model_info
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.repeat import passes
 from kvbench.models.rope import KeyRotation, key_rotations
+from kvbench.run.local import dry_run
 from kvbench.run.plan import Cell, Plan
 from kvbench.run.prefill_job import prompt_of
-from kvbench.run.runner import dry_run
 from kvbench.run.samples import samples_of
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import InvalidSample
@@ -80,7 +80,7 @@ def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Scor
 
 
 def source_of(plan: Plan, cell: Cell) -> dict[str, object]:
-    """What was read to measure a model, for the file of the result."""
+    """Describe what was read to measure a model, for the file of the result."""
     return {
         "model": cell.description["model"],
         "tasks": [{**group.cells[0].description["task"], "samples": group.task.samples} for group in plan.groups],
@@ -89,7 +89,7 @@ def source_of(plan: Plan, cell: Cell) -> dict[str, object]:
 
 
 def query_statistics(plan: Plan, on_read: Callable[[int], None] = lambda prompts: None) -> QueryStatistics:
-    """What the queries of the one model of a plan are like before their rotation, over all tokens (TriAttention).
+    """Measure the queries of the one model of a plan before their rotation, over all tokens (TriAttention).
 
     Each prompt is prefilled once; `on_read` is called with the number of prompts read. Raises UserError or MissingFile
     for a model or a sample that cannot be run, and for a model that does not rotate complete queries by frequencies.

@@ -1,4 +1,4 @@
-"""What an eviction does to one query of every layer: the probes `eviction_error`, `layer_loss` and `set_error`."""
+"""Effect of an eviction on one query of every layer: the probes `eviction_error`, `layer_loss` and `set_error`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class EvictionProbe(Probe):
 class EvictionError(EvictionProbe):
     """The share of the true eviction error that belongs to the evicted pairs, by cache head.
 
-    The error of a pair is that of OBCache's Figure 2 (`kvbench.probes.query.removal_errors`): it is removed alone, at
+    The error of a pair is as in OBCache's Figure 2 (`kvbench.probes.query.removal_errors`): it is removed alone, at
     the first decoded token. `total`: the sum over all pairs; `lost`: over the evicted ones; `lost_share` = lost /
     total; `best_share`: the smallest share that as many pairs of that head can have. Recall counts the best k pairs
     alike; here each counts by its error.

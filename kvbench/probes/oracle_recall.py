@@ -97,7 +97,7 @@ def top(scores: Ranked, unpooled: Ranked, pairs: int) -> Kept:
 
 
 def chosen(ranking: Ranking, pairs: int, recent: int, tokens: int) -> Kept:
-    """What a score keeps of all columns: the newest `recent`, and its best candidates in the rest of `pairs`."""
+    """Return the columns that a score keeps: the newest `recent`, and its best candidates in the rest of `pairs`."""
     kept = torch.zeros(ranking.scores.shape[0], tokens, dtype=torch.bool, device=ranking.scores.device)
     kept[:, max(0, tokens - recent) :] = True
     order = ranking.order_for(torch.full(kept.shape[:1], pairs - recent))

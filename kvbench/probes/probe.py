@@ -9,7 +9,6 @@ from kvbench.eviction.budget import Fraction
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
-from kvbench.tasks.likelihood import Likelihood
 
 EVERYTHING = Fraction(Decimal(1))
 """The budget of cells whose budget does not matter."""
@@ -55,7 +54,7 @@ class Probe(Protocol):
 
         Raises UserError for a cell that the probe cannot judge.
         """
-        if isinstance(cell.task, Likelihood):
+        if cell.task.scores_text:
             raise UserError(f"task {cell.task.name} has no question: a probe needs a task with prompts and answers")
         if cell.schedule.prefill_block is not None:
             raise UserError(

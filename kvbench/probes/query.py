@@ -23,7 +23,7 @@ COLUMNS = 1024
 """Columns whose values are handled at a time."""
 Values = Float[Tensor, "kv_heads columns head_dim"]
 Output = Literal["attention", "layer"]
-"""The output whose change is measured: those of the query heads that read a pair, or that of the layer."""
+"""The output whose change is measured: of the query heads that read a pair, or of the layer."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Query:
 
     @cached_property
     def lse(self) -> Float[Tensor, "heads 1"]:
-        """Log-sum-exp of the logits, including that of a sink."""
+        """Log-sum-exp of the logits, including a sink's."""
         return self._with_sink(self.logits).logsumexp(dim=1, keepdim=True)
 
     @cached_property
@@ -121,10 +121,10 @@ def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hi
     The oracle of OBCache (Gu et al.), Figure 2 and section 3.5: the output moves by a / (1 - a) (o - v). Returns
     squared errors [cache heads, evictable pairs] in float64.
 
-    All query heads that read a cache head lose its pair. Without a projection the error is that of their outputs,
-    sum_h |o'_h - o_h|^2; with the projection W of the layer it is that of the layer, |W (o' - o)|^2. If a pair has all
+    All query heads that read a cache head lose its pair. Without a projection the error is of their outputs,
+    sum_h |o'_h - o_h|^2; with the projection W of the layer it is the layer's, |W (o' - o)|^2. If a pair has all
     the weight of a head nothing is left to compare with: no output can move further than twice the largest value, so
-    the square of that (times that of |W|) is taken, or the largest other error if that is more.
+    the square of that (times the square of |W|) is taken, or the largest other error if that is more.
     """
     heads, head_dim = query.outputs.shape
     readers = heads // cache_heads

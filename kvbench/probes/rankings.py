@@ -1,4 +1,4 @@
-"""What the scores of a cell say, whatever it keeps: the probes `head_scores` and `rank_correlation`."""
+"""Scores of a cell, whatever it keeps: the probes `head_scores` and `rank_correlation`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ class HeadScores(Probe):
     """How much each head needs its pairs: the largest, or the mean, of the shaped scores of its candidates.
 
     With score=kvzip it is the published map of KVzip's head-level eviction (Kim et al. 2025,
-    https://arxiv.org/abs/2505.23416), where the score of a head is that of its best pair.
+    https://arxiv.org/abs/2505.23416), where the score of a head is its best pair's.
     """
 
     merge: Annotated[Literal["max", "mean"], Means("the largest score of a head's KV pairs; mean: their mean")] = "max"

@@ -21,6 +21,7 @@ from kvbench.probes.probe import Probe
 from kvbench.probes.scene import Scene
 from kvbench.records import ResultsFolder, environment
 from kvbench.records.probed import probed_already, write_probed
+from kvbench.run.local import dry_run
 from kvbench.run.plan import (
     Cell,
     Plan,
@@ -34,7 +35,6 @@ from kvbench.run.plan import (
 )
 from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
-from kvbench.run.runner import dry_run
 from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ALL_READ, UNCHANGED, Claim, check
@@ -133,13 +133,13 @@ def probe_of(name: str, overrides: Iterable[Override]) -> Probe:
 
 
 def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) -> list[Override]:
-    """Defaults without those that the overrides set, and without those of a group that the overrides name."""
+    """Defaults without settings that the overrides set, and without settings of a group that they name."""
     named = {override.key for override in overrides}
     return [default for default in defaults if default.key not in named and default.root not in named]
 
 
 def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
-    """The settings of a probe's file with those of the command line; a list may be written without brackets."""
+    """The settings of a probe's file with settings of the command line; a list may be written without brackets."""
     allowed = sorted(key for key in tree if key not in ("_target_", "name"))
     hints = get_type_hints(class_of("probe", tree))
     for override in overrides:
@@ -188,7 +188,7 @@ def run_probe(probing: Probing, todo: Plan, results: ResultsFolder, progress: Pr
 def _run_group(
     model: LoadedModel, group: PrefillGroup, probing: Probing, results: ResultsFolder, hardware: str
 ) -> Iterator[list[Recorded]]:
-    """What was recorded of each prefill job; a context that samples share is prefilled again for each of them."""
+    """Yield the records of each prefill job; a context that samples share is prefilled again for each of them."""
     for job, samples in jobs_with_samples(model.tokenizer, group):
         recorded = []
         for sample in samples:

@@ -23,8 +23,8 @@ from kvbench.run.plan import Cell
 from kvbench.run.rows import TimedPrefill
 
 At = Literal["prompt", "decode"]
-"""The query that is measured: the last one read before the eviction; or that of the first decoded token, which attends
-to the context, a question behind it, and itself."""
+"""The query that is measured: the last one read before the eviction; or the query of the first decoded token, which
+attends to the context, a question behind it, and itself."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Scene:
         return ranked(self.model, self.shared, eviction, self.inputs(cell.score))[0]
 
     def decide(self, cell: Cell) -> Decision:
-        """What the cell would keep. Raises UserError for a budget that cannot hold the protected tokens."""
+        """Return the kept set of the cell. Raises UserError for a budget that cannot hold the protected tokens."""
         eviction, cache = eviction_of(cell, self.prompt), self.shared.cache
         eviction.check(cache)
         return eviction.decide(cache, None if eviction.keeps_all(cache) else self.rank(cell))

@@ -7,11 +7,12 @@ from kvbench.records.environment import environment, environment_id
 from kvbench.records.folder import ResultsFolder, check_writable
 from kvbench.records.leases import Arrivals, Lease, Leases, Places, lease_owners, places
 from kvbench.records.own_lines import read_kept
-from kvbench.records.processes import Heartbeat, Process, Stopped, read_processes
+from kvbench.records.processes import Heartbeat, Process, read_processes
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import COLUMNS, MEASURED, NO_SOURCE, REQUESTED, SCHEMA, WHERE, Row, check_schema
 from kvbench.records.rows_files import read_rows, recorded_samples
 from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing, read_sidecar
+from kvbench.support.errors import Stopped
 
 __all__ = [
     "COLUMNS",

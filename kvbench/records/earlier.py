@@ -42,7 +42,7 @@ _BESIDE = ("store=", "reader=", "reader.")
 
 
 class Named(NamedTuple):
-    """What a row says of its method: labels of policy and score, and the policy's protocol and side."""
+    """Names of a row's method: labels of policy and score, and the policy's protocol and side."""
 
     policy: str
     protocol: str | None
@@ -74,7 +74,7 @@ def policy_of(label: str) -> str:
 
 
 def protocol_of(label: str) -> str:
-    """The protocol that a label names; that of papers for a plain name."""
+    """The protocol that a label names; `paper` for a plain name."""
     return label.split(" ")[0].partition("@")[2] or PAPER
 
 
@@ -87,7 +87,7 @@ def variant_of(label: str, variant: str | None) -> str | None:
 
 @lru_cache(maxsize=2**12)
 def named_today(policy: str, variant: str | None, layout: str | None, score: str | None = None) -> Named:
-    """What a row of schema 8 or earlier says of its method, in today's words. A server's rows, which have no layout,
+    """Return today's names of the method of a row of schema 8 or earlier. A server's rows, which have no layout,
     stay as they are.
     """
     if layout is None:
@@ -104,7 +104,7 @@ def named_today(policy: str, variant: str | None, layout: str | None, score: str
 
 
 def _score_today(label: str) -> str:
-    """The label of a score, with the settings that it left out as a default of then, without those of now."""
+    """The label of a score, with the settings that it left out as a default of then, without today's."""
     name, *words = label.split(" ")
     for key, (before, now) in _DEFAULTS.get(name, {}).items():
         is_named = any(word.partition("=")[0] == key for word in words)

@@ -51,7 +51,7 @@ _REMOTE = re.compile(
 
 
 def environment(device: str | Mapping[str, Any], variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What the numbers of a run may depend on besides its settings.
+    """Return everything besides settings that the numbers of a run may depend on.
 
     device: the name of the accelerator or processor, or a mapping with more about it. variables: the process
     environment (default: `os.environ`), of which only the names in `VARIABLES` are kept.

@@ -52,7 +52,7 @@ _OTHERS = ("probes", "wandb")
 
 @dataclass(frozen=True)
 class Requested:
-    """What a command requests: its arguments, and the number of samples of each cell."""
+    """Request of a command: its arguments, and the number of samples of each cell."""
 
     arguments: tuple[str, ...]
     cells: Mapping[str, int]
@@ -65,7 +65,7 @@ class Requested:
 
 @dataclass(frozen=True)
 class Finished:
-    """The number of rows of a rows file, the CRC-32 of its bytes in hex, empty if it was not noted, and those of the
+    """Row count of a rows file, CRC-32 of its bytes in hex, empty if it was not noted, and both of the
     files of its name in other folders, by folder.
     """
 
@@ -132,7 +132,7 @@ class ResultsFolder(os.PathLike[str]):
         _write_once(self.path / "finished" / f"{name}.json", (json.dumps(asdict(finished)) + "\n").encode())
 
     def read_finished(self, name: str) -> Finished | None:
-        """What `write_finished` wrote; None if the writer was killed."""
+        """Read what `write_finished` wrote; None if the writer was killed."""
         path = self.path / "finished" / f"{name}.json"
         fix = "remove it; without it the lines of its rows file are checked one by one"
         if (data := _read_object(path, fix)) is None:
@@ -160,7 +160,7 @@ class ResultsFolder(os.PathLike[str]):
         self._write_once("sweeps", environment_id(content), content)
 
     def read_requests(self) -> dict[str, Requested]:
-        """What commands request, by the hash of it. Raises UserError for a damaged file."""
+        """Read the requests of commands, by their hash. Raises UserError for a damaged file."""
         requests: dict[str, Requested] = {}
         for path in listed(self.path / "sweeps", ".json"):
             request = read_json(Requested, path, "the request of a command")

@@ -3,7 +3,7 @@
 A prefill job is made by the owner of its lease: `leases/<job>.<generation>`, created exclusively, removed when the rows
 of the job are recorded. The lease of the highest generation counts. The lease of a process that has stopped is neither
 removed nor renamed: the next generation is created, and only one of several processes that try can create it.
-docs/sweeps.md argues why this is safe.
+docs/reference/results-folder.md argues why this is safe.
 
 A lease has two lines: the name of its owner, and the machine, number and start of that process. If it ran on this
 machine and is gone, its lease is free at once, whatever became of its file in `processes/`.
@@ -29,7 +29,7 @@ LONGEST_LEASE = 2**16
 
 @dataclass(frozen=True)
 class Lease:
-    """The right of this process to make a prefill job. breaks: those of our heartbeat when it was created."""
+    """The right of this process to make a prefill job. breaks: how many our heartbeat had when it was created."""
 
     job: str
     generation: int
@@ -171,6 +171,8 @@ def lease_owners(folder: ResultsFolder) -> list[str]:
     return [_owner(path) for path in listed(folder.path / LEASES)]
 
 
+LOOK = ".look"
+"""The suffix of a file that forces a new listing; nobody reads it."""
 Places = Mapping[str, int]
 """How far each rows file was read, in bytes, by file name."""
 
@@ -195,14 +197,15 @@ class Arrivals:
         """
         if not self._rows.is_dir():
             return
-        descriptor, probe = create_exclusive(self._rows, ".look")
-        try:
-            with naming(probe):
-                os.close(descriptor)
-        finally:
-            probe.unlink(missing_ok=True)
-        for path in listed(self._rows, ".jsonl"):
-            if (skip is not None and path.name == skip.name) or not path.is_file():
+        descriptor, probe = create_exclusive(self._rows, LOOK)
+        with suppress(OSError):  # it is empty
+            os.close(descriptor)
+        with suppress(OSError):  # tried again below
+            probe.unlink()
+        for path in listed(self._rows):
+            if path.suffix == LOOK:  # one that could not be removed, or that another process is done with
+                path.unlink(missing_ok=True)
+            if path.suffix != ".jsonl" or (skip is not None and path.name == skip.name) or not path.is_file():
                 continue
             with path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))

@@ -40,7 +40,7 @@ class Block:
 
 
 def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn) -> Iterator[Item]:
-    """What `parse` makes of every line of a file.
+    """Return what `parse` makes of every line of a file.
 
     A last line that is not JSON is dropped with a warning: its writer was killed. Raises UserError naming file and line
     for any other line of which `parse` raises a ValueError.
@@ -61,7 +61,7 @@ def read_lines(path: Path, parse: Callable[[bytes], Item], kind: str, warn: Warn
 
 
 def listed(folder: Path, suffix: str = "") -> list[Path]:
-    """What a folder of results holds whose name ends so, by name; nothing if there is no such folder.
+    """List the files of a results folder whose name ends so, by name; nothing if there is no such folder.
 
     Raises OSError for a folder that cannot be listed, whatever the reason: it is not an empty one.
     """
@@ -136,7 +136,7 @@ def check_name(path: Path) -> None:
 
 
 def read_json(kind: type[Item], path: Path, name: str) -> Item:
-    """What a JSON file holds, which `name` says in messages. Raises UserError, in one line, for a damaged file."""
+    """Read a JSON file, which messages call `name`. Raises UserError, in one line, for a damaged file."""
     try:
         return of_json(kind, small_file(path))
     except (ValueError, RecursionError) as error:

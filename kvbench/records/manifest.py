@@ -1,4 +1,4 @@
-"""What a folder holds, as one hash to cite: `manifest.json`, written by `kvbench pack` and by runs as they end.
+"""Content of a folder as one hash to cite: `manifest.json`, written by `kvbench pack` and by runs as they end.
 
 {"files": {"rows/<name>.jsonl": {"bytes": 9120, "lines": 30, "sha256": "9f.."}, ..}, "rows": 30, "root": "0c.."}
 
@@ -114,7 +114,7 @@ def differing(manifest: Manifest, folder: ResultsFolder) -> tuple[list[str], lis
 
 
 def citation(folder: ResultsFolder, warn: Warn) -> str | None:
-    """What a page cites of a folder, after every listed file was read again; None without a manifest that is true."""
+    """Return the citation of a folder, after every listed file was read again; None without a manifest that is true."""
     try:
         if (manifest := read_manifest(folder)) is None:
             return None

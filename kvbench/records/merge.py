@@ -56,7 +56,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
 
 
 def taken(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> list[Taken]:
-    """What `merge` would copy, in its order; nothing is written.
+    """Return the files that `merge` would copy, in its order; nothing is written.
 
     Rows that are taken: of a folder those that count, as `counting_row`; of several folders one that did not fail, the
     first by file name of the newest code. Faults of rows go to ``warn``.

@@ -1,4 +1,4 @@
-"""Which curve, timing or kept set is that of a row: the one in the file with the name of its rows file.
+"""Which curve, timing or kept set belongs to a row: the one in the file with the name of its rows file.
 
 A row that was made again has its own. A line in another file, as after files were moved, is taken where no other line
 of that cell and sample differs. Two lines that differ are refused, as rows are.
@@ -20,7 +20,7 @@ Key = tuple[str, int]
 
 
 def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[Key, KeptSets]:
-    """The kept sets of the rows of a results folder by (cell, sample), each that of its own file.
+    """The kept sets of the rows of a results folder by (cell, sample), each from its own file.
 
     Masks whose hash is not the ``kept_sha256`` of their row are left out with a warning. Raises UserError for lines
     that contradict each other, and as `read_sidecar`.
@@ -46,7 +46,7 @@ def lines_by_file(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) 
 
 
 def own_line(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: str) -> Line | None:
-    """Of the lines of its cell and sample, that of a row of the rows file `file`; None if there are none.
+    """Of the lines of its cell and sample, the line of a row of the rows file `file`; None if there are none.
 
     Raises UserError for lines of other files that differ.
     """
@@ -57,7 +57,7 @@ def own_line(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: st
 
 
 def are_of(kept_sha256: str | None, line: KeptSets, folder: str | os.PathLike[str], warn: Warn) -> bool:
-    """Whether masks are those of their row; if not, a warning. A row may have no hash, and a line no masks."""
+    """Whether masks belong to their row; if not, a warning. A row may have no hash, and a line no masks."""
     if line.masks is None or kept_sha256 in (None, line.sha256):
         return True
     where = f"{os.fspath(folder)}/{line.folder}"

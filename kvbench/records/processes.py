@@ -32,10 +32,6 @@ LOCK = ".lock"
 """The suffix of a file that names the process of the same name, which has locked it while it runs."""
 
 
-class Stopped(Exception):
-    """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Process:
     """The file of a process.
@@ -154,7 +150,7 @@ def born(pid: int) -> str | None:
 
 
 def is_here(name: str | None) -> bool:
-    """Whether a machine, as `machine` names it, is that of this process."""
+    """Whether a machine, as `machine` names it, is this process's."""
     return name is not None and name == machine()
 
 
@@ -283,7 +279,8 @@ class Heartbeat:
             assert self._path is not None and self._lock_file is not None
             for suffix in (CANCEL, LOCK):
                 self._path.with_suffix(suffix).unlink(missing_ok=True)
-            os.close(self._lock_file)
+            with suppress(OSError):  # its content is no longer needed
+                os.close(self._lock_file)
 
     def _beat(self) -> None:
         assert self._path is not None

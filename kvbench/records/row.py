@@ -21,7 +21,7 @@ from kvbench.support.errors import UserError
 SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
 `recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
-`read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not that of papers, `replaces`,
+`read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not `paper`, `replaces`,
 `reasoning_tokens`, `reasoning`, `ended` and `decode_evictions`."""
 FIRST_CHECKED = 5
 """The first schema whose lines and files have a checksum."""
@@ -155,7 +155,7 @@ class Row:
     def from_json(cls, line: str | bytes) -> "Row":
         """The row of one line. A missing column is None; an unknown column is ignored.
 
-        Raises ValueError for text that is no strict JSON object, for bytes that are not those of the checksum, for a
+        Raises ValueError for text that is no strict JSON object, for bytes that differ from the checksum, for a
         newer schema (`NewerSchema`), and for columns of the wrong type.
         """
         line = (line.encode() if isinstance(line, str) else line).removesuffix(b"\n")

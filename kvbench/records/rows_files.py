@@ -237,9 +237,9 @@ def row_of(line: bytes) -> Row:
 def which_counts(records: Sequence[tuple[bool, str | None, int | None]]) -> int:
     """Which of several records of one sample counts, from whether each failed, its code and what it replaces.
 
-    It is one of those that replace the most, whatever the clocks of their writers said. Where several do, as in rows of
-    an earlier kvbench: of those with the code of the last one the first that did not fail; if all of these failed, the
-    last.
+    It is one of the rows that replace the most, whatever the clocks of their writers said. Where several do, as in rows
+    of an earlier kvbench: among rows with the code of the last one the first that did not fail; if all of these failed,
+    the last.
     """
     most = max(replaces or 0 for _, _, replaces in records)
     newest = [place for place, (_, _, replaces) in enumerate(records) if (replaces or 0) == most]

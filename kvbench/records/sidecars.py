@@ -243,7 +243,7 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
 
 
 def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> Iterator[tuple[str, Line]]:
-    """The lines of `read_sidecar`, each with the name of its file, which is that of a rows file."""
+    """The lines of `read_sidecar`, each with the name of its file, which a rows file has too."""
     results, unchecked = ResultsFolder(folder), 0
 
     def parse(line: bytes) -> Line:

@@ -1,4 +1,4 @@
-"""Rows of data files that were not those of kvbench's lock: every report says so."""
+"""Rows of data files that differed from kvbench's lock: every report says so."""
 
 import pyarrow as pa
 

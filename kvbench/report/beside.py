@@ -41,7 +41,7 @@ def no_lines(source: Source, kind: type[Line], fix: str) -> MissingFile:
 def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:
     """The line of every row of a folder that has one, by (cell, sample). How many rows lack theirs goes to ``warn``.
 
-    Masks of kept sets that are not those of their row are left out with a warning. Raises UserError for lines that
+    Masks of kept sets that do not belong to their row are left out with a warning. Raises UserError for lines that
     contradict each other or their row, and as `kvbench.records.read_sidecar`.
     """
     if (folder := place_of(source)) is None:

@@ -25,7 +25,7 @@ SYMBOLS = (
     *("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star", "pentagon", "hexagon"),
     *("triangle-left", "triangle-right"),
 )
-"""The names of plotly for ``MARKERS``, which are those of matplotlib."""
+"""The names of plotly for ``MARKERS``, which are matplotlib's."""
 POLICIES = (
     *("snapkv", "h2o_obcache", "tova_obcache", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip"),
     *("plain", "h2o", "duo_attention", "ada_pyramidkv", "h2o_kvzip", "kvzip_head", "kvzip_uniform", "lava_no_head"),

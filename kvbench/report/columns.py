@@ -116,7 +116,7 @@ def _record_of(path: Path, copy: bytes) -> Path:
 
 
 def _identity(path: Path, ended: Finished) -> bytes:
-    """What a copy is of: the bytes of the rows file, in the columns of this schema."""
+    """Return the identity of the original: the bytes of the rows file, in the columns of this schema."""
     return f"{SCHEMA} {len(COLUMNS)} {path.stat().st_size} {ended.crc32}".encode()
 
 
@@ -221,7 +221,7 @@ def warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> bool:
 
 
 def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
-    """The rows, which have the columns ``NAMED``; those of earlier schemas with today's words for their methods."""
+    """The rows, which have the columns ``NAMED``; rows of earlier schemas with today's words for their methods."""
     is_earlier = is_earlier & rows["policy"].is_valid().to_numpy()
     if not is_earlier.any():
         return rows

@@ -46,7 +46,7 @@ Versions = Callable[[str], str]
 
 
 def write_eee(folder: str | os.PathLike[str], out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write a record for each model into the folder ``out``; scores and intervals are those of `kvbench report table`.
+    """Write a record for each model into the folder ``out``; scores and intervals equal `kvbench report table`'s.
 
     A cell without a mean has no result there and goes to ``warn``. Raises UserError for a stream and for a folder that
     cannot be made, NothingSelected if no cell has a mean.
@@ -77,7 +77,7 @@ def write_eee(folder: str | os.PathLike[str], out: TextIO | Path, warn: Warn, wh
 
 
 def _record(model: str, cells: Sequence[Summary], describe: Describe, versions: Versions) -> Record:
-    is_served = any("endpoint" in (describe(cell.cell) or {}) for cell in cells)
+    answered_elsewhere = any("endpoint" in (describe(cell.cell) or {}) for cell in cells)
     hashes = hashlib.sha256("".join(sorted(cell.cell for cell in cells)).encode()).hexdigest()[:16]
     developer = {"developer": model.partition("/")[0]} if _HUB_ID.fullmatch(model) else {}
     return {
@@ -101,7 +101,7 @@ def _record(model: str, cells: Sequence[Summary], describe: Describe, versions: 
             "id": model,
             **developer,
             "additional_details": {
-                "deployment_type": UNKNOWN if is_served else "self_deployed",
+                "deployment_type": UNKNOWN if answered_elsewhere else "self_deployed",
                 "model_availability": UNKNOWN,
             },
         },

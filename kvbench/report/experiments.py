@@ -80,7 +80,7 @@ class Experiments:
         return [other for other in others if not unlike(self.settings(cell), self.settings(other))]
 
     def told_apart(self, names: Mapping[str, Hashable]) -> dict[str, str | None]:
-        """The `words` of each cell among those of its name. names: of cells, by cell."""
+        """The `words` of each cell among cells of its name. names: of cells, by cell."""
         members = grouped(names, names.__getitem__).values()
         return {cell: text for cells in members for cell, text in self.words(cells).items()}
 
@@ -91,7 +91,7 @@ class Experiments:
         return [name for name in names if len({repr(each.get(name)) for each in known}) > 1]
 
     def words(self, cells: Sequence[str]) -> dict[str, str | None]:
-        """What tells each of these cells from the others, as `task.max_new_tokens=24`; None where it has none of it.
+        """Return the settings that tell these cells apart, as `task.max_new_tokens=24`; None where there are none.
 
         Values are cut to twelve characters where that keeps them apart.
         """
@@ -110,7 +110,7 @@ class Experiments:
 
 
 def unlike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[str]:
-    """The settings that differ between two cells, of those that both describe.
+    """The settings that differ between two cells, of the settings that both describe.
 
     Of a task that both describe that is all but what its files are: what a description leaves out has its first value.
     """

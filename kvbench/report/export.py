@@ -103,7 +103,7 @@ def _point(cell: Summary, name: str, quantity: str) -> dict[str, object] | None:
 def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
     """The number of a cell, its unit and its interval.
 
-    Seconds are those of evicting one prompt; of an efficiency task those of one decoding step. Elsewhere cells share
+    Seconds are of evicting one prompt; of an efficiency task, of one decoding step. Elsewhere cells share
     their steps, so that a cell has no decoding time of its own.
     """
     if quantity == "bytes":

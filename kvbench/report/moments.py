@@ -25,7 +25,7 @@ _WRITER = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-(.+)-\d+")
 _SPANS = b"kvbench.made"
 """Metadata of a Parquet file: by cell the first and the last moment, as JSON."""
 _LONGEST_SILENCE = 3600.0
-"""Seconds after its last heartbeat in which a file may still be that of a process."""
+"""Seconds after its last heartbeat in which a file may still belong to a process."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def spans_of(source: Path, rows: pa.Table) -> dict[str, Span]:
 
 
 def as_metadata(spans: Mapping[str, Span]) -> dict[bytes, bytes]:
-    """What a Parquet file keeps of moments."""
+    """Return moments as metadata of a Parquet file."""
     texts = {cell: [span.first.isoformat(), span.last.isoformat()] for cell, span in spans.items()}
     return {_SPANS: json.dumps(texts, sort_keys=True).encode()} if spans else {}
 

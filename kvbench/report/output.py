@@ -23,7 +23,7 @@ SUFFIXES = {
     **{f".{name}": name for name in ("csv", "html", "json", "jsonl", "parquet")},
     **{".md": "markdown", ".tex": "latex", ".txt": "text"},
 }
-"""The formats that names of files ask for, those of rows among them."""
+"""The formats that names of files ask for, names of rows among them."""
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def recorded(
     cells: Collection[str] | None = None,
     keep: bool = False,
 ) -> pa.Table:
-    """What `kvbench.records.read_rows` reads, as columns: these, those that decide which counts, ``file`` and ``line``.
+    """Read rows as columns: these, the columns that decide which row counts, ``file`` and ``line``.
 
     Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
     folder may have none. ``cells``: only rows of these; what the others say of their cells is not checked. ``keep``:
@@ -166,7 +166,7 @@ def with_values(rows: pa.Table, column: str, values: Collection[str]) -> pa.Tabl
 
 
 def within(rows: pa.Table, samples: Mapping[str, int]) -> pa.Table:
-    """The rows whose sample is below the number that their cell has; those of other cells are left out."""
+    """The rows whose sample is below the number that their cell has; rows of other cells are left out."""
     coded = rows["cell"].combine_chunks().dictionary_encode()
     limits = np.array([samples.get(cell, 0) for cell in coded.dictionary.to_pylist()], np.int64)
     return rows.filter(pa.array(rows["sample"].to_numpy() < limits[coded.indices.to_numpy()]))
@@ -211,7 +211,7 @@ def write_parquet(
 
 def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     """The rows of a Parquet file, with their places. Raises ValueError if this version cannot read them, or if its
-    bytes are not those of its checksum.
+    bytes differ from its checksum.
     """
     data, is_checked = checked_bytes(path)
     try:

@@ -57,7 +57,7 @@ def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str
 
 
 def _whole_labels(labels: Sequence[str], patterns: Sequence[str]) -> str:
-    """What to write for policies that are selected by the first word of longer labels; "" for others."""
+    """Say what to write for policies that are selected by the first word of longer labels; "" for others."""
     words = (pattern for pattern in patterns if any(label.startswith(f"{pattern} ") for label in labels))
     word = next(words, None)
     return "" if word is None else f"; policy={word} is that label alone, policy.name={word} takes it with any settings"

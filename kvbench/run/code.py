@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from kvbench.records import NO_SOURCE, environment_id
+from kvbench.records.environment import environment_id
+from kvbench.records.row import NO_SOURCE
 from kvbench.support.plugins import OURS, parts_of
 from kvbench.support.syntax import NoSource, closure, code_sha256, modules_in
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from kvbench.models.decode.holder import Holder
 
 SCORES, EXTRAS, TASKS = "kvbench.eviction.scores", "kvbench.extras", "kvbench.tasks"
+ANSWERS, PROMPT = "kvbench.run.answers", "kvbench.run.prefill_job"
+"""What asks several prompts at a time, which changes no bit, and what answers each."""
 EXECUTED = ("kvbench.cache.", "kvbench.eviction.", f"{EXTRAS}.", "kvbench.models.", f"{TASKS}.")
 """Packages whose functions count where another part imports them; the functions of others write words."""
 
@@ -44,10 +45,8 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     Parts of different files have different names: two hashes of one name are two versions of it. Reading it takes
     0.2 s, once per process.
     """
-    run, runner = "run", "prefill_job"
-    if isinstance(task, Efficiency | Likelihood):
-        runner = "timed" if isinstance(task, Efficiency) else "perplexity"
-        run = f"run {runner}"
+    module = task.procedure.partition(":")[0]
+    run, procedure = ("run", PROMPT) if module == ANSWERS else (f"run {module.rpartition('.')[2]}", module)
     components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
     if "budget" in policy.takes:
         components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
@@ -55,7 +54,7 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     for part in (holder,) if holder else ():
         components[f"{part.group} {getattr(part, 'name', '')}"] = (part, EXTRAS)
     try:
-        parts = {run: _sha256((f"kvbench.run.{runner}", "kvbench.run.evict_cell"))}
+        parts = {run: _sha256((procedure, "kvbench.run.evict_cell"))}
         parts |= {name: _package_sha256(name) for name in ("cache", "eviction", "models")}
         for name, (component, within) in components.items():
             if modules := frozenset(_modules(component, within)):
@@ -78,7 +77,7 @@ def served_code(task: Task) -> Code:
 
 
 def _modules(component: Any, within: str) -> Iterator[str]:
-    """The modules that define a component and its parts: those in the package `within`, and those of plugins."""
+    """The modules that define a component and its parts: in the package `within`, and in plugins."""
     for part in parts_of(component):
         module = type(part).__module__
         if module.startswith(f"{within}.") or module.partition(".")[0] not in (OURS, "builtins"):

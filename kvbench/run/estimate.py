@@ -13,15 +13,13 @@ from statistics import fmean
 from kvbench.eviction.evict import scores_alike
 from kvbench.records import REQUESTED, KeptDetail, ResultsFolder, Row, read_processes
 from kvbench.report.rows import recorded, with_values
-from kvbench.run.job_queue import RunContext
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.launch import Slurm
 from kvbench.run.memory import memory_of
 from kvbench.run.plan import Cell, Plan, PrefillGroup, PrefillJob, Shard, shards_of
 from kvbench.run.runner import run
 from kvbench.support.errors import UserError
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
 
 _TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds", "store", "environment")
 STEP_CELLS = 4
@@ -32,7 +30,7 @@ ASSUMED_TOKENS = 4096
 
 @dataclass(frozen=True)
 class SimilarRuns:
-    """What a folder says of the time that a plan takes.
+    """Times in a folder that predict the time of a plan.
 
     rows: with the models and policies of the plan, with the columns that say how long they took. padded: environments
     in which a step of decoding takes as long for one cell as for a full batch. loading: seconds until a model was
@@ -45,7 +43,7 @@ class SimilarRuns:
 
 
 def similar_runs(plan: Plan, results: ResultsFolder) -> SimilarRuns:
-    """What a folder says of the time that a plan takes."""
+    """Read the times in a folder that predict the time of a plan."""
     rows = recorded(results, (*REQUESTED, *_TIMES), lambda text: None)
     rows = with_values(rows, "model", {cell.model.label for cell in plan.cells})
     rows = with_values(rows, "policy", {cell.policy_label for cell in plan.cells})
@@ -83,7 +81,7 @@ def starting(plan: Plan, similar: SimilarRuns, planning: float) -> float:
 
     planning: what the plan took, which a run takes too. A model that was not loaded yet takes as long again.
     """
-    labels = [model.label for model, groups in plan.by_model().items() if not groups[0].cells[0].is_served]
+    labels = [model.label for model, groups in plan.by_model().items() if model.runs_here]
     return planning + sum(fmean(similar.loading.get(label) or [planning]) for label in labels)
 
 
@@ -100,7 +98,7 @@ class ArrayTask:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a launcher would submit of a plan. cache_bytes: the most that caches take, None if unknown.
+    """Jobs that a launcher would submit. cache_bytes: the most that caches take, None if unknown.
 
     device_hours: of all tasks, None if the time of one is unknown; most_device_hours: before a task is requeued.
     script: the batch script; "" without tasks.
@@ -117,7 +115,7 @@ class Submission:
 def submission(
     plan: Plan, similar: SimilarRuns, launcher: Slurm, results: ResultsFolder, planning: float
 ) -> Submission:
-    """What `launcher` would submit of a plan, which took `planning` seconds.
+    """Return the jobs that `launcher` would submit of a plan, which took `planning` seconds.
 
     Nothing is written or submitted; submitit is needed, SLURM is not. Raises UserError without submitit.
     """
@@ -128,7 +126,7 @@ def submission(
         part = shard.part_of(plan)
         seconds = _total([starting(part, similar, planning), *estimate(part, similar).values()])
         tasks.append(ArrayTask(shard, models[shard.model or 0], part.prefills_to_do, part.rows_to_do, seconds))
-    local_groups = [group for group in plan.groups if group.jobs and not group.cells[0].is_served]
+    local_groups = [group for group in plan.groups if group.jobs and group.model.runs_here]
     caches = [memory.total for group in local_groups if (memory := memory_of(group))]
     seconds, devices = _total(task.seconds for task in tasks), launcher.gpus or 1
     return Submission(
@@ -156,7 +154,7 @@ def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptD
 
     Raises as `kvbench.run.runner.run` does.
     """
-    return run(first_prompts(plan, rows), results, None, kept, RunContext(lease_seconds)).rows
+    return run(first_prompts(plan, rows), results, JobQueue(results, RunContext(lease_seconds)), kept=kept).rows
 
 
 def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
@@ -186,10 +184,10 @@ def _by_kind(rows: Iterable[Row]) -> Mapping[Hashable, list[Row]]:
 
 
 def _kind_of(cell: Cell) -> Hashable:
-    """What similar cells have in common."""
+    """Return what similar cells have in common."""
     benchmark, length = cell.task.name.partition("/")[0], cell.task.context_length
     kind = (cell.model.label, benchmark, length, cell.policy_label, cell.score_label, cell.policy.layout)
-    return (*kind, str(cell.schedule), "flat" if cell.is_served else cell.held.store)
+    return (*kind, str(cell.schedule), cell.store)
 
 
 def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]], similar: SimilarRuns) -> float | None:
@@ -201,9 +199,9 @@ def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]]
     prefills = [row.prefill_seconds for rows in timed.values() for row in rows if row.prefill_seconds is not None]
     prefill = fmean(prefills) if prefills else 0.0
     evict = {name: fmean(row.evict_seconds or 0.0 for row in rows) for name, rows in timed.items()}
-    if isinstance(group.task, Efficiency):  # each row prefills its own prompts
+    if group.task.own_prefills:
         seconds = (prefill + evict[name] + fmean(row.decode_seconds or 0.0 for row in timed[name]) for name in timed)
-        return group.task.batch * sum(missing[name] * each for name, each in zip(timed, seconds, strict=True))
+        return group.task.own_prefills * sum(missing[name] * each for name, each in zip(timed, seconds, strict=True))
     parts = Counter(tuple(cell.id for cell in job.cells) for job in group.jobs)
     evicting = sum(number * _evict_seconds([cells[name] for name in part], evict) for part, number in parts.items())
     decoding = sum(missing[name] * each for name, each in _decode_seconds(group, timed, similar.padded).items())
@@ -220,7 +218,7 @@ def _evict_seconds(cells: Iterable[Cell], evict: Mapping[str, float]) -> float:
 
 
 def _scoring(cell: Cell) -> Hashable:
-    """What cells with the same raw scores have in common."""
+    """Return what cells with the same raw scores have in common."""
     tokens = cell.task.context_length or ASSUMED_TOKENS
     policy = cell.policy.of_prompt(0, tokens, cell.budget)
     return cell.score, scores_alike(policy, cell.score, tokens)
@@ -238,7 +236,7 @@ def _decode_seconds(
         return min(most, cells * (min(prompts, max(1, most // cells)) if joint else 1))
 
     def share(cells: int, row: Row) -> float:
-        """What a cell of a batch takes of a step, in units that drop out."""
+        """Return the share of a step that a cell of a batch takes, in units that drop out."""
         return 1 / cells if row.environment in padded else 1 + STEP_CELLS / cells
 
     samples = defaultdict[Hashable, Counter[int]](Counter)
@@ -250,7 +248,7 @@ def _decode_seconds(
         values = []
         for row in rows:
             of_prompts = samples[row.task, row.context_length]
-            then = now if isinstance(task, Likelihood) else together(max(of_prompts.values()), len(of_prompts))
+            then = now if task.scores_text else together(max(of_prompts.values()), len(of_prompts))
             values.append((row.decode_seconds or 0.0) * share(now, row) / share(then, row))
         seconds[name] = fmean(values)
     return seconds

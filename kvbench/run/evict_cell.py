@@ -36,8 +36,8 @@ MASKS = 2**28
 class SharedPrefill:
     """The cache of a prefill, and results that several cells use, each with the seconds it took.
 
-    prompt: one of those that share the context. rankings: of policies that rank alike and a score, whatever the budget;
-    the newest `most_rankings` of them.
+    prompt: one of the prompts that share the context. rankings: of policies that rank alike and a score, whatever the
+    budget; the newest `most_rankings` of them.
     """
 
     cache: KVCache
@@ -159,7 +159,8 @@ def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Evicti
 def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) -> IncrementalEviction:
     """The eviction of a cell during prefill, block by block.
 
-    Its budget is the most that it may hold after any block; after a turn, with `tokens` read so far, that of these.
+    Its budget is the most that it may hold after any block; after a turn, with `tokens` read so far, the budget of
+    these.
     """
     eviction = eviction_of(cell, prompt, tokens)
     return IncrementalEviction(eviction, eviction.capacity(len(prompt.context) if tokens is None else tokens))
@@ -212,7 +213,7 @@ def repeated(model: LoadedModel, shared: SharedPrefill, repeat: Repeat | None) -
 def ranked(
     model: LoadedModel, shared: SharedPrefill, eviction: Eviction, cache: KVCache
 ) -> tuple[tuple[Ranking, ...], float]:
-    """The rankings of an eviction, those of other policies with the same raw scores too if all can be ranked."""
+    """The rankings of an eviction, and of other policies with the same raw scores if all can be ranked."""
     score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
     if (policy, score) not in shared.rankings:
         start = clock(model)
@@ -240,7 +241,7 @@ def _ranked_with(shared: SharedPrefill, eviction: Eviction, policy: Policy) -> t
 
 
 def measure(cell: Cell, cache: Held, kept: Sequence[Kept], seconds: float | None) -> EvictionResult:
-    """What is kept of a cell's cache, and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
+    """Measure the kept set of a cell and its bytes; scoring and eviction took `seconds`, if not a part of prefill."""
     (result,) = measured([Evicted(cell, cache, kept, seconds)])
     return result
 

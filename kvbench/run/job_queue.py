@@ -5,20 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kvbench.records import (
-    Arrivals,
-    Heartbeat,
-    Lease,
-    Leases,
-    Places,
-    Recorder,
-    ResultsFolder,
-    Row,
-    Stopped,
-    read_processes,
-)
+from kvbench.records.folder import ResultsFolder
+from kvbench.records.leases import Arrivals, Lease, Leases, Places, places
+from kvbench.records.processes import Heartbeat, read_processes
+from kvbench.records.recorder import Recorder
+from kvbench.records.row import Row
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
+from kvbench.support.errors import Stopped
 from kvbench.support.quantity import shortened
 
 BEATS = 12
@@ -30,7 +24,7 @@ COUNT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class RunContext:
-    """What surrounds a run: how it shares its folder, and who may stop it.
+    """Surroundings of a run: how it shares its folder, and who may stop it.
 
     seconds: without a heartbeat, after which a lease ends. since: what was recorded when the run was planned (None: as
     it starts). replaced: of rows, by (cell, sample), the column `replaces`. devices: GPUs that it holds, at least 1.
@@ -55,7 +49,9 @@ class JobQueue:
     Several may be taken at a time, all of one group.
     """
 
-    def __init__(self, results: ResultsFolder, run_context: RunContext, since: Places) -> None:
+    def __init__(self, results: ResultsFolder, run_context: RunContext | None = None) -> None:
+        run_context = run_context or RunContext()
+        since = places(results) if run_context.since is None else run_context.since
         self._results, self._recorder, self._run_context = results, Recorder(results), run_context
         self._heartbeat = Heartbeat(
             results,
@@ -80,7 +76,7 @@ class JobQueue:
         return left if self._others < 1 else max(1, left // (2 * (1 + self._others)))
 
     def take(self, group: PrefillGroup, job: PrefillJob) -> PrefillJob | None:
-        """What is missing of a job that is now ours; None if nothing is, or another holds it. Raises as `check`."""
+        """Take a job and return what is missing of it; None if nothing is, or another holds it. Raises as `check`."""
         self.check()
         if not job.without(self._arrivals.recorded).missing:
             return None
@@ -128,7 +124,7 @@ class JobQueue:
         self._heartbeat.loaded(model, seconds)
 
     def _replacing(self, row: Row) -> Row:
-        """A row that counts instead of those that the run found of its sample."""
+        """A row that counts instead of the rows that the run found of its sample."""
         replaces = self._run_context.replaced.get((row.cell, row.sample))
         return row if replaces is None else replace(row, replaces=replaces)
 
@@ -171,7 +167,7 @@ class JobQueue:
             raise Stopped(reason)
 
     def _remaining(self, job: PrefillJob) -> PrefillJob:
-        """What is missing of a job now that it is ours: its last owner has recorded before giving it up."""
+        """Return what is missing of a job now that it is ours: its last owner has recorded before giving it up."""
         self._arrivals.look(self._recorder.path)
         return job.without(self._arrivals.recorded)
 

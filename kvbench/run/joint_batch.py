@@ -19,14 +19,12 @@ from kvbench.models.decode.holder import COPIES
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, ends
-from kvbench.records import KeptDetail
+from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import CompressedCache, batch_of, clock
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import DecodeJob, answers_of, batch_kind, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
 
 MOST_SECONDS = 60.0
@@ -41,7 +39,7 @@ def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
     tokens. A question that is read after the eviction becomes a part of what is kept: not with renumbered pairs.
     """
     task = cells[0].task
-    if isinstance(task, Efficiency | Likelihood) or task.turns != "none" or task.temperature or task.forces_answers:
+    if not task.has_prompts or task.turns != "none" or task.temperature or task.forces_answers:
         return False
     if 2 * len(cells) > tile or len({batch_kind(cell) for cell in cells}) > 1:
         return False

@@ -10,8 +10,6 @@ from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt, TokensOf, build, template_tokens
 from kvbench.run.plan import PrefillGroup
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample, Task
 
 COUNTED = 8
@@ -20,7 +18,7 @@ COUNTED = 8
 
 @dataclass(frozen=True)
 class Lengths:
-    """The most tokens of a prompt that are read before an eviction, and after it with those of an answer. is_counted:
+    """The most tokens of a prompt that are read before an eviction, and after it with the answer's. is_counted:
     in the longest texts; otherwise `read` is what the task allows for a whole prompt.
     """
 
@@ -36,7 +34,7 @@ def lengths_of(group: PrefillGroup) -> Lengths | None:
     Raises as `kvbench.models.loading.load.model_info` and `Task.generate` where texts are counted.
     """
     task = group.task
-    if isinstance(task, (Likelihood, Efficiency)):
+    if not task.has_prompts:
         return None
     if task.context_length is not None:
         return Lengths(task.context_length, task.max_new_tokens)

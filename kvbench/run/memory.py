@@ -1,6 +1,6 @@
 """Memory: what cells will hold, how many fit at the same time, and what happens when memory runs out.
 
-Cells are never dropped: those of a decode batch that do not fit together are decoded one part after the other. Every
+Cells are never dropped: cells of a decode batch that do not fit together are decoded one part after the other. Every
 part is padded to the rows of a full batch, whose missing cells hold nothing, so that a split changes no bit of a row.
 """
 
@@ -24,7 +24,6 @@ from kvbench.models.loading.load import read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.run.lengths import lengths_of
 from kvbench.run.plan import Cell, PrefillGroup
-from kvbench.tasks.likelihood import Likelihood
 
 SHARE = 0.9
 """Share of the free memory that cells are planned into; the rest is for what passes hold meanwhile."""
@@ -110,7 +109,7 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def attempt(work: Callable[[], T]) -> T | str:
-    """What the work returns; if memory runs out, the first line of what torch says. Other exceptions pass."""
+    """Return what the work returns; if memory runs out, the first line of what torch says. Other exceptions pass."""
     try:
         return work()
     except RuntimeError as error:
@@ -169,7 +168,7 @@ class Memory:
 
 
 def memory_of(group: PrefillGroup) -> Memory | None:
-    """What the caches of a prompt take: of the longest one, where texts have their own lengths.
+    """Return the bytes of the caches of a prompt: of the longest one, where texts have their own lengths.
 
     None for texts, whose caches never hold everything, and for timed batches.
     """
@@ -202,7 +201,7 @@ def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, gro
 
 
 def memory_text(group: PrefillGroup) -> str | None:
-    """What a plan says of memory, if it is known."""
+    """Describe the memory of a plan, if it is known."""
     memory = memory_of(group)
     if memory is None:
         return None
@@ -224,7 +223,7 @@ def memory_text(group: PrefillGroup) -> str | None:
 
 def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     """Bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what all
-    scores make of those of the prompt. None if no score asks for them. A score that reads the module gets a copy.
+    scores make of the prompt's. None if no score asks for them. A score that reads the module gets a copy.
     """
     reading = (cell.score for cell in group.cells if cell.score.inputs.hidden_states)
     scores = {part for score in reading for part in score.recorded}
@@ -239,10 +238,10 @@ def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
 
 
 def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
-    """What it costs that some cells share no prefill, because they evict during it; None if there are none."""
+    """Say what it costs that some cells share no prefill, because they evict during it; None if there are none."""
     tokens = defaultdict[tuple[str, str], list[int]](list)
     for group in groups:
-        if group.cells[0].schedule.prefill_block is not None and not isinstance(group.task, Likelihood):
+        if group.cells[0].schedule.prefill_block is not None and not group.task.scores_text:
             length = len(group.jobs) * (group.task.context_length or 0)
             tokens[group.model.label, repr(group.task)].append(length)
     if not tokens:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float
@@ -12,16 +13,39 @@ from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_continuation
-from kvbench.records import Curve, KeptDetail
+from kvbench.records.sidecars import Curve, KeptDetail
 from kvbench.run.evict_cell import clock, eviction_of, measure
+from kvbench.run.local import OneByOne
 from kvbench.run.memory import halving, most_together
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
 from kvbench.support.errors import UserError
-from kvbench.tasks.likelihood import Likelihood
+from kvbench.support.quantity import plural
 from kvbench.tasks.task import Sample
 
+if TYPE_CHECKING:
+    from kvbench.tasks.likelihood import Likelihood
+
 BROKEN = "the logits are no numbers (NaN or infinite) at token {}"
+
+
+class Perplexity(OneByOne):
+    """Scores the tokens of texts while every cell evicts from its cache."""
+
+    @classmethod
+    def when(cls, group: PrefillGroup) -> str:
+        block = group.cells[0].schedule.prefill_block
+        return "evicted during prefill" + (f", {block} tokens at a time" if block else "")
+
+    @classmethod
+    def cost(cls, group: PrefillGroup) -> str:
+        task, texts = group.task, sum(len(job.missing) for job in group.jobs)
+        most = group.rows_to_do * (task.context_length or 0)
+        preceding = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
+        return f"to score: {plural(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{preceding}"
+
+    def rows(self, job: PrefillJob, samples: Sequence[Sample]) -> JobResult:
+        return run_texts(self.model, job, samples, self.environment_id, self.kept)
 
 
 def run_texts(
@@ -177,6 +201,5 @@ def _caches(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]
     return caches
 
 
-def _task(cell: Cell) -> Likelihood:
-    assert isinstance(cell.task, Likelihood)
-    return cell.task
+def _task(cell: Cell) -> "Likelihood":
+    return cast("Likelihood", cell.task)

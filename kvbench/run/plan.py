@@ -23,10 +23,7 @@ from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import Claim, check
 from kvbench.support.grouped import grouped
 from kvbench.support.plugins import foreign
-from kvbench.tasks.data.record import altered
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.files import FromFiles, folder
-from kvbench.tasks.likelihood import Likelihood
+from kvbench.tasks.data.record import altered_files
 from kvbench.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -66,17 +63,15 @@ def describe(part: Any) -> Description:
 
 def describe_task(task: Task) -> Description:
     """A task without its number of samples and the folder of its data; the hash of its data is included, and which of
-    its files are not those of the lock.
+    its files differ from the lock.
     """
-    elsewhere = ("samples", "repeats", "root", *(("path",) if isinstance(task, FromFiles) else ()))
     parts = describe(task).items()
     description = {
-        name: value for name, value in parts if name not in elsewhere and (name, value) not in LATER_OF_TASKS
+        name: value for name, value in parts if name not in task.left_out and (name, value) not in LATER_OF_TASKS
     }
-    if isinstance(task, FromFiles) and task.data_sha256 is not None:
-        description["data_sha256"] = task.data_sha256
-        if differing := altered(folder(task.root), task.files, task.data_sha256):
-            description["data_altered"] = list(differing)
+    description |= task.identity()
+    if differing := altered_files(task):
+        description["data_altered"] = list(differing)
     return description | {"version": task.version}
 
 
@@ -137,7 +132,6 @@ class Cell:
     score_label: str | None
     holder: "Holder | None" = None
     protocol: str | None = PAPER
-    is_served = False  # whether a server evicts and answers: see kvbench.servers
 
     @cached_property
     def description(self) -> Description:
@@ -185,6 +179,11 @@ class Cell:
         return holder
 
     @property
+    def store(self) -> str:
+        """How its kept pairs are stored: the row column."""
+        return self.held.store
+
+    @property
     def _evicting_plugins(self) -> dict[str, dict[str, str]]:
         """Code of others that decides what is read and kept, as `foreign` names it."""
         return foreign(self.task) | foreign(self.policy) | foreign(self.score)
@@ -206,14 +205,14 @@ class Cell:
 
     @cached_property
     def shared(self) -> str:
-        """What cells must have in common to share a prefill, as canonical JSON.
+        """Return what cells must have in common to share a prefill, as canonical JSON.
 
         That is everything but the holder if eviction happens during the prefill; of texts, whose caches grow side by
         side, the blocks.
         """
         reading: dict[str, object] = {"evict_after": self.schedule.evict_after}
         if self.schedule.prefill_block is not None:
-            if not isinstance(self.task, Likelihood):
+            if not self.task.scores_text:
                 left_out = {"plugins", *self._described_holder}
                 parts = {name: part for name, part in self.description.items() if name not in left_out}
                 return canonical(parts | {"plugins": self._evicting_plugins})
@@ -230,15 +229,14 @@ class Cell:
             return model["sha256"]
         return digest(canonical({key: model[key] for key in ("sha256", "shape")}))
 
-    def job_of(self, sample: int) -> int:
+    def job_number(self, sample: int) -> int:
         """A number that samples have in common if one prefill serves them."""
-        prompt = sample // self.task.samples_per_prompt
-        if isinstance(self.task, Efficiency) or (isinstance(self.task, Likelihood) and not self.task.reset):
-            return 0
-        # truncation in the middle depends on the question too
-        shared = self.schedule.evict_after == "context" or self.task.turns != "none"
-        shared = shared and self.task.truncation != "middle"
-        return self.task.context_of(prompt) if shared else prompt
+        return self.task.job_number(sample, self.schedule.evict_after)
+
+    @property
+    def has_full_cache(self) -> bool:
+        """Whether `policy=full` is its reference."""
+        return self.task.has_full_cache(self.schedule.prefill_block is not None)
 
     def check(self) -> None:
         """Raise ValueError for a score that the policy cannot host, or a budget below the protected tokens."""
@@ -261,15 +259,15 @@ class Cell:
             for step in self.policy.steps:
                 step.check_budget(self.policy, self.budget)
         check(self.claims())
-        if isinstance(self.task, Likelihood) and "budget" in self.policy.takes:
-            self._check_reading(self.task)
-        if self.schedule.steps and not isinstance(self.task, Likelihood):
+        if self.task.scores_text and "budget" in self.policy.takes:
+            self._check_reading()
+        if self.schedule.steps and not self.task.scores_text:
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
             if self.schedule.answer_budget is not None:
                 check_answer_budget(self.policy.decoding, self.schedule.answer_budget)
 
     def claims(self) -> Iterator[Claim]:
-        """What its parts need of each other, and what they make untrue."""
+        """Return what its parts need of each other, and what they make untrue."""
         yield from self.policy.claims()
         yield from self.score.claims()
         if self.holder is not None:
@@ -277,7 +275,7 @@ class Cell:
         for part in (self.task, self.schedule, self.budget):
             yield from part.claims()
 
-    def _check_reading(self, task: Likelihood) -> None:
+    def _check_reading(self) -> None:
         """Refuse settings with which a text cannot be evicted from while it is read."""
         from kvbench.eviction.incremental import check_steps, even
 
@@ -285,10 +283,10 @@ class Cell:
         if not even(self.policy):
             raise UserError(
                 f"policy.heads={self.policy.heads.kind} policy.layers={self.policy.layers.kind} of {self.policy.name} "
-                f"divide a budget while a prompt is read, but task {task.name} is a text that is scored meanwhile: use "
-                "policy.heads=uniform policy.layers=uniform"
+                f"divide a budget while a prompt is read, but task {self.task.name} is a text that is scored "
+                "meanwhile: use policy.heads=uniform policy.layers=uniform"
             )
-        least = self.policy.budgeted + (task.evict == "before")
+        least = self.policy.budgeted + self.task.spare_pairs
         if isinstance(self.budget, Tokens) and self.budget.pairs < least:
             raise UserError(
                 f"budget={self.budget.counted}: with task.evict=before the cache holds one KV pair fewer: "
@@ -298,7 +296,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PrefillJob:
-    """What is read once and recorded at once: a prompt, or a context with the questions that samples ask about it.
+    """Unit that is read and recorded at once: a prompt, or a context with the questions that samples ask about it.
 
     missing: the cells that still need each sample. key: the number of the prompt, or of the context, in its group.
     """
@@ -307,7 +305,7 @@ class PrefillJob:
     key: int = 0
 
     def without(self, recorded: Collection[tuple[str, int]]) -> "PrefillJob":
-        """What is missing if these (cell id, sample) pairs are recorded too."""
+        """Return what is missing if these (cell id, sample) pairs are recorded too."""
         missing = {
             sample: tuple(cell for cell in cells if (cell.id, sample) not in recorded)
             for sample, cells in self.missing.items()
@@ -350,8 +348,7 @@ class PrefillGroup:
     def check_unchanged(self) -> None:
         """Raise MissingFile if the data of the task is no longer what its cells are named by."""
         for task in {id(cell.task): cell.task for cell in self.cells}.values():
-            if isinstance(task, FromFiles):
-                task.check_unchanged()
+            task.check_unchanged()
 
     @cached_property
     def rows_to_do(self) -> int:
@@ -386,7 +383,7 @@ class Plan:
         return sum(len(group.jobs) for group in self.groups)
 
     def with_jobs(self, jobs: Callable[[PrefillGroup], Iterable[PrefillJob]]) -> "Plan":
-        """The plan with other jobs to do, given those of each group."""
+        """The plan with other jobs to do, given the jobs of each group."""
         return Plan(tuple(replace(group, jobs=tuple(jobs(group))) for group in self.groups))
 
     def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:
@@ -430,7 +427,7 @@ def _group(cells: tuple[Cell, ...], recorded: set[tuple[str, int]]) -> PrefillGr
                 cell for cell in cells if sample < cell.task.num_answers and (cell.id, sample) not in recorded
             )
         if missing:
-            jobs[cells[0].job_of(sample)][sample] = missing
+            jobs[cells[0].job_number(sample)][sample] = missing
     return PrefillGroup(cells, tuple(PrefillJob(missing, key) for key, missing in jobs.items()))
 
 

@@ -19,7 +19,8 @@ from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
 from kvbench.models.prompts.reasoning import Final, final_of_ids, turn_before
-from kvbench.records import KeptDetail, Row
+from kvbench.records.row import Row
+from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import (
     CompressedCache,
@@ -130,7 +131,7 @@ def _prefill_what_fits(
 
 @dataclass(frozen=True)
 class DecodeJob:
-    """What follows the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
+    """Work after the prefill of a job: every cell evicts, and answers the question of every sample that lacks it."""
 
     model: LoadedModel
     samples: Sequence[Sample]
@@ -412,7 +413,7 @@ def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
 
 
 class BatchKind(NamedTuple):
-    """What cells must have in common to be decoded in one batch."""
+    """Properties that cells of one decode batch share."""
 
     holder: str
     layout: str

@@ -1,7 +1,7 @@
-"""What a run tells of itself while it goes on, and what it did."""
+"""Progress of a run while it goes on, and its outcome."""
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -22,9 +22,21 @@ class Progress(Protocol):
         """A job with so many rows was left to another process."""
 
 
+class Unseen(Progress):
+    """Progress that nobody looks at."""
+
+
+class Work(Protocol):
+    """The work of a model: prefills and their tokens, and decode batches halved for memory."""
+
+    prefills: int
+    tokens_prefilled: int
+    halved: int
+
+
 @dataclass
 class Outcome:
-    """What a run did: rows recorded and failed, prefills and their tokens, and decode batches halved for memory."""
+    """Outcome of a run: rows recorded and failed, and its `Work`."""
 
     rows: int = 0
     errors: int = 0
@@ -32,7 +44,9 @@ class Outcome:
     tokens_prefilled: int = 0
     halved: int = 0
 
-    @classmethod
-    def of_all(cls, outcomes: Iterable["Outcome"]) -> "Outcome":
-        """What several runs did together."""
-        return cls(*map(sum, zip(*map(astuple, (cls(), *outcomes)), strict=True)))
+    def add(self, works: Iterable[Work]) -> None:
+        """Add what several models have done."""
+        for work in works:
+            self.prefills += work.prefills
+            self.tokens_prefilled += work.tokens_prefilled
+            self.halved += work.halved

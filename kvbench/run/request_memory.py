@@ -46,7 +46,7 @@ class RequestMemory:
 
 
 def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
-    """What a prompt of these lengths takes with a cell. Raises MissingFile where the model's files are missing."""
+    """Compute the memory of a cell and such a prompt. Raises MissingFile where the model's files are missing."""
     single, tokens = PrefillGroup((cell,), ()), lengths.read
     text, dtype = memory.text_and_dtype(cell.model)
     full, heads, group_size = memory.full_bytes(cell.model, tokens)
@@ -83,7 +83,7 @@ def _activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
 
 @lru_cache
 def weights_of(spec: ModelSpec) -> int:
-    """Bytes of a model's weights in memory: of quantised ones those of their files."""
+    """Bytes of a model's weights in memory: of quantised ones the bytes of their files."""
     folder = spec.folder()
     if folder.is_dir() and quantization_settings(read_json(folder / "config.json")):
         return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
@@ -106,7 +106,7 @@ def tensor_shapes(spec: ModelSpec) -> tuple[tuple[int, ...], ...]:
 
 
 def request_text(group: PrefillGroup) -> str:
-    """What a plan says of a request alone, with any of the cells of a group."""
+    """Describe a request alone, with any of the cells of a group."""
     lengths = lengths_of(group)
     if lengths is None:
         return f"weights: {size([weights_of(group.model)])}"

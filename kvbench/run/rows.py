@@ -1,4 +1,4 @@
-"""What a prefill job produces: the results of eviction and decoding, and the rows made from them."""
+"""Products of a prefill job: the results of eviction and decoding, and the rows made from them."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 from kvbench.models.loading.spec import quantization
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.models.prompts.reasoning import Final
-from kvbench.records import Curve, KeptDetail, KeptSets, PromptRecord, Row, Timing
-from kvbench.records.row import CUT, WHOLE
+from kvbench.records.row import CUT, WHOLE, Row
+from kvbench.records.sidecars import Curve, KeptDetail, KeptSets, PromptRecord, Timing
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.tasks.task import Ending, InvalidSample, Sample
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrefillFacts:
-    """What rows say of a prefill, without its cache: the tokens read, and columns."""
+    """Facts about a prefill for its rows, without its cache: the tokens read, and columns."""
 
     num_tokens: int
     columns: Mapping[str, Any]
@@ -38,7 +38,7 @@ class TimedPrefill:
 
     @property
     def facts(self) -> PrefillFacts:
-        """What the rows of its prompts say of it."""
+        """Facts about it for the rows of its prompts."""
         cache, held = self.prefilled.cache, self.prefilled.full_bytes
         return PrefillFacts(
             cache.num_tokens, cache.exempt | {"full_cache_bytes": held, "prefill_seconds": self.seconds}
@@ -47,7 +47,7 @@ class TimedPrefill:
 
 @dataclass(frozen=True)
 class EvictionResult:
-    """What eviction kept for a cell, measured right after it.
+    """Kept set of a cell, measured right after it.
 
     kept_tokens: mean over heads and layers; None without a layer that could be evicted from. layers: those that could
     be, with the lengths and packed masks of their cache heads. seconds: None if they are a part of the prefill.
@@ -95,7 +95,7 @@ class JobResult:
     def record(
         self, sample: Sample, prompt: Prompt, eviction: EvictionResult, num_tokens: int, **measured: Any
     ) -> None:
-        """Add the row of a sample and its kept sets; the arguments are those of `measured_row`."""
+        """Add the row of a sample and its kept sets; the arguments are as of `measured_row`."""
         self.rows.append(measured_row(sample, prompt, eviction, num_tokens, self.environment, **measured))
         self.keep(sample, eviction, num_tokens)
 
@@ -151,7 +151,7 @@ def measured_row(
         kept_fraction=None if kept_tokens is None else kept_tokens / num_tokens,
         cache_bytes=eviction.cache_bytes,
         allocated_bytes=eviction.allocated_bytes,
-        store=cell.held.store,
+        store=cell.store,
         kept_sha256=hashlib.sha256(b"".join(chain(*eviction.masks))).hexdigest(),
         environment=environment,
         code=cell.code.id,
@@ -168,7 +168,7 @@ def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **m
 
 
 def answer_columns(ended: Ending | None, final: Final) -> dict[str, Any]:
-    """What a row says of why an answer ended, and of its reasoning."""
+    """Return the columns on why an answer ended, and on its reasoning."""
     reasoning = CUT if final.text is None else WHOLE if final.tokens else None
     return {"ended": ended, "reasoning": reasoning, "reasoning_tokens": final.tokens}
 
@@ -225,7 +225,7 @@ def _cell_columns(cell: Cell, sample: Sample | InvalidSample) -> dict[str, Any]:
         "sample": sample.id,
         "question_number": sample.question_number,
         "model": cell.model.label,
-        "weights": None if cell.is_served else quantization(cell.model),
+        "weights": quantization(cell.model) if cell.model.runs_here else None,
         "task": cell.task.name,
         "task_version": cell.task.version,
         "context_length": cell.task.context_length,

@@ -28,7 +28,7 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
     `environment` is looked at for auto alone: Kubernetes JOB_COMPLETION_INDEX, which needs auto/N, SLURM
     SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT, SkyPilot SKYPILOT_NODE_RANK and SKYPILOT_NUM_NODES.
 
-    Raises UserError for another text, and where the variables are missing or not those of tasks 0 to N-1.
+    Raises UserError for another text, and where the variables are missing or not of tasks 0 to N-1.
     """
     index, _, of = text.partition("/")
     if text == "auto" or (index == "auto" and of.isdecimal() and int(of)):

@@ -1,7 +1,7 @@
 """How long a plan takes by the measured speed of this machine, where no similar rows say it.
 
 The roofline of `kvbench.run.roofline`: matrix products and attention at the speed of a matrix product, weights and
-caches at that of a copy. What a score computes and element-wise work are not in it.
+caches at the speed of a copy. What a score computes and element-wise work are not in it.
 """
 
 import math
@@ -75,10 +75,10 @@ def model_shape(spec: ModelSpec) -> roofline.Shape:
 
 
 def speed_text(groups: Sequence[PrefillGroup], starting: float) -> str | None:
-    """What a plan says of the time of groups without similar rows, and the seconds until the models are loaded; None
+    """Describe the time of groups without similar rows, and the seconds until the models are loaded; None
     where no speed tells it.
     """
-    groups = [group for group in groups if not group.cells[0].is_served and lengths_of(group)]
+    groups = [group for group in groups if group.model.runs_here and lengths_of(group)]
     speeds = {group.key: speed for group in groups if (speed := _speed_of_group(group))}
     if not speeds or len(speeds) < len(groups):
         return None
@@ -123,7 +123,7 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
 
 
 def decode_batches(group: PrefillGroup) -> Iterator[Sequence[Cell]]:
-    """The cells that decode together, those of several prompts where they can."""
+    """The cells that decode together, from several prompts where they can."""
     tile, waiting = group.model.tile, list[Cell]()
     joint = may_decode_jointly(group.cells, tile) and all(len(job.missing) == 1 for job in group.jobs)
     for cells in (cells for job in group.jobs for cells in job.missing.values()):

@@ -79,7 +79,7 @@ def settled(
 
 
 def _settled(there: pa.Table, rows: pa.Table) -> Settled:
-    """What is settled where of the rows that are there these need no second run."""
+    """Return what is settled if these of the recorded rows need no second run."""
     done = _keys(rows)
     if there.num_rows == rows.num_rows:
         return Settled(done, {})

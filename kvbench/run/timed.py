@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -29,21 +29,25 @@ from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, begin
-from kvbench.records import KeptDetail, Timing
+from kvbench.records.sidecars import KeptDetail, Timing
 from kvbench.run import roofline
 from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clock, evict_cell
+from kvbench.run.local import OneByOne
 from kvbench.run.memory import attempt
-from kvbench.run.plan import Cell, PrefillJob
+from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import BROKEN, prefill
 from kvbench.run.rows import EvictionResult, JobResult, hash_ids
 from kvbench.support.errors import UserError
-from kvbench.tasks.efficiency import Efficiency
+from kvbench.support.quantity import plural
 from kvbench.tasks.task import Sample
+
+if TYPE_CHECKING:
+    from kvbench.tasks.efficiency import Efficiency
 
 
 @dataclass
 class Repetition:
-    """What was measured in one repetition of a cell.
+    """Measurements of one repetition of a cell.
 
     eviction: of one sequence. num_tokens, exempt: of the full cache. group: query heads per cache head. ids: the
     new tokens of one sequence; evictions: how often it lost pairs to them. quantities, steps: as in
@@ -58,6 +62,25 @@ class Repetition:
     evictions: int = 0
     quantities: dict[str, float] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
+
+
+class Timings(OneByOne):
+    """Times the cells on one prompt."""
+
+    @classmethod
+    def when(cls, group: PrefillGroup) -> str:
+        return f"evicted after the {group.cells[0].schedule.evict_after}"
+
+    @classmethod
+    def cost(cls, group: PrefillGroup) -> str:
+        task = _task(group.cells[0])
+        cells = len({cell.id for job in group.jobs for cell in job.cells})
+        times = task.batch * (group.rows_to_do + task.warmup * cells)
+        read, written = times * task.context_length, times * task.new_tokens
+        return f"prefill: {plural(times, 'prompt')}, {read} tokens, warming up included; answers: {written} tokens"
+
+    def rows(self, job: PrefillJob, samples: Sequence[Sample]) -> JobResult:
+        return run_timed(self.model, job, samples, self.environment_id, self.kept)
 
 
 def run_timed(
@@ -230,9 +253,8 @@ def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None
     }
 
 
-def _task(cell: Cell) -> Efficiency:
-    assert isinstance(cell.task, Efficiency)
-    return cell.task
+def _task(cell: Cell) -> "Efficiency":
+    return cast("Efficiency", cell.task)
 
 
 class StepClock:

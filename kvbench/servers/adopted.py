@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.servers.completions import Answer
@@ -26,9 +26,11 @@ from kvbench.servers.kvpress_folder import KvpressFolder
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import sha256_of
-from kvbench.tasks.longbench import LongBenchTask
 from kvbench.tasks.own_file import conversation
 from kvbench.tasks.task import Ending, Sample, Task
+
+if TYPE_CHECKING:
+    from kvbench.tasks.longbench import LongBenchTask
 
 Format = Literal["kvbench", "lm-eval", "longbench", "kvpress"]
 Place = tuple[str, int]
@@ -112,11 +114,12 @@ class Adopted:
 
     def _by_row(self, task: Task) -> list[Answer]:
         """The answers to the samples of a task whose rows the lines are. Raises UserError where one is another row."""
-        if not isinstance(task, LongBenchTask):
+        if not task.has_pred_lines:
             raise UserError(
                 f"{self.name}: its lines have no prompt, as pred.py of LongBench writes them: they belong to a task of "
                 f"LongBench, such as task=longbench/hotpotqa, not to {task.name}"
             )
+        task = cast("LongBenchTask", task)
         file = task.files[0]
         rows = jsonl.count(task.root, file)
         if rows != len(self.in_order):
@@ -262,7 +265,7 @@ def _only_answer(resps: Any, where: str) -> str | None:
 
 
 def _key_of(prompt: str) -> str:
-    """The key of a prompt of lm-eval: of a chat that it logged as JSON text, that of its turns."""
+    """The key of a prompt of lm-eval: of a chat that it logged as JSON text, the key of its turns."""
     try:
         turns, question = conversation(json.loads(prompt))
     except (ValueError, RecursionError):

@@ -70,7 +70,7 @@ class Client:
         return self._with_retries(f"{self._url}{path}", {**self._endpoint.body, **body})
 
     def get(self, path: str, at_root: bool = False) -> tuple[Any, Mapping[str, str]] | None:
-        """What a page says, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
+        """Fetch a page, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
         url = self._url.removesuffix("/v1") if at_root else self._url
         try:
             answer = self._whole("GET", f"{url}{path}", min(10.0, self._endpoint.timeout))

@@ -6,7 +6,7 @@ dense     a server that evicts nothing answers as the full cache does here
 budget    other budgets of a method give other answers
 order     a larger budget of a method finds what a smaller one finds; a method that keeps the newest tokens loses
           old needles before new ones, and finds none that it cannot hold
-logprobs  the log-probabilities of a prompt are those of its own words
+logprobs  the log-probabilities of a prompt belong to its own words
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +58,9 @@ class Needle:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a server answered. `logprobs`: the problem with those of prompts; empty for none, None if it gives none."""
+    """Answers of a server. `logprobs`: the problem with log-probabilities of prompts; empty for none, None if it gives
+    none.
+    """
 
     name: str
     method: str
@@ -77,7 +79,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was checked, of which server, and the problem: empty if it holds, None if it could not be checked."""
+    """Result of a check of a server, and the problem: empty if it holds, None if it could not be checked."""
 
     check: str
     about: str
@@ -124,7 +126,7 @@ def _planted(sample: Sample) -> bool:
 
 
 def _logprobs(server: Server, prompt: Prompt) -> str | None:
-    """The problem with log-probabilities of a text, held against those of its tokens in reverse; None without any."""
+    """The problem with log-probabilities of a text, compared with its tokens in reverse; None without any."""
     backwards = Prompt(tuple(reversed(prompt.context)), (), "")
     try:
         text, reverse = server.nll(prompt), server.nll(backwards)

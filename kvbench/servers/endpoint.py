@@ -7,11 +7,11 @@ endpoint.method=snapkv endpoint.budget=1024        how it was started: the colum
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
@@ -19,8 +19,7 @@ from kvbench.run.code import Code, served_code
 from kvbench.run.plan import Cell, Description, canonical, describe_task
 from kvbench.support.annotations import Means, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.likelihood import Likelihood
+from kvbench.support.facts import ASKED, Claim, check
 
 Api = Literal["auto", "ids", "text", "chat"]
 """What is sent: token ids or a text to `/completions`, or turns to `/chat/completions`; auto: the first that works."""
@@ -33,10 +32,27 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class ServedModel(ModelSpec):
     """A model of which only the tokenizer is read here: `path` is a folder with `tokenizer.json`, or a hub id."""
 
+    only_if_stated: ClassVar[tuple[str, ...]] = (
+        "dtype",
+        "attention",
+        "kernels",
+        "template_kwargs",
+        "threads",
+        "tile",
+        "device",
+        "device_map",
+        "cuda_graph",
+        "products",
+        "shape",
+        "pulled",
+        "root",
+    )
     name: str = "endpoint"
     path: Annotated[str | None, Means("a folder with the model's tokenizer.json, or a name on the hub")] = None
     revision: Annotated[str | None, Means("of a tokenizer of the hub: a commit or a tag")] = None
     max_length: Annotated[int | None, Means("tokens of prompt and answer; null: no limit but the server's")] = None
+    backend = "kvbench.servers.run:Servers"
+    runs_here = False
 
     def folder(self) -> Path:
         """The folder of the tokenizer. Raises MissingFile where there is none."""
@@ -66,7 +82,7 @@ def _fetched(hub_id: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(TOKENIZER)))
     except Exception as error:  # the hub, the network and the cache have their own errors
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise MissingFile(
             f"model.path={hub_id}: no such folder, and its tokenizer could not be downloaded from the hub "
             f"({type(error).__name__}: {reason})"
@@ -99,7 +115,7 @@ class Endpoint:
         str | None, Means("the environment variable that holds the key, such as OPENAI_API_KEY; null: no key is sent")
     ] = None
     concurrency: Annotated[int, Means("requests at a time, and prompts of a job"), Range(1, 1024)] = 8
-    timeout: Annotated[float, Means("seconds that a request may take"), Range(1, 86_400)] = 600.0
+    timeout: Annotated[float, Means("seconds that a request may take"), Range(1, 86_400)] = 600
     retries: Annotated[int, Means("of a request after a fault that may pass"), Range(0, 100)] = 5
 
     def __post_init__(self) -> None:
@@ -133,7 +149,7 @@ class Endpoint:
 
     @property
     def identity(self) -> Description:
-        """What answers depend on: not where the server is if it has a name, nor how often it is asked."""
+        """Settings that answers depend on: not where the server is if it has a name, nor how often it is asked."""
         description = {"server": self.server or self.url.rstrip("/"), "model": self.model, "api": self.api}
         return description | {"flags": self.flags, "body": dict(self.body)}
 
@@ -144,7 +160,7 @@ def _written(budget: str | None) -> str:
 
 @dataclass(frozen=True)
 class ServedMethod:
-    """What stands for a policy: the name of a method whose settings the server alone knows."""
+    """Stand-in for a policy: the name of a method whose settings the server alone knows."""
 
     name: str
     variant: None = None
@@ -161,7 +177,6 @@ class ServedCell(Cell):
     score: None  # pyright: ignore[reportIncompatibleVariableOverride]
     budget: str  # pyright: ignore[reportIncompatibleVariableOverride]
     endpoint: Endpoint = field(kw_only=True)
-    is_served = True
 
     @cached_property
     def description(self) -> Description:
@@ -186,32 +201,32 @@ class ServedCell(Cell):
         """Cells share no prompt: each is one server, or one way of asking it."""
         return canonical(self.description | {"endpoint": {**asdict(self.endpoint), "key": None}})
 
-    def job_of(self, sample: int) -> int:
+    @property
+    def has_full_cache(self) -> bool:
+        return False
+
+    @property
+    def store(self) -> str:
+        return "flat"
+
+    def job_number(self, sample: int) -> int:
         """As many samples make a job as are asked at a time."""
         return sample // self.endpoint.concurrency
 
     def check(self) -> None:
         """Raise UserError for tasks and settings that cannot be asked of a server."""
-        task = self.task
-        reason = None
-        if isinstance(task, Efficiency):
-            reason = "measures this machine"
-        elif isinstance(task, Likelihood) and not task.reset:
-            reason = "continues from text to text (task.reset=false)"
-        elif isinstance(task, Likelihood) and task.given_tokens:
-            reason = "scores a part of a text by a cache that holds the other"
-        elif task.forces_answers:
-            reason = "scores recorded answers, whose tokens a server does not score: use the member calls"
-        elif task.turns == "own":
-            reason = "is a conversation whose cache goes on from turn to turn (task.turns=own)"
-        elif task.min_new_tokens and self.endpoint.body.get("min_tokens") != task.min_new_tokens:
-            least = task.min_new_tokens
-            reason = (
-                f"needs answers of {least} tokens or more, which is not part of the API: use task.min_new_tokens=0, or "
-                f"endpoint.body={{min_tokens:{least}}} for a server that has this field"
+        check(self.claims())
+        least = self.task.min_new_tokens
+        if least and self.endpoint.body.get("min_tokens") != least:
+            raise UserError(
+                f"model=endpoint: task {self.task.name} needs answers of {least} tokens or more, which is not part of "
+                f"the API: use task.min_new_tokens=0, or endpoint.body={{min_tokens:{least}}} for a server that has "
+                "this field"
             )
-        if reason is not None:
-            raise UserError(f"model=endpoint: task {task.name} {reason}")
+
+    def claims(self) -> Iterator[Claim]:
+        yield Claim("model=endpoint", "a model that runs here", {ASKED: "asks a server"})
+        yield from self.task.claims()
 
 
 def served_cell(model: ServedModel, endpoint: Endpoint, task: Any, seed: int) -> ServedCell:

@@ -1,4 +1,4 @@
-"""What a server says of itself: software, version, model, and the settings that its pages show."""
+"""Identity of a server: software, version, model, and the settings that its pages show."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +43,7 @@ def _software(content: Any, headers: Mapping[str, str], pages: Mapping[str, Mapp
 
 
 def _listed(content: Any, endpoint: Endpoint, label: str) -> dict[str, Any] | None:
-    """What the server's list of models says of the one that is asked."""
+    """Return the entry of the asked model in the server's list of models."""
     for entry in _entries(content):
         if entry.get("id") == (endpoint.model or label):
             return {name: entry[name] for name in MODEL if name in entry}

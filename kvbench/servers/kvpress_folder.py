@@ -48,7 +48,7 @@ Prediction = tuple[str, Sequence[str], str]
 
 @dataclass(frozen=True)
 class KvpressFolder:
-    """What a folder says: its predictions in their order, and the method and budget as settings of an endpoint."""
+    """Content of a folder: its predictions in their order, and the method and budget as settings of an endpoint."""
 
     name: str
     sha256: str

@@ -1,30 +1,30 @@
-"""Running a plan of cells that servers answer: the samples, jobs, rows and resume of every other run, no model."""
+"""The backend of models that servers answer: the samples, jobs, rows and resume of every other run, no model."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.chat import check_chat, check_ends
 from kvbench.models.prompts.prompt import Prompt, begin, build
 from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_text, joined, turn_before
-from kvbench.records import Curve, PromptRecord, ResultsFolder, environment, places
-from kvbench.run.job_queue import JobQueue, RunContext
-from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, check_model_unchanged
+from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
+from kvbench.run.plan import PrefillGroup, PrefillJob, check_model_unchanged
+from kvbench.run.procedure import Procedure, Samples
 from kvbench.run.progress import Outcome, Progress
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
-from kvbench.run.samples import jobs_with_samples, samples_of
+from kvbench.run.samples import samples_of
 from kvbench.servers.client import Client, KeyRefused
 from kvbench.servers.completions import Answer, Server
 from kvbench.servers.endpoint import ServedCell
 from kvbench.servers.identity import identity
 from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import UserError
-from kvbench.tasks.likelihood import Likelihood
-from kvbench.tasks.task import InvalidSample, Sample
+from kvbench.support.quantity import plural
+from kvbench.tasks.task import InvalidSample, Sample, Task
 
 UNLIMITED = 2**62
 """Tokens of a prompt and its answer where only the server has a limit."""
@@ -35,7 +35,7 @@ class Source(Protocol):
 
     @property
     def device(self) -> dict[str, Any]:
-        """What answered, for the environment of rows."""
+        """Device that answered, for the environment of rows."""
         ...
 
     def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
@@ -71,37 +71,85 @@ def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
     return Asked(Server(client, cell.endpoint, cell.model, tokenizer).choose_way())
 
 
-def run_served(
-    plan: Plan,
-    results: ResultsFolder,
-    progress: Progress | None,
-    run_context: RunContext | None = None,
-    source: Open = ask,
-) -> Outcome:
-    """Run what is still to do and what nobody else does, as `kvbench.run.runner.run` does.
+@dataclass(frozen=True)
+class Prepared:
+    """A model, as far as it is read here."""
 
-    What one request cannot do becomes a row with its `error`. Raises UserError or MissingFile for a tokenizer that
-    cannot be used, a task that cannot make its samples and a server that answers nobody: recorded rows stay, and the
-    same command continues.
+    tokenizer: Tokenizer
+
+
+class Servers:
+    """The backend of models whose tokenizer alone is read here. source: opens what answers."""
+
+    def __init__(self, source: Open = ask) -> None:
+        self._source = source
+
+    def prepare(self, spec: ModelSpec) -> Prepared:
+        return Prepared(read_tokenizer(spec))
+
+    def check(self, prepared: Prepared, group: PrefillGroup) -> None:
+        _dry_run(prepared.tokenizer, group)
+
+    def open(self, prepared: Prepared, results: ResultsFolder, progress: Progress) -> "Asking":
+        return Asking(prepared.tokenizer, self._source, progress)
+
+    def devices(self, spec: ModelSpec) -> set[Any]:
+        return set()
+
+    def procedure_of(self, task: Task) -> type[Procedure]:
+        return Requests
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Servers are asked group by group. work: nothing that is counted here."""
+
+    tokenizer: Tokenizer
+    source: Open
+    progress: Progress
+    work: Outcome = field(default_factory=Outcome)
+
+    @contextmanager
+    def procedure(self, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail) -> Iterator[Procedure]:
+        """Open the server of the one cell of a group."""
+        (cell,) = group.cells
+        assert isinstance(cell, ServedCell)
+        with ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(cell.endpoint.concurrency))
+            self.progress.loading(cell.endpoint.server or cell.endpoint.url)
+            source = self.source(cell, self.tokenizer, stack)
+            self.progress.noted(f"{source.device['name']}, asked by {source.device['api']}")
+            named = results.write_environment(environment(source.device))
+            yield Requests(self.tokenizer, cell, pool, source, named)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The procedure of a server: the prompts of a job are asked together.
+
+    What one request cannot do becomes a row with its `error`. Raises UserError for a server that answers nobody.
     """
-    run_context = run_context or RunContext()
-    since = places(results) if run_context.since is None else run_context.since
-    tokenizers = {model: read_tokenizer(model) for model in plan.by_model()}
-    for cell in plan.cells:
-        check_model_unchanged(cell.model, cell.description["model"]["tokenizer_sha256"])
-    for model, groups in plan.by_model().items():
-        for group in groups:
-            _dry_run(tokenizers[model], group)
-    outcome = Outcome()
-    with JobQueue(results, run_context, since) as queue:
-        plan = queue.left(plan)
-        while plan.rows_to_do:
-            for group in plan.groups:
-                if group.jobs:
-                    _run_group(results, queue, progress, tokenizers[group.model], group, source, outcome)
-            plan = queue.wait(plan)
-        queue.request()  # where other processes made everything
-    return outcome
+
+    tokenizer: Tokenizer
+    cell: ServedCell
+    pool: ThreadPoolExecutor
+    source: Source
+    environment_id: str
+    num_waiting: int = 0
+
+    @classmethod
+    def when(cls, group: PrefillGroup) -> str:
+        return "answered by a server"
+
+    @classmethod
+    def cost(cls, group: PrefillGroup) -> str:
+        return f"to ask: {plural(group.rows_to_do, 'prompt')}"
+
+    def make(self, job: PrefillJob, samples: Samples, most_waiting: int) -> Iterator[JobResult]:
+        yield _run_job(self.tokenizer, self.cell, job, samples, self.pool, self.source, self.environment_id)
+
+    def finish(self) -> Iterator[JobResult]:
+        yield from ()
 
 
 def read_tokenizer(model: ModelSpec) -> Tokenizer:
@@ -115,8 +163,8 @@ def read_tokenizer(model: ModelSpec) -> Tokenizer:
 
 def prompt_for(tokenizer: Any, cell: ServedCell, sample: Sample) -> Prompt:
     """The prompt of a sample as our own models read it whole. Raises UserError for one that cannot be built."""
-    if isinstance(cell.task, Likelihood):
-        return begin(tokenizer, sample.context, cell.task.context_length + 1)
+    if cell.task.scores_text:
+        return begin(tokenizer, sample.context, (cell.task.context_length or 0) + 1)
     spec, most = cell.model, (cell.model.max_length or UNLIMITED) - sample.max_new_tokens
     return build(tokenizer, sample, cell.task, most, spec.chat, spec.system)
 
@@ -127,69 +175,17 @@ def _dry_run(tokenizer: Any, group: PrefillGroup) -> None:
     if length is not None and limit is not None and length > limit:
         raise UserError(f"task.context_length={length}: allowed: at most {limit} tokens (model.max_length)")
     for cell in group.cells:
+        check_model_unchanged(cell.model, cell.description["model"]["tokenizer_sha256"])
         _ = cell.code  # as it is now: files may be edited while the run goes on
     for _ in samples_of(tokenizer, group):
         pass
-
-
-def _run_group(
-    results: ResultsFolder,
-    queue: JobQueue,
-    progress: Progress | None,
-    tokenizer: Tokenizer,
-    group: PrefillGroup,
-    source: Open,
-    outcome: Outcome,
-) -> None:
-    """Make and record the jobs that are left to this process. The source is opened for the first of them."""
-    (cell,) = group.cells
-    assert isinstance(cell, ServedCell)
-    with ExitStack() as stack:
-        opened: tuple[Source, str] | None = None
-        pool = stack.enter_context(ThreadPoolExecutor(cell.endpoint.concurrency))
-        for planned, samples in jobs_with_samples(tokenizer, group):
-            job = queue.take(group, planned)
-            if job is None:
-                if progress is not None:
-                    progress.elsewhere(len(planned.places))
-                continue
-            if opened is None:
-                opened = _open(results, progress, tokenizer, cell, source, stack)
-                queue.request()
-            missing = [sample for sample in samples if sample.id in job.missing]
-            result = queue.record(_run_job(tokenizer, cell, job, missing, pool, *opened))
-            if result is not None:
-                outcome.rows += len(result.rows)
-                outcome.errors += sum(row.error is not None for row in result.rows)
-                if progress is not None:
-                    progress.recorded(result.rows)
-
-
-def _open(
-    results: ResultsFolder,
-    progress: Progress | None,
-    tokenizer: Tokenizer,
-    cell: ServedCell,
-    source: Open,
-    stack: ExitStack,
-) -> tuple[Source, str]:
-    """The source of a cell and the id of its environment; the cell is described in the folder."""
-    if progress is not None:
-        progress.loading(cell.endpoint.server or cell.endpoint.url)
-    opened = source(cell, tokenizer, stack)
-    if progress is not None:
-        progress.noted(f"{opened.device['name']}, asked by {opened.device['api']}")
-    results.write_cell(cell.id, cell.description)
-    if cell.code.parts is not None:
-        results.write_code(cell.code.parts)
-    return opened, results.write_environment(environment(opened.device))
 
 
 def _run_job(
     tokenizer: Tokenizer,
     cell: ServedCell,
     job: PrefillJob,
-    samples: Sequence[Sample | InvalidSample],
+    samples: Samples,
     pool: ThreadPoolExecutor,
     source: Source,
     environment_id: str,
@@ -205,7 +201,7 @@ def _run_job(
         except ValueError as error:
             result.fail(sample, str(error))
     whole = [sample for sample in samples if isinstance(sample, Sample) and sample.id in prompts]
-    make = _add_likelihood if isinstance(cell.task, Likelihood) else _add_answer
+    make = _add_likelihood if cell.task.scores_text else _add_answer
 
     def attempt(sample: Sample) -> JobResult:
         part, prompt = result.part(), prompts[sample.id]
@@ -269,5 +265,5 @@ def _add_likelihood(
 
 
 def _seed(cell: ServedCell, sample: Sample) -> int:
-    """What a drawn answer of a server begins with."""
+    """Return the seed of a drawn answer of a server."""
     return cell.task.seed * 1_000_003 + sample.id

@@ -1,4 +1,4 @@
-"""What a dataclass says of its settings, as annotations of its fields: help, lists and complaints are made from them.
+"""Meanings of settings as annotations of the fields of a dataclass: help, lists and complaints are made from them.
 
 processes: Annotated[int | None, Means("null: one per GPU"), Range(1, 1024)] = None
 """
@@ -14,7 +14,7 @@ from kvbench.support.errors import UserError
 
 @dataclass(frozen=True)
 class Means:
-    """What a setting is, in a few words."""
+    """Meaning of a setting, in a few words."""
 
     text: str
 
@@ -29,7 +29,7 @@ class Range:
 
 @cache
 def meanings(target: type) -> dict[str, str]:
-    """What the fields of a class mean, for those that say so; those of a part by its name: `pool.size`."""
+    """Return the meanings of the fields of a class; of a part under its name: `pool.size`."""
     texts: dict[str, str] = {}
     for name, hint in get_type_hints(target, include_extras=True).items():
         notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Means)]

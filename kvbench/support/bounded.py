@@ -29,7 +29,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 
 @dataclass(frozen=True)
 class Limits:
-    """The processor time of a call in seconds, and its memory in bytes over that of the process that forked."""
+    """The processor time of a call in seconds, and its memory in bytes over the process that forked."""
 
     seconds: int
     bytes: int
@@ -45,7 +45,7 @@ class BoundedChild:
         self._lock = threading.Lock()
 
     def call(self, function: Callable[..., str], *arguments: Any, most: int) -> str:
-        """What the function makes of the arguments, `most` characters at most.
+        """Return the result of the function, `most` characters at most.
 
         The child keeps the function of its first call. Raises UserError where the function does, and OverLimit, whose
         message is what the call takes more than.

@@ -8,7 +8,7 @@ Result = TypeVar("Result")
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """What a call returns or raises; TimeoutError after so many seconds, while it goes on and its end is not heard."""
+    """Return what a call returns; TimeoutError after so many seconds, while it goes on and its end is not heard."""
     results: list[Result] = []
     errors: list[BaseException] = []
 

@@ -24,7 +24,7 @@ class OverLimit(Exception):
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name this file in an OSError of the block that names none: those of calls on an open file do not."""
+    """Name this file in an OSError of the block that names none: errors of calls on an open file do not."""
     try:
         yield
     except OSError as error:
@@ -44,9 +44,13 @@ def refusing_panics(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {str(error).splitlines()[0][:200]}") from None
 
 
+class Stopped(Exception):
+    """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
+
+
 class NothingSelected(Exception):
     """No row of a folder matches the selection, or none has a value. Commands end with exit code 4."""
 
 
 class CannotTell(NothingSelected):
-    """What was measured cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""
+    """Measurements that cannot tell methods apart: all are at one end of the scale. Commands end with exit code 5."""

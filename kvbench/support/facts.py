@@ -1,4 +1,4 @@
-"""What the settings of a cell take for granted of each other, and the one check of it.
+"""Assumptions of settings about each other, and the one check of them.
 
 Each part of a cell says which facts it needs and which it makes untrue; no part names another one. A fact is a text, so
 that code of others can add its own.
@@ -40,6 +40,7 @@ PROMPT_END = Fact("the newest tokens of a prompt")
 PROMPT = Fact("a prompt that is evicted from once it is read")
 QUESTION = Fact("a question")
 TURNS = Fact("turns of a run")
+ASKED = Fact("what a server can be asked")
 TEXT_IN_BLOCKS = Fact("a text that may be read in blocks")
 ANSWER = Fact("an answer that is generated")
 UNTIMED = Fact("an answer whose seconds do not count")
@@ -49,7 +50,7 @@ UNCHANGED = Fact("kept pairs as they were selected")
 
 @dataclass(frozen=True)
 class Claim:
-    """What one setting takes for granted and what it makes untrue.
+    """Facts that one setting assumes and facts that it makes untrue.
 
     setting: as a message names it. instead: settings without this claim. needs: why, by fact. breaks: how, by fact.
     grants: facts that hold whatever breaks them.

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, without its weights."""
+"""Metadata of the model in a GGUF file, without its weights."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What git says of a folder or a file: nothing where there is no git, or no history.
+"""Facts from git about a folder or a file: nothing where there is no git, or no history.
 
 `last_change` may meet a repository of somebody else. It asks commands that run no program which its settings name.
 """

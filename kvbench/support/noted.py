@@ -1,14 +1,21 @@
-"""What the source of a class of ours says of its settings, read and not imported: lists and help need no torch."""
+"""Meanings of settings from the source of our classes, read and not imported: lists and help need no torch."""
 
 import ast
 from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvbench.support.plugins import OURS
 
+REQUIRED = "???"
+"""What stands for the value of a setting without a default, as in a settings file."""
+PLAIN = (bool, int, float, str, tuple, dict, type(None))
+"""Types of defaults that are settings; a field with another default keeps it."""
 ROOT = Path(__file__).parents[1]
+UNREAD = object()
+"""A default that no settings file writes."""
 
 
 class Place(NamedTuple):
@@ -20,7 +27,7 @@ class Place(NamedTuple):
 
 @cache
 def noted(target: str) -> dict[str, str]:
-    """What `kvbench.support.annotations.meanings` returns of the class at a dotted name.
+    """Return `kvbench.support.annotations.meanings` of the class at a dotted name.
 
     Raises LookupError for a class that is not one of ours.
     """
@@ -34,8 +41,96 @@ def noted(target: str) -> dict[str, str]:
     return texts
 
 
+@cache
+def declared(target: str) -> dict[str, Any]:
+    """Return `defaults` of the class at a dotted name. Never change the result.
+
+    Raises LookupError for a class that is not one of ours.
+    """
+    values = _defaults(target)
+    left_out = ("name", *values.pop("only_if_stated", ()))
+    return {key: plain(value) for key, value in values.items() if key not in left_out and isinstance(value, PLAIN)}
+
+
+@cache
+def defaults(target: type) -> dict[str, Any]:
+    """The settings of a dataclass and their defaults, as a settings file writes them; of a part its settings or kind.
+
+    Left out are `name`, which each file has, defaults that no file can write, and fields that the class lists in
+    `only_if_stated`: they are settings of the files that state them. Never change the result.
+    """
+    left_out = ("name", *getattr(target, "only_if_stated", ()))
+    values = {field.name: _default(field) for field in fields(target) if field.init and field.name not in left_out}
+    return {name: plain(value) for name, value in values.items() if isinstance(value, PLAIN)}
+
+
+def plain(value: Any) -> Any:
+    """A default as a settings file writes it: a list for a tuple."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _default(field: "Field[Any]") -> Any:
+    if field.default_factory is MISSING:
+        return REQUIRED if field.default is MISSING else field.default
+    part = field.default_factory()
+    if not is_dataclass(part) or hasattr(part, "name"):  # what has a name is no part
+        return part
+    settings = defaults(type(part))  # type: ignore[arg-type]
+    return settings["kind"] if [*settings] == ["kind"] else settings
+
+
+def _defaults(target: str) -> dict[str, Any]:
+    """The default of each field of a class, and `only_if_stated` as the class has it."""
+    values: dict[str, Any] = {}
+    for place in dict.fromkeys(reversed(_line(target))):  # from the first base on
+        for field in place.node.body if _is_dataclass(place.node) else ():
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name)) if (
+                    name == "only_if_stated" or "ClassVar" not in ast.unparse(field.annotation)
+                ):
+                    values[name] = REQUIRED if field.value is None else _value(Place(place.module, field.value))
+    return values
+
+
+def _value(default: Place) -> Any:
+    """Read the default of a field; `UNREAD` where it is none that a settings file writes."""
+    match default.node:
+        case ast.Name(id=name):
+            place = _found(default.module, name)
+            return UNREAD if place is None else _value(place)
+        case ast.Call(func=ast.Name(id="field"), keywords=keywords):
+            given = {each.arg: each.value for each in keywords}
+            if "default" in given:
+                return _value(Place(default.module, given["default"]))
+            if "default_factory" in given:
+                return _made(Place(default.module, given["default_factory"]))
+            return UNREAD
+    try:
+        return ast.literal_eval(default.node)
+    except ValueError:
+        return UNREAD
+
+
+def _made(factory: Place) -> Any:
+    """Read what a factory of defaults makes: a part, which is written by its kind if that is all, or a plain value."""
+    if not isinstance(factory.node, ast.Name):
+        return UNREAD
+    place = _found(factory.module, factory.node.id)
+    if place is None:
+        return {} if factory.node.id == "dict" else UNREAD
+    part = f"{place.module}.{place.node.name}"
+    if "name" in _defaults(part):  # what has a name is no part
+        return UNREAD
+    settings = declared(part)
+    return settings["kind"] if [*settings] == ["kind"] else settings
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
 def _line(target: str) -> list[Place]:
-    """A class and its bases of ours, depth first; the last place of one is that of Python's order. Raises LookupError
+    """A class and its bases of ours, depth first; the last place of one is as in Python's order. Raises LookupError
     for a class of others.
     """
     module, _, name = target.rpartition(".")
@@ -50,7 +145,7 @@ def _line(target: str) -> list[Place]:
 
 
 def _of_field(name: str, hint: Place) -> dict[str, str]:
-    """What a field means, and what the parts of its value mean."""
+    """Return the meaning of a field, and of the parts of its value."""
     hint = _followed(hint)
     texts: dict[str, str] = {}
     for text in _means(hint.node):
@@ -77,7 +172,7 @@ def _parts(hint: Place) -> Iterator[str]:
             continue
         if not isinstance(place.node, ast.ClassDef):
             yield from _parts(place)
-        elif any("dataclass" in ast.unparse(decorator) for decorator in place.node.decorator_list):
+        elif _is_dataclass(place.node):
             yield f"{place.module}.{place.node.name}"
 
 
@@ -92,7 +187,7 @@ def _followed(hint: Place) -> Place:
 
 
 def _base(module: str, base: ast.expr) -> Place | None:
-    """What `Base`, `Base[T]` or `file.Base` stands for."""
+    """Resolve `Base`, `Base[T]` or `file.Base`."""
     match base:
         case ast.Subscript(value=inner):
             return _base(module, inner)
@@ -106,7 +201,7 @@ def _base(module: str, base: ast.expr) -> Place | None:
 
 @cache
 def _found(module: str, name: str) -> Place | None:
-    """What a name of a module stands for, also where it comes from another of ours; None for all others."""
+    """Resolve a name of a module, also where it comes from another of ours; None for all others."""
     node = _names(module).get(name) if module.partition(".")[0] == OURS else None
     if isinstance(node, ast.ImportFrom):
         origin = next(alias.name for alias in node.names if name in (alias.asname, alias.name))
@@ -126,6 +221,6 @@ def _names(module: str) -> dict[str, ast.AST]:
                 names[node.name] = node
             case ast.ImportFrom():
                 names |= {alias.asname or alias.name: node for alias in node.names}
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                names[name] = node.value
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                names[name] = node.value  # type: ignore[assignment]
     return names

@@ -1,4 +1,4 @@
-"""Where policies, scores, tasks and models come from: kvbench's own settings and those of installed plugins.
+"""Where policies, scores, tasks and models come from: kvbench's own settings and installed plugins.
 
 A plugin is a distribution with an entry point in the group `kvbench.plugins` that names a package with a folder `conf`.
 Plugins are found by their metadata and imported only when something of theirs is used. A broken plugin is an error that
@@ -8,6 +8,7 @@ names it: ignoring it could change which settings a name means.
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -26,6 +27,8 @@ from kvbench.support.settings_file import member_names
 ENTRY_POINTS = "kvbench.plugins"
 OURS = "kvbench"
 SUFFIX = ".yaml"
+RUN = "run.yaml"
+"""The settings file of an extra or a plugin that brings a group."""
 LOOSE = "kvbench_loose_"
 """How the names of modules begin that are loaded from a file without a package (`kvbench.config.loose_score`)."""
 
@@ -47,7 +50,7 @@ class Source:
 class Item:
     """A name of the command line, e.g. `ruler/niah_single_1` of group task, and the file that says what it means.
 
-    The file is that of this name alone, or of all `members` of a benchmark.
+    The file is of this name alone, or of all `members` of a benchmark.
     """
 
     group: str
@@ -99,8 +102,11 @@ def source_of(point: EntryPoint) -> Source:
     conf = next((place for place in places if place.is_dir()), None)
     if conf is None:
         raise UserError(f"{entry} names a package that has no folder conf (looked for {places[0]}); {fix}")
-    allowed = groups()
-    for folder in sorted(conf.iterdir()):
+    try:
+        allowed = sorted({*groups(), *_brought(conf)})
+    except UserError as error:
+        raise UserError(f"{entry}: {error}; {fix}") from None
+    for folder in sorted({*conf.iterdir()} - {conf / RUN}):
         if not folder.name.startswith((".", "__")) and not (folder.is_dir() and folder.name in allowed):
             raise UserError(
                 f"{entry}: {folder} is not a group of settings; allowed folders: {', '.join(allowed)}; {fix}"
@@ -115,15 +121,34 @@ def groups() -> list[str]:
 
 @lru_cache
 def held_groups() -> dict[str, str]:
-    """The groups whose members hold the kept pairs of a cell, which extras bring, and the member that a run has unless
-    it names another: the defaults of the `run.yaml` of an extra.
+    """The groups whose members hold the kept pairs of a cell, which extras and plugins bring, and the member that a run
+    has unless it names another. A plugin that is broken brings none; `sources` says what is wrong.
     """
     found: dict[str, str] = {}
     for source in own_sources()[1:]:
-        file = source.conf / "run.yaml"
-        for entry in yaml.safe_load(file.read_text("utf-8"))["defaults"] if file.is_file() else ():
-            found |= entry
+        found |= _brought(source.conf)
+    for point in plugins():
+        with suppress(UserError):
+            found |= _brought(source_of(point).conf)
     return dict(sorted(found.items()))
+
+
+def _brought(conf: Path) -> dict[str, str]:
+    """The groups that a folder of settings brings, each with its usual member: the defaults of its `run.yaml`.
+
+    Raises UserError for a file that names none.
+    """
+    file, found = conf / RUN, dict[str, str]()
+    if not file.is_file():
+        return found
+    try:
+        for entry in yaml.safe_load(file.read_text("utf-8"))["defaults"]:
+            found |= {str(group): str(member) for group, member in entry.items()}
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+        found = {}  # one bad entry spoils the file
+    if not found:
+        raise UserError(f"{file} names no group; it holds: defaults: [GROUP: MEMBER]")
+    return found
 
 
 def items(group: str) -> dict[str, Item]:
@@ -150,7 +175,7 @@ def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
 def foreign(part: Any) -> dict[str, dict[str, str]]:
     """The third-party packages that define the class of a component or of one in its fields, with hash and version.
 
-    The version is that of the plugin that owns the package, blank for code that is installed in another way. `sha256`
+    The version is of the plugin that owns the package, blank for code that is installed in another way. `sha256`
     covers all Python files of the package, so that editing a score between two runs changes it; of a class that was
     typed into a notebook, its own code.
     """

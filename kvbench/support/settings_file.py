@@ -4,16 +4,17 @@
     elsewhere: {paper: window 32, code: window 32, kvpress: window 64}  # defaults of other implementations
     verified: golden snapkv_*; tests/eviction/test_evict.py.  # what the method was compared with
     notes: {pool.kind: "S2: as the json of its experiments"}  # what there is to know of a value here, by setting
-    _target_: package.module.Class  # from here on the settings; what they mean stands on the fields of the class
+    _target_: package.module.Class  # from here on the settings that differ from the defaults of the class
 
-All of the words may be left out. A file may stand for several names, all tasks of a benchmark:
+All of the words may be left out. What settings mean stands on the fields of the class. A file may stand for several
+names, all tasks of a benchmark:
 
     says: "LongBench {member}: {says}"  # {member} is the last part of a name
     samples: 50
     members:  # settings of the group that differ, or are only here
       longbench/lcc: {says: the next line of a file of code., chat: false, notes: {samples: of 500}}
 
-`{says}` and `{after}` stand for the words of a member; those that have no `after` have that of the file. No member is
+`{says}` and `{after}` stand for the words of a member; those that have no `after` have the file's. No member is
 named like its file.
 """
 
@@ -37,7 +38,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Entry:
-    """What a file says of one of its names: words, defaults elsewhere, notes on values by setting, and its settings.
+    """Entry of one name in a file: words, defaults elsewhere, notes on values by setting, and its settings.
 
     tree: of its group, or with the group as a part where it has settings of other groups too.
     """
@@ -62,7 +63,7 @@ def member_names(text: str) -> tuple[str, ...]:
 
 
 def entry_of(node: Mapping[str, Any], group: str, name: str) -> Entry:
-    """What a file says of a name. Raises UserError for a member that is no mapping."""
+    """Return the entry of a name in a file. Raises UserError for a member that is no mapping."""
     shared = {key: value for key, value in node.items() if key not in NO_SETTINGS}
     says, verified = _text(node.get("says")), _text(node.get(VERIFIED))
     if not isinstance(members := node.get(MEMBERS), Mapping) or name not in members:

@@ -1,4 +1,4 @@
-"""What Python code does, as a hash: of its syntax trees, so that comments, docstrings and formatting do not count.
+"""Hash of Python code by its syntax trees, so that comments, docstrings and formatting do not count.
 
 Nor does the place of a file: each statement at the top of a module is hashed alone, and an import from the same package
 counts by its name only, or by what the function of that name does. Modules are read, not imported.

@@ -11,7 +11,7 @@ _LONGEST = 200
 
 
 def yaml_of(content: bytes, name: object) -> Any:
-    """What a file called `name` says. Raises UserError, in one line, for what is no YAML or nested too deeply."""
+    """Parse the text of the file `name`. Raises UserError, in one line, for what is no YAML or nested too deeply."""
     try:
         return yaml.safe_load(content.decode())
     except RecursionError:

@@ -52,6 +52,7 @@ class LongContextBFCL(Trajectories):
     Raises MissingFile where there are no files, UserError for those that cannot be read and without the package.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("distance",)
     context_length = None  # runs have their own lengths
     version = "bfcl.1"  # names the protocol; `data_sha256` names the runs
     measures: ClassVar = {**MEASURES, "state": ("state_match", "share", "higher")}
@@ -181,7 +182,7 @@ def _described(name: str) -> str:
 
 
 def _call(text: str, simulators: Simulators) -> Call:
-    """The call that a text of Python writes; arguments without names get those of the method. Raises UserError."""
+    """The call that a text of Python writes; arguments without names get the names of the method. Raises UserError."""
     try:
         node = ast.parse(text, mode="eval").body
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

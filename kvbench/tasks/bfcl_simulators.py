@@ -1,6 +1,6 @@
 """BFCL's simulators of tools: a run's own instances, calls of their methods, and BFCL's rule of when two states agree.
 
-The classes and the rule are those of the package bfcl-eval, imported when they are needed:
+The classes and the rule come from the package bfcl-eval, imported when they are needed:
 https://github.com/ShishirPatil/gorilla/tree/main/berkeley-function-call-leaderboard/bfcl_eval/eval_checker/multi_turn_eval
 It evaluates a call as Python text. Here a call is a name and arguments of JSON, and only public methods are called.
 """

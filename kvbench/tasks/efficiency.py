@@ -3,7 +3,7 @@
     harbor 48213 lantern 90125 ...      words and numbers, drawn once, truncated to exactly `context_length` tokens
 
 Answers are not scored. A sample is a repetition: all repetitions read the same prompt, and the result of a repetition
-is the measured time. The settings are those of the papers' figures: OBCache D.1 at
+is the measured time. The settings come from the papers' figures: OBCache D.1 at
 https://arxiv.org/abs/2510.07651 (context lengths, batches 1 and 4, 512 tokens), LAVa section 5.3 (128 tokens).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.support.facts import QUESTION, QUESTION_READ, UNTIMED, WHOLE_PROMPT, Claim
+from kvbench.support.facts import ASKED, QUESTION, QUESTION_READ, UNTIMED, WHOLE_PROMPT, Claim
 from kvbench.tasks.task import Sample, Task, Tokens, refuse_prompt_settings
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
@@ -34,6 +34,9 @@ class Efficiency(Task):
     warmup: int = 1
     seed: int = 42
     chat: bool = False
+    procedure = "kvbench.run.timed:Timings"
+    report = "efficiency"
+    has_prompts = False
     version = "efficiency.1"
     metric = "seconds_per_token"  # median time between tokens of the batch
     unit = "seconds"
@@ -54,11 +57,19 @@ class Efficiency(Task):
     def max_new_tokens(self) -> int:
         return self.new_tokens
 
+    @property
+    def own_prefills(self) -> int:
+        return self.batch
+
+    def job_number(self, sample: int, evict_after: str) -> int:
+        return 0  # cells take turns, repetition by repetition
+
     def claims(self) -> Iterator[Claim]:
         yield from super().claims()
         breaks = dict.fromkeys((QUESTION, QUESTION_READ), "has no question") | {
             WHOLE_PROMPT: "has no prompt with an answer",
             UNTIMED: "measures seconds, and readers here only mask",
+            ASKED: "measures this machine",
         }
         yield Claim(f"task {self.name}", "another task", breaks=breaks)
 

@@ -33,9 +33,9 @@ class NoData(MissingFile):
 
     def __init__(self, root: str | None, name: str) -> None:
         family = name.partition("/")[0]
-        fix = "docs/data.md says where it comes from, or"
-        if source := read_lock().get(family):
-            fix = f"{command(root, family)} fetches it ({family} is {', '.join(source.patterns)}), or"
+        fix = "docs/reference/data.md says where it comes from, or"
+        if family in read_lock():
+            fix = f"{command(root, family)} fetches it, or"
         place = folder(root)
         super().__init__(f"no file {place / name} (data.root={place}): {fix} name another folder with data.root=FOLDER")
         self.name = name
@@ -52,6 +52,7 @@ class FromFiles(ABC):
     samples: int = 50
     seed: int = 42
     root: str | None = None
+    left_out = ("samples", "repeats", "root", "path")
 
     @property
     @abstractmethod
@@ -60,11 +61,15 @@ class FromFiles(ABC):
 
     @cached_property
     def data_sha256(self) -> str | None:
-        """What `hash_data` says when it is asked for first: a part of the names of cells."""
+        """Return `hash_data`, computed once: a part of the names of cells."""
         return self.hash_data()
 
+    def identity(self) -> dict[str, Any]:
+        """The hash of its data. Raises MissingFile."""
+        return {} if self.data_sha256 is None else {"data_sha256": self.data_sha256}
+
     def check_unchanged(self) -> None:
-        """Raise MissingFile if the files are no longer those of `data_sha256`: what was read of them is unknown."""
+        """Raise MissingFile if the files no longer fit `data_sha256`: what was read of them is unknown."""
         if self.hash_data() != self.data_sha256:
             raise MissingFile(
                 f"a file of task {self.name} has changed while it was read ({', '.join(self.files)[:400]}): rows of "
@@ -140,7 +145,7 @@ def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None,
 
 
 def own_name(path: str) -> str:
-    """The name of a user's own file among those of a task: its absolute path."""
+    """The name of a user's own file among the files of a task: its absolute path."""
     return str(Path(path).expanduser().absolute())
 
 

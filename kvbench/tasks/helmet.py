@@ -241,7 +241,7 @@ class Rerank(WithExamples):
 
     @cached_property
     def _demos(self) -> Sequence[Row]:
-        """Without those of drawn queries, if there are more than twice as many."""
+        """Without the ones of drawn queries, if there are more than twice as many."""
         demos, rows, queries = _read(self.root, self.files[1]), self.row_numbers, _queries(self.root, self.files[0])
         drawn = {queries[row] for row in rows} if len(demos) > 2 * len(rows) else ()
         return [demo for demo in demos if _query(demo) not in drawn]

@@ -7,7 +7,7 @@ PG19, the books of its test split, read token by token with eviction after each 
 
 Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: the result is exp of the mean over
 all tokens of all books. With `reset=false` a book continues from the cache of the previous book, as published, so its
-first token has earlier tokens to attend to, and positions continue too (docs/many-questions.md has StreamingLLM's
+first token has earlier tokens to attend to, and positions continue too (docs/tasks.md has StreamingLLM's
 settings).
 
 Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).
@@ -33,11 +33,12 @@ The tokens of a block attend to the cache, which holds the budget, and to earlie
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.support.facts import (
     ANSWER,
+    ASKED,
     COUNTED_BUDGET,
     FULL_CACHE,
     LATER_EVICTION,
@@ -88,8 +89,10 @@ class Likelihood(Task):
     unit = "nats per token"
     better = "lower"
     max_new_tokens = 0
+    procedure = "kvbench.run.perplexity:Perplexity"
+    has_prompts = False
+    scores_text = True
     in_blocks = False  # whether `schedule.prefill_block` may be set; otherwise tokens are read one at a time
-    given_tokens = 0  # maximum number of tokens that are read before the scored ones
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,11 +113,28 @@ class Likelihood(Task):
         breaks |= dict.fromkeys((PROMPT, PROMPT_END), "is a text that is evicted from while it is read")
         breaks[WHOLE_PROMPT] = "has no prompt with an answer"
         breaks[ANSWER] = "has no answer: its texts are read token by token"
+        if not self.reset:
+            breaks[ASKED] = "continues from text to text with task.reset=false"
+        elif self.given_tokens:
+            breaks[ASKED] = "scores a part of a text by a cache that holds the other"
         if not self.in_blocks:
             breaks[TEXT_IN_BLOCKS] = "evicts while it reads, one token at a time"
         elif self.evict == "before":
             breaks[TEXT_IN_BLOCKS] = "evicts before each single token with task.evict=before"
         yield Claim(f"task {self.name}", "another task", needs, breaks)
+
+    @property
+    def spare_pairs(self) -> int:
+        return int(self.evict == "before")
+
+    def job_number(self, sample: int, evict_after: str) -> int:
+        return super().job_number(sample, evict_after) if self.reset else 0
+
+    def has_full_cache(self, in_blocks: bool) -> bool:
+        """Not of a text that is read in blocks, or as one with all others: it would be read token by token, or grow
+        over all of them.
+        """
+        return self.reset and not in_blocks
 
     def score(self, prediction: str, sample: Sample) -> float:
         raise AssertionError(f"{sample.task} has no answers")
@@ -160,6 +180,8 @@ class PG19(FromFiles, Likelihood):
 class BookSum(jsonl.RowTask, Likelihood):
     """One sample per chapter, or one per summary."""
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("reset", "given", "between")
+    chat: bool = False
     scored: Scored
     context_length: int
     given: int = 0

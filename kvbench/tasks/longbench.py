@@ -1,4 +1,4 @@
-"""LongBench's tasks and those of LongBench-E: https://github.com/THUDM/LongBench, LongBench/{pred,eval,metrics}.py.
+"""The tasks of LongBench and LongBench-E: https://github.com/THUDM/LongBench, LongBench/{pred,eval,metrics}.py.
 
     input        "What is Saltram's living situation?"
     context      "... \\n I had met him at the house of ..."
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
@@ -251,12 +251,14 @@ class LongBenchTask(jsonl.RowTask):
     all of them, as LAVa does for Llama 3.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("extended", "bucket", "stop_replaces")
     member: str
     extended: bool = False
     bucket: Bucket | None = None
     max_new_tokens: int | None = None
     stop_replaces: bool = False
     context_length = None  # rows have their own lengths
+    has_pred_lines = True
 
     def __post_init__(self) -> None:
         if self.stop_replaces and not self.stop:

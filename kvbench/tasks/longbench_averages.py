@@ -35,7 +35,7 @@ def check(name: str) -> None:
 
 
 def weights(name: str) -> dict[str, float]:
-    """What each task's mean counts in an average, by task; they sum to 1. Raises UserError as `check` does."""
+    """Return the weight of each task in an average; they sum to 1. Raises UserError as `check` does."""
     check(name)
     groups = GROUPS[name]
     return {member: 1 / len(groups) / len(members) for members in groups for member in members}

@@ -9,7 +9,7 @@
                      "estimated_output_tokens": 1200}
 
 Follows longproc_data.py and the evaluators at 78e873a. The examples of countdown are made in `longproc_countdown.py`,
-those of travel_planning in `longproc_travel.py`. Nothing of an answer is evaluated as Python, as
+travel_planning's in `longproc_travel.py`. Nothing of an answer is evaluated as Python, as
 countdown_evaluator.py does with its equations: one that is no equation of two whole numbers scores 0, also where the
 official script ends with an error.
 """
@@ -195,7 +195,7 @@ def route(answer: str, reference: str) -> float:
 
 
 def beliefs(answer: str, reference: str) -> float:
-    """1 if all lines with a dash are those of the reference but for marks and small words, else 0."""
+    """1 if all lines with a dash equal the reference's but for marks and small words, else 0."""
     return float(_beliefs(answer) == _beliefs(reference))
 
 

@@ -96,7 +96,7 @@ def _arranged(
 
 
 def _checks(option: Stop, plan: Sequence[Stop], later: Stop | None, flights: set[tuple[str, ...]]) -> Iterator[str]:
-    """What is said of a city that is tried next; the last line says whether it is arranged."""
+    """Yield the lines about a city that is tried next; the last line says whether it is arranged."""
     city, start, end = option["city"], option["start_day"], option["end_day"]
     origin = plan[-1]["city"] if plan else "the starting point"
     days = f"Duration: {option['num_days']} days. Schedule: Day {start} - {end}."

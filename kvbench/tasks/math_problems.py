@@ -3,8 +3,8 @@
     problem     What is the least positive integer ...?
     answer      \\left( 3, \\frac{\\pi}{2} \\right)       AIME: a whole number, also as a text
 
-MATH-500 is math_splits/test.jsonl of https://github.com/openai/prm800k. The problems of AIME 2024 are those of
-https://github.com/Zefan-Cai/R-KV, those of 2025 of math-ai/aime25 on the hub.
+MATH-500 is math_splits/test.jsonl of https://github.com/openai/prm800k. The problems of AIME 2024 come from
+https://github.com/Zefan-Cai/R-KV, and of AIME 2025 from math-ai/aime25 on the hub.
 
 Prompts: `boxed` adds the sentence that the model cards of DeepSeek-R1 and Qwen3 ask for; `rkv` is the prompt of
 run_math.py in R-KV, without a chat template there.
@@ -76,7 +76,7 @@ class MathProblems(jsonl.RowTask):
 
 
 def boxed(answer: str) -> str | None:
-    """What the last `\\boxed{...}` of an answer holds, braces balanced as in LaTeX; None if none closes.
+    """Return the content of the last `\\boxed{...}`, braces balanced as in LaTeX; None if none closes.
 
     Of several boxes the last counts, as for MATH's own grader (`last_boxed_only_string`): earlier ones are of steps,
     and a model that corrects itself boxes again.
@@ -138,7 +138,7 @@ def equal(value: str, reference: str) -> bool:
 
 
 def _readings(number: str) -> list[str]:
-    """What a percentage stands for: its number, and a hundredth of it."""
+    """Return the readings of a percentage: its number, and a hundredth of it."""
     return [number, f"\\frac{{{number}}}{{100}}"]
 
 

@@ -1,4 +1,4 @@
-"""What the metrics of several benchmarks share: packages that define them, and answers as multisets of words.
+"""Common parts of metrics of several benchmarks: packages that define them, and answers as multisets of words.
 
 Another release of a package is another metric, so the release is checked; packages are imported when needed.
 """

@@ -20,7 +20,7 @@ word, which gives the testers' lists for Llama and Mistral; the official user tu
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
@@ -91,6 +91,7 @@ class Needle(FromFiles, Task):
     ends only at `stop` and the tokenizer's end of sequence, as in both scripts.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("stop_replaces",)
     style: Literal["official", "book"]
     scorer: Literal["words", "words_without_dots", "rouge1", "inclusion"]
     context_length: int = 1000

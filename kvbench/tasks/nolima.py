@@ -122,7 +122,7 @@ def placed(book: tuple[Sequence[int], np.ndarray], tokens: Tokens, needle: str, 
 
 @lru_cache(maxsize=len(BOOKS))
 def _encoded(tokens: Tokens, root: str | None, name: str) -> tuple[Sequence[int], np.ndarray]:
-    """The tokens of a book, and the places of those with a line break; the first token counts as one."""
+    """The tokens of a book, and the places of tokens with a line break; the first token counts as one."""
     ids = tokens.encode(find(root, name).read_text("utf-8"), special=False)
     breaks = {token: "\n" in tokens.decode([token]) for token in set(ids)}
     return ids, np.array([0, *(place for place, token in enumerate(ids) if breaks[token])])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
@@ -52,6 +52,7 @@ class OwnFile(jsonl.RowTask):
     Raises MissingFile where there is no file, UserError for a line that cannot be read.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("root",)
     path: str
     name: str = "jsonl"
     metric: str = "string_match_part"

@@ -6,19 +6,19 @@
     lang, repo, func_name                 repoqa: "python", the repository, the name of each function
 
 Rows of Jang-Hyun/SCBench-preprocessed, a parquet file per task there (scbench_kv.parquet), here the same rows as lines
-of scbench/kv.jsonl. They are those of microsoft/SCBench with its prompts for the mode of one context and separate
+of scbench/kv.jsonl. They come from microsoft/SCBench with its prompts for the mode of one context and separate
 requests (`same_context_different_query`); qa_eng and choice_eng lack the rows above 125K tokens of Llama 3.1.
 `turns=gold` asks the same questions in one conversation with right answers, as the other mode of SCBench does with its
 own prompts.
 
-Difference besides those of `shared_context` and of the metrics: the mean of a mixed task is over all its questions;
+Difference besides the ones of `shared_context` and of the metrics: the mean of a mixed task is over all its questions;
 KVzip's repoqa_and_kv is the mean of the two kinds in each context. `Row.question_number` tells them apart if they
 alternate.
 
 RepoQA's score of a function that the answer repeats from a repository follows scbench/repo_qa_utils.py of
 https://github.com/microsoft/MInference, after https://github.com/evalplus/repoqa, and repoqa_score in
 results/metric.py of KVzip: pass@1 at similarity 0.8, comments kept. Differences: an answer of white space scores 0,
-where KVzip leaves it out of the mean; the grammars are those of tree-sitter-language-pack, the maintained successor of
+where KVzip leaves it out of the mean; the grammars come from tree-sitter-language-pack, the maintained successor of
 tree_sitter_languages. They are used only for answers with blocks of code.
 """
 

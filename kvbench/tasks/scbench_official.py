@@ -3,7 +3,7 @@ https://github.com/microsoft/MInference at fb56c91.
 
     context (or input)   the long text, or the numbers of mf
     multi_turns          [{"input": "Key: ...", "answer": "9c02...", "options": [...], "name": "add", "task": ...}, ...]
-    lang, repo           repoqa: "python", the repository; `name` is that of the function
+    lang, repo           repoqa: "python", the repository; `name` is the function's
 
 Modes, `turns`: `gold` is multi-turn with right answers, the default there; `own` is `--disable_golden_context`; `none`
 is `--same_context_different_query`. Multi-turn prompts begin with context and first question, so that methods evict

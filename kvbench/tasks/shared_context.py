@@ -8,9 +8,9 @@ Follows data/load.py, data/wrapper.py and model/template.py of https://github.co
 The instruction is a part of the head of the prompt, which KVzip never evicts (`policy.sink=head`). A sample is one
 question; questions are numbered context by context, so that sample i is the same for any `samples`.
 
-Differences from KVzip: the chat template is the model's own (KVzip writes out those of Llama and Qwen and adds a blank
-line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; an answer that its
-length ended keeps its last token. Tables average over
+Differences from KVzip: the chat template is the model's own (KVzip writes out the templates of Llama and Qwen and adds
+a blank line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; an answer
+that its length ended keeps its last token. Tables average over
 questions, and as KVzip does with `--mean-over contexts`: over contexts, each with the mean of its questions, which
 differs if contexts have different numbers of questions.
 """
@@ -127,7 +127,7 @@ class SharedContext(FromFiles, Task):
 
     @property
     def opening(self) -> str:
-        """What every context begins with."""
+        """Text that every context begins with."""
         return self.instruction + GAP
 
     def turn(self, question: Question, turn: int, content: ContextWithQuestions, templated: bool) -> Turn:

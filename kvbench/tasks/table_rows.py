@@ -101,7 +101,7 @@ def _of_csv(file: Path, columns: Columns) -> tuple[str, ...]:
 
 
 def _of_cell(cell: str, role: str, number: int) -> Any:
-    """What a cell holds: a text, several answers or messages. Raises UserError for a list of answers not in JSON."""
+    """Parse a cell: a text, answers or messages. Raises UserError for a list of answers not in JSON."""
     if role not in ("answers", "messages") or not cell.lstrip().startswith("["):
         return cell
     try:

@@ -1,15 +1,15 @@
-"""What a benchmark task is: its settings, its samples and their scores."""
+"""A benchmark task: its settings, its samples and their scores."""
 
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
 
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
-from kvbench.support.facts import TURNS, Claim
+from kvbench.support.facts import ASKED, TURNS, Claim
 from kvbench.support.grouped import grouped
 from kvbench.tasks.trajectory import Trajectory, plain_text, plain_turns
 
@@ -69,7 +69,7 @@ class Sample:
 
     @property
     def own_tokens(self) -> int:
-        """The most tokens that the model generates: its answer, and those of earlier turns that are its own."""
+        """The most tokens that the model generates: its answer, and answers of earlier turns that are its own."""
         return self.max_new_tokens + sum(turn.max_new_tokens for turn in self.earlier if turn.answer is None)
 
     @property
@@ -80,7 +80,7 @@ class Sample:
 
     @property
     def context_sha256(self) -> str:
-        """What samples have in common that are not independent: the context, the text in it, or the run of an agent.
+        """Hash that dependent samples share: the context, the text in it, or the run of an agent.
 
         A run is told by its beginning up to the second answer, the first that can be asked for: all its calls have it.
         """
@@ -170,6 +170,11 @@ class TaskSettings:
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
     has_turns = False  # whether prompts are runs of agents, with turns that `schedule.prefill_block=turn` evicts after
     forces_answers = False  # the recorded answer is read, and the value of a row is its negative log-likelihood
+    has_prompts = True  # whether a sample is a prompt of a known length, with an answer to it
+    scores_text = False  # in place of an answer, the tokens of a text are scored while the cache is evicted from
+    given_tokens = 0  # of a scored text: how many tokens are read at most before those that are scored
+    spare_pairs = 0  # KV pairs that a budget leaves free for the token that is read
+    own_prefills = 0  # prompts that each row reads for itself; 0: rows share their prefills
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is None and self.truncation != "refuse":
@@ -222,6 +227,14 @@ class Task(TaskSettings, ABC):
     samples: int
     seed: int
     max_new_tokens: int
+    procedure: ClassVar[str] = "kvbench.run.answers:Answers"
+    """What makes rows of its samples, a `kvbench.run.procedure.Procedure`, as module:class."""
+    report: ClassVar[str] = "table"
+    """The report that shows its rows after a run."""
+    left_out: ClassVar[tuple[str, ...]] = ("samples", "repeats", "root")
+    """Fields on which no number of a sample depends."""
+    contexts = None  # a setting of few tasks: at most so many different contexts
+    has_pred_lines = False  # whether the benchmark's own pred.py writes a line for each row of its file
 
     @abstractmethod
     def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
@@ -239,10 +252,37 @@ class Task(TaskSettings, ABC):
         """Score of an answer to `sample`, in 0..1."""
 
     def claims(self) -> Iterator[Claim]:
-        """What its protocol needs of other settings, and what it makes untrue for them."""
+        """Return what its protocol needs of other settings, and what it makes untrue for them."""
         if not self.has_turns:
             fix = "a number of tokens, or task=trajectories"
             yield Claim(f"task {self.name}", fix, breaks={TURNS: "has no turns"})
+        if self.forces_answers:
+            broken = {ASKED: "scores recorded answers, whose tokens a server does not score"}
+            yield Claim(f"task {self.name}", "the member calls", breaks=broken)
+        if self.turns == "own":
+            broken = {ASKED: "is a conversation whose cache goes on from turn to turn"}
+            yield Claim(f"task.turns={self.turns} of {self.name}", "task.turns=gold", breaks=broken)
+
+    def identity(self) -> dict[str, Any]:
+        """Name what samples depend on besides the fields: the SHA-256 of files. Raises MissingFile."""
+        return {}
+
+    def check_unchanged(self) -> None:
+        """Raise MissingFile if its data is no longer what `identity` said first."""
+
+    def job_number(self, sample: int, evict_after: str) -> int:
+        """A number that samples have in common if one prefill serves them.
+
+        evict_after: what is read before an eviction, as in `kvbench.eviction.schedule.Schedule`.
+        """
+        prompt = sample // self.samples_per_prompt
+        # truncation in the middle depends on the question too
+        is_shared = (evict_after == "context" or self.turns != "none") and self.truncation != "middle"
+        return self.context_of(prompt) if is_shared else prompt
+
+    def has_full_cache(self, in_blocks: bool) -> bool:
+        """Whether a row of the full cache is comparable, where others read in blocks or not."""
+        return True
 
     def value(self, final: str | None, sample: Sample) -> float:
         """Score of the final part of an answer; 0 for one that ended within its reasoning, which has none.
@@ -266,7 +306,9 @@ class Task(TaskSettings, ABC):
         return self.samples * self.samples_per_prompt
 
     def answered(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
-        """`generate`, with a sample for each answer: those of prompt i have the numbers from i x samples_per_prompt."""
+        """`generate`, with a sample for each answer: samples of prompt i have the numbers from i x
+        samples_per_prompt.
+        """
         answers = grouped(sorted(indices), lambda index: index // self.samples_per_prompt)
         for sample in self.generate(count_tokens, answers):
             yield from (replace(sample, id=index) for index in answers[sample.id])

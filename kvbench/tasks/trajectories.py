@@ -37,7 +37,7 @@ from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plai
 
 ROLES = ("system", "user", "assistant", "tool")
 CALL_FORM = 'a call is {"name": TEXT, "arguments": {...}}'
-FORM = 'a line is {"messages": [...], "tools": [...]}, as in docs/trajectories.md'
+FORM = 'a line is {"messages": [...], "tools": [...]}, as in docs/variants.md'
 MEASURES = {"calls": ("call_match", "share", "higher"), "likelihood": ("call_nll", "nats per token", "lower")}
 """Metric, unit and direction of what is measured."""
 
@@ -128,6 +128,7 @@ class RecordedTrajectories(Trajectories):
     Raises MissingFile where there is no file, UserError for a line that cannot be read.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("root",)
     path: str
     context_length = None  # runs have their own lengths
     version = "trajectories.1"

@@ -9,7 +9,7 @@
 
 Every output lists as many records as `context_length` has room for; a call names one of them by a random number that
 only its output says. How many turns before it was read (`distance`) is drawn from all that are possible in its turn.
-Messages and calls are those of `kvbench.tasks.trajectories`, in the form of
+Messages and calls are as in `kvbench.tasks.trajectories`, in the form of
 https://platform.openai.com/docs/guides/function-calling.
 """
 
@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Tokens
@@ -43,7 +43,7 @@ FIRST, SECOND, THIRD = (
 
 @dataclass(frozen=True)
 class World:
-    """What an agent can do. records, key, label: names of the records, of their numbers and of their words.
+    """World of an agent. records, key, label: names of the records, of their numbers and of their words.
 
     form: of a number; "#" is a digit. listing, place: the tool that lists records, and its argument with its values.
     action, detail: the tool that takes a record, and its other argument with its values. ask_listing, ask_action: the
@@ -117,6 +117,7 @@ class SyntheticTrajectories(Trajectories):
     template puts around a prompt for each message.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("root",)
     num_turns: int = 6
     context_length: int
     version = "trajectories_synthetic.1"

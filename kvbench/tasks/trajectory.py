@@ -36,7 +36,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """What it says, with a line of JSON for each call."""
+        """Text of the turn, with a line of JSON for each call."""
         return "\n".join(filter(None, (self.content, *map(str, self.calls))))
 
 

@@ -1,1 +1,1 @@
-"""What a run, a sweep and a page are, for commands and notebooks alike: what is missing is made, rows are read back."""
+"""Runs, sweeps and pages, for commands and notebooks alike: what is missing is made, rows are read back."""

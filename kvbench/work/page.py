@@ -1,4 +1,4 @@
-"""The rows of a page: those of a paper's item, made here or by a launcher, and the command that makes them again."""
+"""The rows of a page: a paper's item, made here or by a launcher, and the command that makes them again."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a long run shows while it runs: a live bar on a terminal or in a notebook, a plain line now and then elsewhere.
+"""Progress of a long run: a live bar on a terminal or in a notebook, a plain line now and then elsewhere.
 
 rich draws in a notebook by itself, if ipywidgets is installed there.
 """
@@ -21,7 +21,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def screen() -> Console:
-    """What progress is shown on, stderr or a notebook: texts are as they are, without markup."""
+    """Return the screen of progress, stderr or a notebook: texts are as they are, without markup."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 

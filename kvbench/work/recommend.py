@@ -3,7 +3,7 @@
 Before anything is run, methods whose memory does not fit are left out. Then all others answer the first 8 prompts, 16,
 32 and so on, beside the full cache and from the same prefill. After each round those leave that are decided
 (`kvbench.report.stats.elimination`), and those that need as much memory as one that is good enough. A round is a sweep:
-its rows are those of `kvbench run`, so that an interrupted command continues, and a larger one begins where it ended.
+its rows are as of `kvbench run`, so that an interrupted command continues, and a larger one begins where it ended.
 """
 
 from collections import Counter
@@ -24,11 +24,12 @@ from kvbench.report.selection import differences
 from kvbench.report.stats.anytime_tests import confidence, more_prompts
 from kvbench.report.stats.elimination import Evidence, decisions, next_levels
 from kvbench.report.stats.paired import Paired
+from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE
 from kvbench.report.tables.recommendation import Measured, Recommendation, Verdict
 from kvbench.run.lengths import Lengths, lengths_of
 from kvbench.run.plan import Cell, PrefillGroup, plan
 from kvbench.run.request_memory import RequestMemory, request_memory
-from kvbench.run.runner import Loaded
+from kvbench.run.runner import Opened
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import parse_size, plural, shortened, size
@@ -43,7 +44,7 @@ BLOCK = 512
 FIRST = 8
 """Prompts of the first round; each further round has twice as many."""
 SETTINGS = {"memory": None, "loss": "2", "requests": "1", "alpha": "0.05"}
-"""The settings of a recommendation beside those of a run, with their values where the command does not name them."""
+"""The settings of a recommendation beside a run's, with their values where the command does not name them."""
 
 
 _LISTED = 6
@@ -52,7 +53,7 @@ TIMES = ("prefill_seconds", "evict_seconds", "decode_seconds")
 
 @dataclass(frozen=True)
 class Need:
-    """What is asked for. memory: bytes for weights, prompt and answers of all requests; None: no limit. loss: what is
+    """Needs of a user. memory: bytes for weights, prompt and answers of all requests; None: no limit. loss: what is
     tolerated of the mean, in 0..1. requests: at a time, of which one is being read. alpha: as in `decisions`.
     """
 
@@ -97,7 +98,7 @@ class Candidate:
     reference: Cell
     memory: RequestMemory
     evidence: Evidence = field(default_factory=Evidence)
-    verdict: Verdict = "open"
+    verdict: Verdict = INCONCLUSIVE
     rows: Sequence[Row] = ()
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
 
@@ -105,7 +106,7 @@ class Candidate:
 def recommend(
     words: Sequence[str], data: str | None, need: Need, screen: Screen, stale: Stale = "stop"
 ) -> Recommendation:
-    """What is recommended for the settings of a run, `words`, and a file of prompts, `data`, unless they name a task.
+    """Recommend methods for the settings of a run, `words`, and a file of prompts, `data`, unless they name a task.
 
     stale: as in `plan_sweep`.
 
@@ -185,7 +186,7 @@ def _always(sweep: Sweep) -> Iterator[str]:
 def _check(sweep: Sweep) -> None:
     """Raise UserError for a sweep that is more than one question, or has no answers to compare."""
     cells = sweep.plan.cells
-    if any(cell.is_served for cell in cells):
+    if not all(cell.model.runs_here for cell in cells):
         raise UserError("model=endpoint: a server evicts as it was started; recommend compares methods that run here")
     for task in {cell.task.name: cell.task for cell in cells}.values():
         if task.unit != SHARE:
@@ -223,7 +224,7 @@ def _candidates(sweep: Sweep, need: Need) -> tuple[list[Candidate], Lengths]:
         assert lengths is not None
         memory = request_memory(cell, lengths)
         fits = need.memory is None or memory.peak(need.requests) <= need.memory
-        candidates.append(Candidate(cell, reference, memory, verdict="open" if fits else "too large"))
+        candidates.append(Candidate(cell, reference, memory, verdict=INCONCLUSIVE if fits else "too large"))
         longest = max(longest, lengths, key=lambda each: each.read)
     if not candidates:
         raise UserError("policy=full evicts nothing: name policies that take a budget (kvbench list policies)")
@@ -254,13 +255,13 @@ def _rounds(
     sweep: Sweep, candidates: Sequence[Candidate], need: Need, screen: Screen
 ) -> tuple[Mapping[str, list[Row]], int]:
     """Run rounds until nothing is open. Returns the rows of the full cache by cell, and the number of prompts."""
-    loaded, full_rows, prompts = Loaded(), dict[str, list[Row]](), 0
+    opened, full_rows, prompts = Opened(), dict[str, list[Row]](), 0
     warnings = Screen(lambda text: screen.tell(text) if text.startswith("warning") else None, screen.progress)
     for prompts in rounds(sweep):
-        running = [candidate for candidate in candidates if candidate.verdict == "open"]
+        running = [candidate for candidate in candidates if candidate.verdict == INCONCLUSIVE]
         cells = {cell.id: cell for candidate in running for cell in (candidate.reference, candidate.cell)}
         part = _round(sweep, [*cells.values()], prompts)
-        make(part, (), _no_part, warnings, loaded)
+        make(part, (), _no_part, warnings, opened)
         rows = {name: list[Row]() for name in cells}
         for row in rows_of(part):
             rows[row.cell].append(row)
@@ -272,7 +273,7 @@ def _rounds(
         _decide(candidates, need)
         counts = Counter(candidate.verdict for candidate in candidates)
         screen.tell(f"{plural(prompts, 'prompt')}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
-        if not counts["open"]:
+        if not counts[INCONCLUSIVE]:
             break
     return full_rows, prompts
 
@@ -298,11 +299,11 @@ def _losses(full: Sequence[Row], rows: Sequence[Row]) -> np.ndarray:
 def _decide(candidates: Sequence[Candidate], need: Need) -> None:
     decided = decisions([candidate.evidence for candidate in candidates], need.alpha)
     for candidate, decision in zip(candidates, decided, strict=True):
-        if candidate.verdict == "open":
+        if candidate.verdict == INCONCLUSIVE:
             candidate.verdict = decision if len(candidate.losses) else "failed"
-    within = [candidate.memory for candidate in candidates if candidate.verdict == "within"]
+    within = [candidate.memory for candidate in candidates if candidate.verdict == NOT_WORSE]
     for candidate in candidates:
-        if candidate.verdict == "open" and any(
+        if candidate.verdict == INCONCLUSIVE and any(
             memory.decode <= candidate.memory.decode and memory.prefill <= candidate.memory.prefill for memory in within
         ):
             candidate.verdict = "not needed"
@@ -338,7 +339,7 @@ def _recommendation(
         prompt_tokens=lengths.read,
         prompts=prompts,
         available=_total(sweep),
-        full=measured(reference, memory, "within" if fits else "too large", full[reference.id], np.empty(0), None),
+        full=measured(reference, memory, NOT_WORSE if fits else "too large", full[reference.id], np.empty(0), None),
         methods=tuple(
             replace(
                 measured(
@@ -358,7 +359,7 @@ def _recommendation(
 
 
 def _more(candidate: Candidate, need: Need, levels: tuple[float, float]) -> int | None:
-    if candidate.verdict != "open" or not len(candidate.losses):
+    if candidate.verdict != INCONCLUSIVE or not len(candidate.losses):
         return None
     return more_prompts(candidate.losses, need.loss, *levels)
 

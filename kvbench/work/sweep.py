@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,22 +17,20 @@ from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest,
 from kvbench.report.loggers import Logger
 from kvbench.report.rows import fetched, recorded
 from kvbench.report.tables.summary import NEEDED
-from kvbench.run.job_queue import RunContext
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch import Task, Work
 from kvbench.run.plan import Plan, Shard, shards_of
-from kvbench.run.progress import Outcome, Progress
-from kvbench.servers.run import run_served
+from kvbench.run.procedure import backend_of
+from kvbench.run.progress import Progress
+from kvbench.run.runner import Opened, run
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import plural
 from kvbench.work.failures import Exit, tracebacks_in
 
-if TYPE_CHECKING:
-    from kvbench.run.runner import Loaded
-
 
 @dataclass(frozen=True)
 class Screen:
-    """What a user sees of the work: messages of one line, and the progress of a plan while it runs."""
+    """Screen of a user: messages of one line, and the progress of a plan while it runs."""
 
     tell: Tell
     progress: Callable[[Plan], AbstractContextManager[Progress | None]]
@@ -57,11 +55,11 @@ def make(
     command: Sequence[str],
     task: Callable[[Shard], Task],
     screen: Screen = SILENT,
-    loaded: "Loaded | None" = None,
+    opened: Opened | None = None,
 ) -> tuple[int, bool]:
     """Make what is missing of a sweep: here, or by its launcher, which runs `command` or, in parts, `task`.
 
-    loaded: as in `kvbench.run.runner.run`.
+    opened: as in `kvbench.run.runner.run`.
     Returns the exit code, and whether that has ended: not if jobs were submitted, or if something stopped it.
     """
     screen = SILENT if sweep.quiet else screen
@@ -76,7 +74,7 @@ def make(
             sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
         code = sweep.launcher.launch(work)
         if code is None:  # the launcher leaves it to this process
-            return Exit.INCOMPLETE if _run(sweep, screen, loaded) else Exit.OK, True
+            return Exit.INCOMPLETE if _run(sweep, screen, opened) else Exit.OK, True
     return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
 
 
@@ -100,7 +98,7 @@ def _requesting_answers(sweep: Sweep) -> Iterator[None]:
 
 
 def _requested(sweep: Sweep) -> dict[str, int]:
-    """What a process requests: of a part of a sweep, the cells of its models alone, which may be one of several."""
+    """Return the request of a process: of a part of a sweep, the cells of its models alone."""
     models = sweep.plan.by_model() if sweep.part is not None else {cell.model for cell in sweep.plan.cells}
     requested = {cell.id for cell in sweep.plan.cells if cell.model in models}
     return {cell: samples for cell, samples in sweep.samples.items() if cell in requested}
@@ -122,7 +120,7 @@ def rows_of(sweep: Sweep) -> list[Row]:
     return fetched(recorded_rows(sweep))
 
 
-def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
+def _run(sweep: Sweep, screen: Screen, opened: Opened | None) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
     with (
         tracebacks_in(sweep.results),
@@ -138,13 +136,8 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
             stop=stop,
             tell=screen.tell,
         )
-        served, local = (
-            Plan(tuple(group for group in sweep.plan.groups if group.cells[0].is_served is is_served))
-            for is_served in (True, False)
-        )
-        outcomes = [run_served(served, sweep.results, progress, run_context)] if served.groups else []
-        outcomes += [_run_here(local, sweep, progress, run_context, loaded)] if local.groups else []
-        outcome = Outcome.of_all(outcomes)
+        claims = JobQueue(sweep.results, _with_devices(run_context, sweep.plan))
+        outcome = run(sweep.plan, sweep.results, claims, progress, sweep.where.kept, opened)
     _describe(sweep.results, screen.tell)
     shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = (
@@ -155,22 +148,15 @@ def _run(sweep: Sweep, screen: Screen, loaded: "Loaded | None") -> int:
     return outcome.errors
 
 
-def _run_here(
-    plan: Plan, sweep: Sweep, progress: Progress | None, run_context: RunContext, loaded: "Loaded | None"
-) -> Outcome:
-    """Run the cells that evict here. torch is loaded for them alone."""
-    import torch
-
-    from kvbench.models.loading.load import choose_device
-    from kvbench.run.runner import run
+def _with_devices(run_context: RunContext, plan: Plan) -> RunContext:
+    """The context of a run that takes the devices of its models, and reads their energy."""
+    devices = set[Any]().union(*(backend_of(model).devices(model) for model in {cell.model for cell in plan.cells}))
+    if not devices:
+        return run_context
     from kvbench.run.timed import energy_meter
 
-    devices = {choose_device(group.model) for group in plan.groups}
-    if any(group.model.device_map is not None for group in plan.groups):
-        devices |= {torch.device("cuda", index) for index in range(1, torch.cuda.device_count())}
     meter = energy_meter(devices) if plan.rows_to_do else None
-    run_context = replace(run_context, devices=len(devices) or 1, joules=meter)
-    return run(plan, sweep.results, progress, sweep.where.kept, run_context, loaded)
+    return replace(run_context, devices=len(devices), joules=meter)
 
 
 def _describe(

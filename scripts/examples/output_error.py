@@ -3,7 +3,7 @@
     python scripts/examples/output_error.py
     kvbench run score=attn,scripts/examples/output_error.py budget=48
 
-In a package of your own the file is its `__init__.py`, with an entry point and the YAML file of docs/plugins.md.
+In a package of your own the file is its `__init__.py`, with an entry point and the YAML file of docs/extend.md.
 """
 
 from dataclasses import dataclass

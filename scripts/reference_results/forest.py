@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from kvbench.report.compare.compare import Difference
 from kvbench.report.plots import canvas
+from kvbench.report.stats.verdicts import BETTER, WORSE
 from reference_results.pages import BLOCK, Comparison, comparisons_of, judged
 
 A_BETTER, B_BETTER = "#D55E00", "#0072B2"
-COLOURS = {"B worse": A_BETTER, "B better": B_BETTER}
+COLOURS = {WORSE: A_BETTER, BETTER: B_BETTER}
 """Verdicts that Holm's correction decides; the others are grey."""
 LINE, HEAD = 0.145, 1.2
 """Inches of a line, and of everything above and below them."""
@@ -75,7 +76,7 @@ def _forest(shown: Sequence[tuple[str, str, Difference, str]]) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.set_xlabel(
         "B - A in points, paired by prompt, with 95 % interval\n"
-        "orange, blue: decided after Holm's correction over all lines of the page; grey: not decided"
+        "orange, blue: decided after Holm's correction over all lines of the page; grey: neither"
     )
     above: dict[str, Any] = {"transform": axis.transAxes, "va": "bottom", "fontweight": "bold", "fontsize": 8}
     axis.text(-0.01, 1.01, "A", ha="right", **above)

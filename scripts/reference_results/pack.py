@@ -1,8 +1,8 @@
 """Rows of a run as the small files that are committed.
 
-Left out are the seconds (this page is about outcomes; docs/performance.md is about time), the hash of an answer whose
-text is there, and the hashes of kept sets but those of the first samples. The rows of the main part that the gate makes
-again are in a file of their own, with all hashes.
+Left out are the seconds (rows are about outcomes; benchmarks/results/performance.md is about time), the hash of an
+answer whose text is there, and the hashes of kept sets but those of the first samples. The rows of the main part that
+the gate makes again are in a file of their own, with all hashes.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""The tables of docs/claims.md and docs/sensitivity.md, from the committed rows; and whether they are still true.
+"""The tables of the pages of claims in docs/reference, from the committed rows; and whether they are still true.
 
 A table stands between marks, and the mark says what is compared:
 
     <!-- compare
     label | FILE SELECTION | FILE SELECTION
     -->
-    | ... | n | A | B | B - A | p | p equal | verdict |
+    | ... | n | A | B | B - A | p | p equivalent | verdict |
     <!-- end -->
 
     <!-- digits TASK,TASK FILE
@@ -20,6 +20,13 @@ A table stands between marks, and the mark says what is compared:
 
     <!-- codes FOLDER -->
     how many versions of the code made the rows of each file
+    <!-- end -->
+
+    <!-- lines PAGE
+    label
+    label | n
+    -->
+    lines of a page of claims of docs/reference, each with the p of that page
     <!-- end -->
 
     <!-- table FILE key=value key=value -->
@@ -60,27 +67,29 @@ from kvbench.report.selection import Describe, conditions, select
 from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm
+from kvbench.report.stats.verdicts import BETTER, INCONCLUSIVE, WORSE, equivalent, inconclusive
 from kvbench.report.tables.table import View, print_table
 from kvbench.support.grouped import grouped
 from reference_results.digits import HEAD as DIGITS_HEAD
 from reference_results.digits import digits_line, right_numbers
 from reference_results.sweeps import REFERENCE, RESULTS, TOP
 
+DOCS = TOP / "docs"
 PAGES = (
-    *(
-        TOP / "docs" / f"{name}.md"
-        for name in ("claims", "sensitivity", "readers", "smollm2-findings", "smollm2-claims", "confirm")
-    ),
+    *(DOCS / "reference" / f"{name}.md" for name in ("claims", "sensitivity", "readers", "smollm2-claims", "confirm")),
     RESULTS / "smollm2" / "README.md",
+    DOCS / "findings.md",  # the last: it has lines of the others
 )
 BLOCK = re.compile(r"(<!-- compare\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 DIGITS = re.compile(r"(<!-- digits (\S+) (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CARD = re.compile(r"(<!-- card (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CODES = re.compile(r"(<!-- codes (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table (\S+)(.*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+LINES = re.compile(r"(<!-- lines (\S+)\n(.*?)-->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CLAIMS = re.compile(r"(<!-- claims (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEAD = (
-    "| | n | A | B | B - A [95 %] | p Holm | p equal | verdict |\n| :-- | --: | --: | --: | --: | --: | --: | :-- |\n"
+    "| | n | A | B | B - A [95 %] | p Holm | p equivalent | verdict |\n"
+    "| :-- | --: | --: | --: | --: | --: | --: | :-- |\n"
 )
 RELEVANT, RELEVANT_PERPLEXITY, FLOOR = 0.05, 0.02, 0.15
 
@@ -103,22 +112,22 @@ def lines_of(page: str) -> list[Comparison]:
 class Judged:
     """A line with its two p, corrected over all lines of its page.
 
-    p: of a difference. p_equal: of equality within 5 points, or within 2 % of a perplexity.
+    p: of a difference. p_equivalent: of equivalence within 5 points, or within 2 % of a perplexity.
     """
 
     line: Difference
     p: float
-    p_equal: float
+    p_equivalent: float
 
     @property
     def verdict(self) -> str:
         """What one of the two p decides; below 15 % nothing can show."""
         assert None not in (self.line.difference, self.line.mean_a, self.line.mean_b)
         if self.p <= ALPHA:
-            return "B better" if ((self.line.difference or 0.0) > 0) != _is_of_texts(self.line) else "B worse"
+            return BETTER if ((self.line.difference or 0.0) > 0) != _is_of_texts(self.line) else WORSE
         if not _is_of_texts(self.line) and max(self.line.mean_a or 0.0, self.line.mean_b or 0.0) < FLOOR:
-            return "both near the floor"
-        return f"equal within {_margin(self.line)[1]}" if self.p_equal <= ALPHA else "not decided"
+            return inconclusive("floor")
+        return equivalent(_margin(self.line)[1]) if self.p_equivalent <= ALPHA else INCONCLUSIVE
 
 
 def difference(comparison: Comparison) -> Difference:
@@ -131,8 +140,8 @@ def judged(comparisons: Sequence[Comparison]) -> list[Judged]:
     sides = [(comparison.label, _side(comparison.a), _side(comparison.b)) for comparison in comparisons]
     lines = [_line_of(*each) for each in sides]
     p = holm([line.p if line.p is not None else 1.0 for line in lines])
-    p_equal = holm([_p_equal(line, a, b) for line, (_, a, b) in zip(lines, sides, strict=True)])
-    return list(map(Judged, lines, p, p_equal))
+    p_equivalent = holm([_p_equivalent(line, a, b) for line, (_, a, b) in zip(lines, sides, strict=True)])
+    return list(map(Judged, lines, p, p_equivalent))
 
 
 def rewritten(page: str) -> str:
@@ -145,6 +154,7 @@ def rewritten(page: str) -> str:
     page = DIGITS.sub(lambda block: f"{block[1]}{_digits(*block.group(2, 3, 4))}{block[6]}", page)
     page = CODES.sub(lambda block: f"{block[1]}{_codes(block[2])}{block[4]}", page)
     page = CARD.sub(lambda block: f"{block[1]}{_card(block[2])}{block[4]}", page)
+    page = LINES.sub(lambda block: f"{block[1]}{quoted(block[2], block[3])}{block[5]}", page)
     page = CLAIMS.sub(lambda block: f"{block[1]}{_claims(RESULTS / block[2])}{block[4]}", page)
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
@@ -157,7 +167,7 @@ def _line_of(label: str, a: Side, b: Side) -> Difference:
     return line
 
 
-def _p_equal(line: Difference, a: Side, b: Side) -> float:
+def _p_equivalent(line: Difference, a: Side, b: Side) -> float:
     """The p of "the difference is not within the margin", over the rows of the line."""
     rows = [both for match in pair(a, b).matches for both in match.rows]
     return p_not_within(Paired.of(rows), *_margin(line)[0])
@@ -246,6 +256,18 @@ def _digits(tasks: str, full: str, block: str) -> str:
     return f"{DIGITS_HEAD}{''.join(lines)}"
 
 
+def quoted(name: str, block: str) -> str:
+    """The lines of a page of claims that begin so. Raises ValueError where none or several do."""
+    lines = (DOCS / "reference" / f"{name}.md").read_text("utf-8").splitlines()
+    chosen = []
+    for label in filter(None, map(str.strip, block.splitlines())):
+        found = [line for line in lines if line.startswith(f"| {label} | ")]
+        if len(found) != 1:
+            raise ValueError(f"{name}.md has {len(found)} lines of {label!r}, allowed: one")
+        chosen += found
+    return HEAD + "".join(f"{line}\n" for line in chosen)
+
+
 def _codes(folder: str) -> str:
     """A line for each file: its rows, the versions of the code that made them, and cells whose rows are of several."""
     head = "| file | rows | versions of the code | cells | cells of several |\n| :-- | --: | --: | --: | --: |\n"
@@ -281,6 +303,6 @@ def _line(comparison: Comparison, judged: Judged) -> str:
     means = [f"{math.exp(mean):.2f}" if is_of_texts else f"{100 * mean:.1f}" for mean in numbers]
     change, low, high = (100 * _share(line, number or 0.0) for number in (line.difference, line.low, line.high))
     changed = f"{change:+.1f}{' %' if is_of_texts else ''} [{low:+.1f}, {high:+.1f}]"
-    p, p_equal = ("<0.001" if p < 0.001 else f"{p:.3f}" for p in (judged.p, judged.p_equal))
-    cells = (comparison.label, line.n, *means, changed, p, p_equal, judged.verdict)
+    p, p_equivalent = ("<0.001" if p < 0.001 else f"{p:.3f}" for p in (judged.p, judged.p_equivalent))
+    cells = (comparison.label, line.n, *means, changed, p, p_equivalent, judged.verdict)
     return f"| {' | '.join(map(str, cells))} |\n"

@@ -52,7 +52,7 @@ PROBED: Mapping[str, tuple[Path, tuple[str, ...]]] = {
 
 FORESTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
     "smollm2-claims.png": (
-        TOP / "docs" / "smollm2-claims.md",
+        TOP / "docs" / "reference" / "smollm2-claims.md",
         (
             "The newest tokens, at equal bytes",
             "OBCache: the joint score against attention",

@@ -1,9 +1,9 @@
 """Which of the committed rows the gate makes again: a few cells of every prompt, in turn.
 
 Cells of one prompt fail together, so many prompts with few cells each tell more than few prompts with all cells
-(docs/statistics.md). Every cell is made again, on a prompt that no other cell of its policy has; of a policy with few
-cells some are on several prompts, until the policy has ``LEAST``. Policies of one family share prompts, and with them
-most of the work: KVzip reads each of its prompts twice.
+(benchmarks/results/statistics.md). Every cell is made again, on a prompt that no other cell of its policy has; of a
+policy with few cells some are on several prompts, until the policy has ``LEAST``. Policies of one family share prompts,
+and with them most of the work: KVzip reads each of its prompts twice.
 """
 
 from collections.abc import Callable, Iterable

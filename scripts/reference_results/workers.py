@@ -160,7 +160,7 @@ def _work(
     """One process: make what nobody else makes. Exits with 4 where rows have failed, with 75 where it was stopped."""
     from kvbench.records import ResultsFolder, Stopped
     from kvbench.report.rows import recorded
-    from kvbench.run.job_queue import RunContext
+    from kvbench.run.job_queue import JobQueue, RunContext
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
     from kvbench.run.stale import SETTLED, settled
@@ -175,7 +175,8 @@ def _work(
     with stopping(("SIGTERM",)) as signalled, progress(planned) as shown:
         stop = partial(_reason, signalled, deadline)
         try:
-            made = run(in_rounds(planned), folder, shown, kept, RunContext(replaced=known.replaced, stop=stop))
+            claims = JobQueue(folder, RunContext(replaced=known.replaced, stop=stop))
+            made = run(in_rounds(planned), folder, claims, shown, kept)
         except Stopped as stopped:
             print(f"stopped by {stopped} after a complete prompt; the same command goes on", file=sys.stderr)
             sys.exit(Exit.TEMPORARY)

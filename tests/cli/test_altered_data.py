@@ -10,7 +10,7 @@ import pytest
 from kvbench.records import Recorder, ResultsFolder, read_rows
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.rows import load_table
-from kvbench.run import runner
+from kvbench.run import local
 from kvbench.tasks.data import record
 from kvbench.tasks.data.record import PullRecord, altered
 from kvbench.tasks.files import sha256_of
@@ -115,14 +115,14 @@ def test_rows_of_a_file_that_changes_meanwhile_are_not_recorded(
 def test_a_model_that_changes_while_it_is_loaded_has_no_rows(
     kvbench: Command, tiny: tuple[str, ...], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, load = shutil.copytree(tiny_model, tmp_path / "model"), runner.load
+    model, load = shutil.copytree(tiny_model, tmp_path / "model"), local.load
 
     def change_then_load(*arguments: object) -> object:
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
         return load(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner, "load", change_then_load)
+    monkeypatch.setattr(local, "load", change_then_load)
     refused = kvbench("run", *tiny, "policy=full", f"model.path={model}")
     assert refused.code == 3 and "has changed while it was read" in refused.err
     assert not list((tmp_path / "out" / "rows").glob("*"))

@@ -59,7 +59,7 @@ def test_what_is_offered(words: list[str], offered: list[str]) -> None:
 
 
 def test_every_setting_that_is_offered_is_one() -> None:
-    """Each can be read by the grammar, and belongs to a file or to conf/run.yaml."""
+    """Each can be read by the grammar, and belongs to a run or to a name of a group."""
     for group in ("model", "task", "policy", "score", "schedule", "results", "data", "launcher", "logger"):
         offered = candidates(["run", f"{group}."])
         assert offered and len(offered) == len(set(offered))

@@ -35,7 +35,7 @@ def test_a_method_that_loses_leaves_and_the_other_goes_on(done: tuple[Path, dict
     methods = {line["policy"]: line for line in found["methods"]}
     assert methods["streaming_llm"]["verdict"] == "worse" and methods["streaming_llm"]["n"] == 8
     assert methods["streaming_llm"]["low"] <= methods["streaming_llm"]["loss"] <= methods["streaming_llm"]["high"]
-    assert methods["snapkv"]["verdict"] in ("within", "open") and methods["snapkv"]["loss"] < 0.4
+    assert methods["snapkv"]["verdict"] in ("not worse", "inconclusive") and methods["snapkv"]["loss"] < 0.4
     full = found["full"]
     assert methods["snapkv"]["decode_bytes"] < full["decode_bytes"] < full["prefill_bytes"]
     assert methods["snapkv"]["requests"] > full["requests"] > 3

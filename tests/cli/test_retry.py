@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.run import runner
+from kvbench.run import local
 from kvbench.run.job_queue import JobQueue
 from tests.cli.conftest import Command, rows_of
 
@@ -15,7 +15,7 @@ def test_errors_are_retried_when_asked(
 ) -> None:
     """A machine in trouble leaves error rows; they stay until somebody wants them made again."""
     command = ("run", *tiny, "policy=full,h2o_obcache", "budget=0.2")
-    load = runner.load
+    load = local.load
 
     def spoilt(model_info: object, begun: object) -> object:
         loaded = load(model_info, begun)  # type: ignore[arg-type]
@@ -23,9 +23,9 @@ def test_errors_are_retried_when_asked(
         loaded.engine.model.model.layers[0].input_layernorm.weight.data[0] = float("nan")
         return loaded
 
-    monkeypatch.setattr(runner, "load", spoilt)
+    monkeypatch.setattr(local, "load", spoilt)
     assert kvbench(*command, "task.samples=2").code == 4
-    monkeypatch.setattr(runner, "load", load)
+    monkeypatch.setattr(local, "load", load)
     stayed = kvbench(*command)
     assert stayed.code == 4 and "2 rows to run from 1 prompt (4 rows are there already)" in stayed.err
     assert "2 of 6 rows are in out" in kvbench("plan", *command[1:], "--retry-errors").out

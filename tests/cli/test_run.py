@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from kvbench.config import sweep
 from kvbench.config.cells import with_reference
 from kvbench.records import COLUMNS
-from kvbench.run import prefill_job, runner
+from kvbench.run import local, prefill_job
 from tests.cli.conftest import Command, outcomes, rows_of
 
 LISTS = ("policy=full,h2o_obcache,tova_obcache,snapkv", "score=attn,obcache_joint", "budget=0.1,0.3")
@@ -90,7 +90,7 @@ def test_the_same_command_resumes_and_a_finished_one_loads_nothing(
     assert f"{CELLS * 2} rows to run from 2 prompts ({CELLS} rows are there already)" in more.err
     assert f"{CELLS * 2} rows from 2 prefills" in more.err
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
-    monkeypatch.setattr(runner, "model_info", lambda spec: pytest.fail("a model was opened"))
+    monkeypatch.setattr(local, "model_info", lambda spec: pytest.fail("a model was opened"))
     finished = kvbench("run", *tiny, *LISTS)
     assert finished.code == 0 and f"all {CELLS * 3} rows are in out" in finished.err
     assert finished.out == more.out
@@ -159,7 +159,7 @@ def test_broken_numbers_are_error_rows(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NaN in the cache fails every cell of the sample, by its score or by its logits, and the sweep ends with 4."""
-    load = runner.load
+    load = local.load
 
     def spoilt(model_info: object, begun: object) -> object:
         loaded = load(model_info, begun)  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def test_broken_numbers_are_error_rows(
         loaded.engine.model.model.layers[0].input_layernorm.weight.data[0] = float("nan")
         return loaded
 
-    monkeypatch.setattr(runner, "load", spoilt)
+    monkeypatch.setattr(local, "load", spoilt)
     finished = kvbench("run", *tiny, "policy=full,h2o_obcache", "score=obcache_joint", "budget=0.2")
     assert finished.code == 4
     errors = {row.policy: row.error for row in rows_of(Path("out"))}
@@ -184,7 +184,7 @@ def test_a_list_of_sample_counts_is_the_largest(kvbench: Command, tiny: tuple[st
 def test_an_unforeseen_error_exits_one_with_a_traceback_file(
     kvbench: Command, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "load", lambda *_: 1 / 0)
+    monkeypatch.setattr(local, "load", lambda *_: 1 / 0)
     finished = kvbench("run", *tiny)
     assert finished.code == 1 and finished.err.count("ZeroDivisionError") == 1
     (file,) = Path("out/errors").iterdir()

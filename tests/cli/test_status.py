@@ -21,8 +21,8 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
-from kvbench.run import runner
-from kvbench.run.job_queue import JobQueue, RunContext
+from kvbench.run.answers import Answers
+from kvbench.run.job_queue import JobQueue
 from kvbench.run.launch.slurm import Job
 from kvbench.run.rows import JobResult
 from tests.cli.conftest import Command, outcomes
@@ -166,7 +166,7 @@ def test_a_process_elsewhere_finds_word_to_stop(kvbench: Command, tmp_path: Path
         heart._ended.wait(0.01)
     heart.end("finished")
     assert heart.cancelled and not (tmp_path / "out" / "processes" / f"{name}.cancel").exists()
-    queue = JobQueue(ResultsFolder("out"), RunContext(), {})
+    queue = JobQueue(ResultsFolder("out"))
     queue._heartbeat.cancelled = True
     with pytest.raises(Exception, match="kvbench cancel"):
         queue.check()
@@ -202,13 +202,13 @@ class Child(Forked):
         shutil.rmtree(folder)
 
     def work(self, arguments: list[str]) -> int:
-        usual = runner.JobMaker.make
+        usual = Answers.make
 
         def slow(*given: Any) -> Iterator[JobResult]:
             self.before()
             yield from usual(*given)
 
-        runner.JobMaker.make = slow  # type: ignore[method-assign]
+        Answers.make = slow  # type: ignore[method-assign]
         return main(arguments)
 
     def before(self) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from kvbench.cli.list import GROUPS, describe
 from kvbench.config.cells import Cells
-from kvbench.config.compose import class_of, combinations, content, options, step_settings
+from kvbench.config.compose import RUN, class_of, combinations, content, defaults_of, options, step_settings
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.config.steps import form_of
@@ -28,8 +29,9 @@ from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import groups, held_groups, items
-from kvbench.support.settings_file import NO_SETTINGS, member_names
+from kvbench.support.noted import declared
+from kvbench.support.plugins import Source, groups, held_groups, items, own_sources
+from kvbench.support.settings_file import LOADER, MEMBERS, NO_SETTINGS, member_names
 from kvbench.tasks.task import Task, TaskSettings
 from tests.composed import composed, needed
 
@@ -69,7 +71,9 @@ def composed_by_hydra(*overrides: str) -> dict[str, Any]:
     """The resolved configuration that Hydra makes of a command line, without the words of files."""
     store_members()
     with initialize_config_dir(str(paths.conf().resolve()), version_base=None):
-        tree = OmegaConf.to_container(compose("run", list(overrides)), resolve=True)
+        of_run = ("protocol=paper", f"seed={declared(RUN)['seed']}", "data.root=null")  # parts refer to them
+        words = [word if word.partition("=")[0] in KINDS else f"++{word}" for word in (*of_run, *overrides)]
+        tree = OmegaConf.to_container(compose("run", words), resolve=True)
     assert isinstance(tree, dict)
     return {
         str(key): {name: inner for name, inner in value.items() if name not in NO_SETTINGS}
@@ -80,9 +84,14 @@ def composed_by_hydra(*overrides: str) -> dict[str, Any]:
     }
 
 
-def without_steps(policy: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the file of a policy holds: a multirun adds those of steps that it is given."""
-    return {name: value for name, value in policy.items() if name not in step_settings()}
+def over_defaults(tree: dict[str, Any]) -> dict[str, Any]:
+    """What Hydra composed over what classes declare, of a run and of each group."""
+    whole: dict[str, Any] = {**declared(RUN), **tree}
+    for name, part in tree.items():
+        if isinstance(part, dict):
+            usual = defaults_of(name, part) if "_target_" in part else declared(RUN)[name]
+            whole[name] = {**(usual if part.get("takes") != [] else {}), **part}
+    return whole
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY, ids="-".join)
@@ -101,11 +110,10 @@ def test_file_builds_what_it_names(group: str, name: str) -> None:
         return
     tree = composed(*words)
     if name in BY_HYDRA[group]:
-        by_hydra = composed_by_hydra("protocol=paper", *(word for word in words if group not in held_groups()))
+        by_hydra = composed_by_hydra(*(word for word in words if group not in held_groups()))
         ours = {name: part for name, part in tree.items() if name not in held_groups()}
-        ours["policy"] = without_steps(tree["policy"])
-        declared = {name: tree["task"][name] for name in OF_EVERY_TASK - by_hydra["task"].keys()}
-        assert ours == by_hydra | {"task": by_hydra["task"] | declared}, "Hydra composes another cell"
+        ours["policy"] = {key: value for key, value in tree["policy"].items() if key not in step_settings()}
+        assert ours == over_defaults(by_hydra), "Hydra composes another cell"
     built = build(group, tree[group])
     assert isinstance(built, KINDS[group])
     own = ("jsonl", "hub", "trajectories/calls", "trajectories/likelihood")
@@ -129,6 +137,28 @@ def test_settings_of_every_task_are_those_of_its_class_where_its_file_has_none(n
     for field in OF_EVERY_TASK - own.keys():
         declared = getattr(target, field)
         assert node[field] == (list(declared) if isinstance(declared, tuple) else declared), field
+
+
+def restated(own: dict[str, Any], targets: list[str], shared: dict[str, Any]) -> list[str]:
+    """Settings of a mapping that all classes declare with the value that it states; not those in `shared`."""
+    usual = [declared(target) for target in targets]
+    return [key for key, value in own.items() if key not in shared and all(key in u and u[key] == value for u in usual)]
+
+
+@pytest.mark.parametrize("source", own_sources(), ids=lambda source: source.package)
+def test_no_file_states_what_its_class_declares(source: Source) -> None:
+    """A value has one place: the class says it, and a file says what differs."""
+    for path in (path for group in KINDS if group != "paper" for path in (source.conf / group).rglob("*.yaml")):
+        node = yaml.load(path.read_text("utf-8"), LOADER)
+        group = path.relative_to(source.conf).parts[0]
+        part = node.get(group, node)
+        members = part.get(MEMBERS, {})
+        targets = [own.get("_target_", part.get("_target_")) for own in members.values()] or [part["_target_"]]
+        assert not restated(part, targets, {}), path
+        for own, target in zip(members.values(), targets, strict=False):
+            assert not restated(own, [target], part), path
+    run = OmegaConf.load(paths.conf() / "run.yaml")
+    assert set(run) == {"defaults"}, "defaults of a run are those of its class"
 
 
 def test_scbench_truncates_as_officially() -> None:

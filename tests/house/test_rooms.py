@@ -1,4 +1,4 @@
-"""docs/architecture.md against the code: packages import as it says, and what its walks name is there."""
+"""docs/develop.md against the code: packages import as it says, and what its walks name is there."""
 
 import ast
 import re

@@ -158,7 +158,7 @@ CASES = {
     ),
     "slots by score": ([(replace(RAGGED, slot_order="score"), OBCacheJoint())], 1, 60, 60),
 }
-"""Policies and scores, `decode_every`, tokens read first, most operations of a step: see docs/performance.md."""
+"""Policies and scores, `decode_every`, tokens read first, most operations of a step."""
 
 
 def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: int, most: int) -> None:

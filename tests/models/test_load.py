@@ -115,7 +115,7 @@ def test_attention_that_would_be_dropped_is_refused(options: dict[str, object], 
         ("no_such_name", "model.path=no_such_name: no such folder"),
         (
             "nobody/no-such-model",
-            "model.path=nobody/no-such-model: no such folder, and it could not be downloaded from the hub",
+            "model.path=nobody/no-such-model: no such folder, and no download from the hub",
         ),
     ],
 )

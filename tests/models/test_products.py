@@ -15,7 +15,7 @@ from kvbench.models.loading import products
 from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.products import chosen_products, fastest_products, half_is_slower, remembered
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.run.runner import differences, products_of
+from kvbench.run.local import differences, products_of
 from kvbench.support.errors import UserError
 from tests.models.conftest import tiny_llama
 

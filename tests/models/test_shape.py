@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from kvbench.config.compose import options
+from kvbench.config.compose import content, options
 from kvbench.models.loading.load import LoadedModel, load, model_info, random, shape_config
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.run.plan import describe_model
-from kvbench.support import paths
+from kvbench.support.plugins import items
 
 SHAPES = [name.removeprefix("shape/") for name in options("model") if name.startswith("shape/")]
 PARAMETERS = {
@@ -29,7 +28,7 @@ PARAMETERS = {
 
 def spec(name: str, **config: Any) -> ModelSpec:
     """The model of a file, some of its dimensions changed."""
-    tree: Any = OmegaConf.to_container(OmegaConf.load(paths.conf() / "model" / "shape" / f"{name}.yaml"))
+    tree: Any = content(items("model")[f"shape/{name}"])
     shape = Shape(tree["shape"]["model_type"], tree["shape"]["config"] | config, tree["shape"]["seed"])
     return ModelSpec(name=tree["name"], dtype=tree["dtype"], threads=1, shape=shape)
 
@@ -111,3 +110,11 @@ def test_automatic_type_is_float32() -> None:
     shape = spec("tiny-llama").shape
     assert shape is not None
     assert random(shape_config(shape), 0, "auto", torch.device("cpu")).dtype == torch.float32
+
+
+def test_a_configuration_leaves_its_shape_as_it_was() -> None:
+    """transformers completes nested settings in place, and cells are named by the shape."""
+    shape = Shape("qwen3_next", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
+    before = hash(shape)
+    shape_config(shape)
+    assert hash(shape) == before

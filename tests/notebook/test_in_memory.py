@@ -180,7 +180,7 @@ def test_prompts_can_be_texts_lists_and_encodings() -> None:
         (
             PROMPT,
             {"task": "needle"},
-            "task=needle: not for a model in memory; allowed: settings of policy, score, reader, budget",
+            "task=needle: not for a model in memory; allowed: settings of policy, score, reader, store, budget",
         ),
         (PROMPT, {"max_new_tokens": 0}, "max_new_tokens=0: allowed: 1 or more"),
         (PROMPT, {"max_new_tokens": 500}, "prompt and answer have 561 tokens, but the model reads at most 512"),

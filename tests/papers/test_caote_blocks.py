@@ -3,7 +3,8 @@
 CAOTE, Section 2: a block of m = 128 tokens attends to the cache and to itself, f_score,j = sum over i = 1..m of A_i,j,
 then the cache goes down to b tokens. C.1: every query counts, the diagonal too. Equations 7 and 8 turn the sums into
 scores; the smallest are evicted. Not in the paper: whether the sums of the tokens that stay go on from block to block
-(C2 of docs/methods-evidence.md), and whether query heads of a KV head merge their attention or their errors (C3).
+(C2 of docs/reference/disagreements.md), and whether query heads of a KV head merge their attention or their errors
+(C3).
 """
 
 import math

@@ -295,3 +295,11 @@ def test_a_folder_in_the_place_of_a_lease_ends_nothing(three: tuple[Worker, Work
     assert lease == Lease("u-1", 1)
     first.leases.release(lease)
     assert [path.name for path in (tmp_path / "leases").iterdir()] == ["u-1.0"]
+
+
+def test_a_look_removes_the_files_of_looks_that_failed(tmp_path: Path) -> None:
+    folder = ResultsFolder(tmp_path)
+    folder.rows.mkdir()
+    (folder.rows / "left.look").touch()
+    Arrivals(folder, {}).look()
+    assert not list(folder.rows.iterdir())

@@ -77,8 +77,8 @@ def test_a_tolerable_method_is_rarely_eliminated_among_many() -> None:
 def test_decisions_stay_and_make_room_for_others() -> None:
     bad, good = Evidence().looked(np.ones(20), 0.02), Evidence().looked(np.zeros(600), 0.02)
     between = Evidence(worse=0.02, within=1.0)
-    assert decisions([bad, good, between], 0.05) == ["worse", "within", "worse"]  # 0.05 over two that are left
-    assert decisions([Evidence(), good, between], 0.05) == ["open", "within", "open"]
+    assert decisions([bad, good, between], 0.05) == ["worse", "not worse", "worse"]  # 0.05 over two that are left
+    assert decisions([Evidence(), good, between], 0.05) == ["inconclusive", "not worse", "inconclusive"]
     assert next_levels([bad, good, Evidence()], 0.06) == (0.03, 0.03)
     later = bad.looked(np.r_[np.ones(20), -np.ones(200)], 0.02)
     assert decisions([later], 0.05) == ["worse"]

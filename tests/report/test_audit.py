@@ -26,10 +26,10 @@ def right(b: float, a: float, n: int, prompts: str = "") -> Pair:
 @pytest.mark.parametrize(
     ("pair", "net", "discordant", "best", "worst", "expected"),
     [
-        (right(9.5, 7.0, 200), 5, (5, 33), 0.0625, 0.487, Verdict.OPEN),
+        (right(9.5, 7.0, 200), 5, (5, 33), 0.0625, 0.487, Verdict.INCONCLUSIVE),
         (right(33.2, 10.8, 250), 56, (56, 110), 2.78e-17, 8.31e-08, Verdict.DECIDED),
         (right(69.8, 67.6, 500), 11, (11, 313), 0.000977, 0.572, Verdict.DEPENDS),
-        (right(33.2, 33.0, 500), 1, None, 1.0, 1.0, Verdict.OPEN),
+        (right(33.2, 33.0, 500), 1, None, 1.0, 1.0, Verdict.INCONCLUSIVE),
     ],
 )
 def test_right_and_wrong_answers_have_exact_bounds(
@@ -82,7 +82,7 @@ def test_right_answers_over_lengths_are_one_heap() -> None:
     assert [pair.net for pair in pairs] == [-1, -1, 5, 3]
     result = judged(pairs)
     assert (result.p["best"], result.p["any"]) == pytest.approx((0.109, 0.581), abs=5e-4)
-    assert result.verdict is Verdict.OPEN
+    assert result.verdict is Verdict.INCONCLUSIVE
 
 
 def test_sign_flips_over_tasks() -> None:
@@ -96,14 +96,14 @@ def test_two_tests_are_two_chances() -> None:
     assert decisive(0.04, 0.5) == 0.04
     assert decisive(0.9, 0.02) == 0.04
     assert verdict(0.9, 0.001, 0.026) is Verdict.DEPENDS
-    assert verdict(0.9, 0.06, 0.4) is Verdict.OPEN
+    assert verdict(0.9, 0.06, 0.4) is Verdict.INCONCLUSIVE
 
 
 def test_all_of_a_claim_is_as_sure_as_its_least() -> None:
     parts = [judged([right(33.2, 10.8, 250)]), judged([right(69.8, 67.6, 500)]), judged([right(33.2, 33.0, 500)])]
     assert verdict_of_all(parts[:1]) is Verdict.DECIDED
     assert verdict_of_all(parts[:2]) is Verdict.DEPENDS
-    assert verdict_of_all(parts) is Verdict.OPEN
+    assert verdict_of_all(parts) is Verdict.INCONCLUSIVE
 
 
 def test_scores_without_bounds_need_a_spread() -> None:
@@ -213,7 +213,7 @@ def test_a_file_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     file = write(tmp_path, TABLE)
     assert main(["audit", str(file), "--format", "json"]) == 0
     cells = [record for record in json.loads(capsys.readouterr().out) if record["kind"] == "difference"]
-    assert [cell["verdict"] for cell in cells] == ["open", "decided", "depends", "open"]
+    assert [cell["verdict"] for cell in cells] == ["inconclusive", "decided", "depends", "inconclusive"]
     assert (cells[0]["discordant_best"], cells[0]["discordant_any"]) == (5, 33)
     assert cells[2]["p_any"] == pytest.approx(0.566, abs=5e-4)
     pairs, _, _ = comparisons(file)

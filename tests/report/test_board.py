@@ -146,7 +146,7 @@ def test_two_submissions_share_prompts_and_the_gate_checks_common_cells(
     made = board([first, second], silent, sizes=(0.1,))
     assert [(each.rows, each.gated, each.verdict) for each in made.submissions] == [
         (6 * N, 0, ""),
-        (N, 1, "cannot tell"),
+        (N, 1, "inconclusive"),
     ]
     both = [(place.submission, place.mean) for place in made.rankings[0].places if place.policy == "good"]
     assert both == [(second, 1.0), (first, 0.5)]

@@ -134,7 +134,7 @@ def noise(generator: np.random.Generator, n: int, flips: float, drop: float = 0.
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(120, marks=pytest.mark.slow)])
 def test_noise_alone_rarely_fails_and_losses_are_caught(rounds: int) -> None:
-    """A small version of benchmarks/statistics/errors.py; docs/statistics.md has its table."""
+    """A small version of benchmarks/statistics/errors.py; benchmarks/results/statistics.md has its table."""
     generator = np.random.default_rng(0)
     alarms = thin = deep = 0
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Small versions of benchmarks/statistics/coverage.py; docs/statistics.md has the tables of the whole."""
+"""Small versions of benchmarks/statistics/coverage.py; benchmarks/results/statistics.md has the tables of the whole."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The demands of benchmarks/statistics/errors.py; docs/statistics.md has its tables."""
+"""The demands of benchmarks/statistics/errors.py; benchmarks/results/statistics.md has its tables."""
 
 import pytest
 

@@ -14,8 +14,8 @@ from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.manifest import write_manifest
 from kvbench.report.board.ranking import told_apart
 from kvbench.report.board.submissions import LABELS, read_submissions
-from kvbench.report.compare.compare import survivors
 from kvbench.report.compare.paired_rows import SETTING, Side, pair
+from kvbench.report.compare.survivors import survivors
 from kvbench.report.experiments import METHOD
 from kvbench.report.export import names_of
 from kvbench.report.html.history import names

@@ -100,14 +100,14 @@ def test_kept_sets_can_be_a_note(rows: list[Row]) -> None:
 def test_values_without_a_baseline_are_undecided(rows: list[Row], cell) -> None:
     mended = only("full", range(39, 40), value=1.0, error=None)
     noted = gate(rows, mended)
-    assert (noted.verdict, noted.without_baseline) == ("cannot tell", 1)
+    assert (noted.verdict, noted.without_baseline) == ("inconclusive", 1)
     assert [finding.text for finding in noted.undecided] == ["1 row failed in the baseline"]
     assert sum(note.startswith("failed in the baseline, as now: ") for note in noted.notes) == 2
     more = gate(rows, mended, tuple(cell([1.0] * 4, "tova")))
-    assert (more.verdict, more.without_baseline) == ("cannot tell", 5)
+    assert (more.verdict, more.without_baseline) == ("inconclusive", 5)
     assert "5 rows without a baseline" in gates.headline(more)
     missing = check(Side("half", [row for row in rows if row.sample >= 60], "one"), Side("all", rows, "two"))
-    assert (missing.verdict, missing.without_baseline, missing.is_accepted) == ("cannot tell", 180, False)
+    assert (missing.verdict, missing.without_baseline, missing.is_accepted) == ("inconclusive", 180, False)
     assert replace(missing, allows=True).is_accepted
 
 
@@ -117,9 +117,9 @@ def test_a_verdict_needs_prompts_and_not_rows(cell) -> None:
     cells = [row for i in range(64) for row in cell([1.0] * 4, budget=f"{i + 1}")]
     for rows in (questions, cells):
         blind = check(Side("before", rows, "one"), Side("after", rows, "two"))
-        assert blind.verdict == "cannot tell" and {test.prompts for test in blind.all_tests} == {4}
+        assert blind.verdict == "inconclusive" and {test.prompts for test in blind.all_tests} == {4}
         assert {test.smallest for test in blind.all_tests} == {None}
-    for n, verdict in ((60, "cannot tell"), (230, "passed")):
+    for n, verdict in ((60, "inconclusive"), (230, "passed")):
         apart = check(Side("before", cell([1.0] * n), "one"), Side("after", cell([1.0] * n), "two"))
         assert apart.verdict == verdict, "one cell is all cells"
         assert apart.tests[0].min_effect == 0.05 and 9 < apart.tests[0].smallest * n < 12
@@ -133,7 +133,7 @@ def test_cells_of_one_method_can_be_one_test(cell) -> None:
         for row in cell([1.0] * 6, budget=f"{i + 1}")
     ]
     sides = Side("before", before, "one"), Side("after", before, "two")
-    assert check(*sides).verdict == "cannot tell"
+    assert check(*sides).verdict == "inconclusive"
     together = check(*sides, by=("policy",), min_effect=Effects(0.2, 0.2))
     assert together.verdict == "passed" and [test.where for test in together.tests] == ["snapkv"]
     lost = [replace(row, value=0.0) if row.sample % 6 == 0 else row for row in before]
@@ -151,7 +151,7 @@ def test_cells_of_one_method_can_be_one_test(cell) -> None:
 
 def test_a_large_loss_is_an_alarm_whatever_its_p(cell) -> None:
     before = cell([1.0] * 5)
-    for lost, verdict in ((1, "cannot tell"), (2, "failed")):
+    for lost, verdict in ((1, "inconclusive"), (2, "failed")):
         after = [replace(row, value=float(row.sample >= lost)) for row in before]
         judged = check(Side("before", before, "one"), Side("after", after, "two"))
         assert judged.verdict == verdict and not judged.tests[0].is_worse

@@ -490,11 +490,11 @@ def test_a_drift_fails_against_the_anchor(tmp_path, cell):
     values = [[0.0] * min(60, 7 * run) + [1.0] * (60 - min(60, 7 * run)) for run in range(4)]
     sources = [run_of(tmp_path / f"run{i}", cell, run) for i, run in enumerate(values)]
     runs = runs_of(sources, silent)
-    assert [run.status for run in runs] == ["first", "cannot tell", "failed", "failed"]
+    assert [run.status for run in runs] == ["first", "inconclusive", "failed", "failed"]
     assert "snapkv attn 0.1: against the anchor, run 1: worse: 100.0 -> 76.7" in runs[2].findings[0]
     assert [run.anchor for run in runs_of(sources, silent, "3")] == [None, None, None, 3]
     later = runs_of(sources, silent, sources[1])
-    assert [run.status for run in later] == ["first", "cannot tell", "cannot tell", "failed"]
+    assert [run.status for run in later] == ["first", "inconclusive", "inconclusive", "failed"]
     with pytest.raises(ValueError, match="--anchor 5: allowed: a run as it is named here, or its number, 1 to 4"):
         runs_of(sources, silent, "5")
     page = tmp_path / "history.html"
@@ -509,7 +509,7 @@ def test_a_cell_that_came_later_has_its_first_run_as_anchor(tmp_path, cell):
         with Recorder(tmp_path / f"run{run}") as recorder:
             recorder.append(cell([0.0] * 7 * run + [1.0] * (50 - 7 * run), budget="0.5") if run else [])
     runs = runs_of(sources, silent)
-    assert [run.status for run in runs] == ["first", "cannot tell", "cannot tell", "failed"]
+    assert [run.status for run in runs] == ["first", "inconclusive", "inconclusive", "failed"]
     assert "no such cell" in runs[1].open[0] and not any("no such cell" in text for text in runs[2].open)
     finding, *_ = runs[3].findings or ()
     assert "attn 0.5: against the anchor, run 1 or the first run that has it: worse: 86.0 -> 58.0" in finding
@@ -520,7 +520,7 @@ def test_a_small_loss_that_lasts_adds_up(tmp_path, cell):
     lost = [0.0] * 7 + [1.0] * 43
     sources = [run_of(tmp_path / f"run{i}", cell, lost if 0 < i < 7 else [1.0] * 50) for i in range(8)]
     runs = runs_of(sources, silent)
-    assert [run.status for run in runs] == ["first", *["cannot tell"] * 4, "failed", "failed", "cannot tell"]
+    assert [run.status for run in runs] == ["first", *["inconclusive"] * 4, "failed", "failed", "inconclusive"]
     assert runs[5].findings == [
         "ruler/niah_single_1 512 snapkv attn 0.1: losses against the anchor, run 1, add up over the runs"
     ]
@@ -530,13 +530,13 @@ def test_a_run_of_few_prompts_cannot_tell_and_does_not_fail(tmp_path, cell, caps
     sources = [run_of(tmp_path / f"run{i}", cell, [1.0] * 4) for i in range(2)]
     page, junit = tmp_path / "history.html", tmp_path / "history.xml"
     assert main(["report", "history", *sources, "--out", str(page), "--junit", str(junit)]) == 0
-    assert "run 2 (run101234): cannot tell: cannot tell: " in capsys.readouterr().err
+    assert "run 2 (run101234): inconclusive: inconclusive: " in capsys.readouterr().err
     html = re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.S)
     assert (
-        "run 2 (run101234): cannot tell, against run 1" in html and '<strong class="bad">cannot tell</strong>' in html
+        "run 2 (run101234): inconclusive, against run 1" in html and '<strong class="bad">inconclusive</strong>' in html
     )
     (skipped,) = ElementTree.parse(junit).iter("skipped")
-    assert skipped.get("message") == "cannot tell: regression: 4 independent prompts cannot show any loss"
+    assert skipped.get("message") == "inconclusive: regression: 4 independent prompts cannot show any loss"
 
 
 def test_the_change_between_two_runs_is_linked(tmp_path, cell):

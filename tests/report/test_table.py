@@ -35,8 +35,7 @@ snapkv         obcache_joint  10  70* [40,89]                     2.0 ms
 
 full: no eviction (512 KiB), repeated in every column for reference.
 Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token.
-At the floor (0 %): budget 0.1 (streaming_llm).
-At the ceiling (100 %): budget 0.2 (snapkv attn).
+Not informative: 0 %: streaming_llm at budget 0.1; 100 %: snapkv attn at budget 0.2.
 2 of 60 rows failed; they are left out of all means:
   the | prompt is too long -- snapkv attn 0.2 (samples 8, 9)
 """
@@ -54,7 +53,7 @@ string_match_all in %: mean [95 % interval] of n samples; bold is best of its co
 
 full: no eviction (512 KiB), repeated in every column for reference. """ + (
     """Mean times: prefill 45 ms per prompt (shared); evict column: per prompt; decode 36 ms per token. """
-    """At the floor (0 %): budget 0.1 (streaming_llm). At the ceiling (100 %): budget 0.2 (snapkv attn).
+    """Not informative: 0 %: streaming_llm at budget 0.1; 100 %: snapkv attn at budget 0.2.
 
 2 of 60 rows failed; they are left out of all means:
 

@@ -282,7 +282,7 @@ def test_right_answers_after_the_first_question_are_one_forward_pass(load: Load)
         assert row.output_sha256 == hash_ids(answer) and abs((row.top2_margin or 0) - min(gaps)) < 1e-10
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "many-questions.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text("utf-8")
 AGAIN = {
     policy: says.strip().startswith("yes")
     for policies, says in re.findall(r"^\| (`.+`) \| ((?:yes|no): .+) \|$", PAGE, re.MULTILINE)

@@ -22,6 +22,7 @@ from kvbench.records import ResultsFolder, Row, Stopped, read_rows
 from kvbench.run import joint_batch, memory, runner
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
+from kvbench.run.local import LocalSession
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
@@ -206,14 +207,15 @@ def test_a_run_decodes_prompts_together_and_makes_what_fails_alone(
     counters: list[Counters] = []
     for folder, tile, fails in (("one", 1, False), ("all", 16, False), ("failing", 16, True)):
         cells = [replace(cell, model=replace(cell.model, tile=tile)) for cell in planned]
-        loaded = runner.Loaded()
+        opened = runner.Opened()
         with monkeypatch.context() as changed:
             if fails:
                 changed.setattr(joint_batch, "_answer", lambda *_: 1 / 0)
-            outcome = runner.run(plan(cells, set()), ResultsFolder(tmp_path / folder), Silent(), loaded=loaded)
+            results = ResultsFolder(tmp_path / folder)
+            outcome = runner.run(plan(cells, set()), results, JobQueue(results), Silent(), opened=opened)
         assert (outcome.rows, outcome.errors) == (12, 0)
-        assert loaded.model is not None
-        counters.append(loaded.model.engine.counters)
+        assert isinstance(opened.session, LocalSession)
+        counters.append(opened.session.work)
     one, all_, failing = counters
     assert (one.prefills, all_.prefills, failing.prefills) == (6, 6, 12)
     assert all_.decode_steps < TASK.max_new_tokens, "one batch"
@@ -231,9 +233,10 @@ def test_a_run_that_is_stopped_answers_the_prompts_that_it_has_read(
         return add(self, job, sample)
 
     monkeypatch.setattr(JointBatch, "add", adding)
-    run_context = RunContext(stop=lambda: "SIGTERM" if len(added) == 2 else None)
+    results = ResultsFolder(tmp_path / "out")
+    claims = JobQueue(results, RunContext(stop=lambda: "SIGTERM" if len(added) == 2 else None))
     with pytest.raises(Stopped):
-        runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent(), run_context=run_context)
+        runner.run(plan(planned, set()), results, claims, Silent())
     assert sorted(row.sample for row in read_rows(tmp_path / "out")) == [0, 0, 1, 1]
 
 
@@ -243,9 +246,6 @@ def test_processes_claim_a_part_of_what_is_left(
 ) -> None:
     (group,) = plan(planned, set()).groups
     with ExitStack() as running:
-        processes = [
-            running.enter_context(JobQueue(ResultsFolder(tmp_path / "out"), RunContext(), {}))
-            for _ in range(1 + others)
-        ]
+        processes = [running.enter_context(JobQueue(ResultsFolder(tmp_path / "out"))) for _ in range(1 + others)]
         assert all(process.take(group, job) for process, job in zip(processes, group.jobs, strict=False))
         assert processes[0].share(12) == share

@@ -17,7 +17,8 @@ from kvbench.models.loading.load import LoadedModel, load
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prefill import Prefill
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.run import runner
+from kvbench.run import answers, local, runner
+from kvbench.run.job_queue import JobQueue
 from kvbench.run.memory import halving, out_of_memory
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import prompt_of, run_prefill_job
@@ -173,14 +174,15 @@ def planned(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         model.engine.block = model.device["block"] = 16
         return model
 
-    monkeypatch.setattr(runner, "load", loaded)
+    monkeypatch.setattr(local, "load", loaded)
     spec = ModelSpec("hf", str(folder), dtype="float32", threads=1)
     yield tuple(replace(cell, model=spec, task=replace(cell.task, samples=2)) for cell in SNAPKV)
 
 
 def test_rows_name_the_block_that_they_were_read_with(planned: tuple[Cell, ...], exhaust: Any, tmp_path: Path) -> None:
     exhaust(block=8, error=EXHAUSTED["cuda"])
-    outcome = runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent())
+    results = ResultsFolder(tmp_path / "out")
+    outcome = runner.run(plan(planned, set()), results, JobQueue(results), Silent())
     rows = read_rows(tmp_path / "out")
     assert (outcome.rows, outcome.errors) == (len(planned) * 2, 0) == (len(rows), 0)
     (name,) = {row.environment for row in rows}
@@ -194,13 +196,15 @@ def test_memory_that_runs_out_anywhere_else_is_an_error_of_the_rows(
     def exhausted(*arguments: Any) -> JobResult:
         raise EXHAUSTED["cuda"]
 
-    monkeypatch.setattr(runner, "decodes_jointly", lambda *_: False)
-    monkeypatch.setattr(runner, "run_prefill_job", exhausted)
-    outcome = runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent())
+    monkeypatch.setattr(answers, "decodes_jointly", lambda *_: False)
+    monkeypatch.setattr(answers, "run_prefill_job", exhausted)
+    results = ResultsFolder(tmp_path / "out")
+    outcome = runner.run(plan(planned, set()), results, JobQueue(results), Silent())
     assert outcome.rows == outcome.errors == len(planned) * 2
 
 
 def test_a_device_that_has_failed_ends_the_run(planned: tuple[Cell, ...], exhaust: Any, tmp_path: Path) -> None:
     exhaust(block=8, error=BROKEN)
     with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
-        runner.run(plan(planned, set()), ResultsFolder(tmp_path / "out"), Silent())
+        results = ResultsFolder(tmp_path / "out")
+        runner.run(plan(planned, set()), results, JobQueue(results), Silent())

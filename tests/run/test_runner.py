@@ -20,6 +20,7 @@ from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, read_kept, read_rows, recorded_samples
+from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, plan
 from kvbench.run.progress import Outcome
 from kvbench.run.runner import run
@@ -75,7 +76,8 @@ def cells(model: ModelSpec) -> tuple[Cell, ...]:
 
 def go(folder: Path, cells: Sequence[Cell], **settings: Any) -> Outcome:
     """Run what is missing of some cells."""
-    return run(plan(cells, recorded_samples(read_rows(folder))), ResultsFolder(folder), Silent(), **settings)
+    results = ResultsFolder(folder)
+    return run(plan(cells, recorded_samples(read_rows(folder))), results, JobQueue(results), Silent(), **settings)
 
 
 def outcomes(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:

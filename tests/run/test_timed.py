@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from kvbench.cli.main import main
-from kvbench.cli.plan import _cost as cost_of
 from kvbench.eviction.budget import Tokens, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
@@ -23,11 +22,12 @@ from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
 from kvbench.run import timed
 from kvbench.run.estimate import SimilarRuns, estimate
+from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.progress import Outcome
 from kvbench.run.roofline import ceiling
 from kvbench.run.runner import run
-from kvbench.run.timed import energy_meter
+from kvbench.run.timed import Timings, energy_meter
 from kvbench.tasks.efficiency import Efficiency
 from tests.run.test_runner import Silent, model  # noqa: F401
 
@@ -56,7 +56,8 @@ def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
 
 
 def go(folder: Path, cells: list[Cell]) -> Outcome:
-    return run(plan(cells, recorded_samples(read_rows(folder))), ResultsFolder(folder), Silent())
+    results = ResultsFolder(folder)
+    return run(plan(cells, recorded_samples(read_rows(folder))), results, JobQueue(results), Silent())
 
 
 def timings(folder: Path) -> dict[tuple[str, int], Timing]:
@@ -251,4 +252,4 @@ def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(
     assert estimate(sweep, SimilarRuns(tuple(rows))) == {group.key: pytest.approx(expected)}
     assert estimate(sweep, SimilarRuns(tuple(alone))) == {group.key: None}
     assert estimate(Plan((replace(group, jobs=()),)), SimilarRuns(tuple(rows))) == {}
-    assert "prefill: 2 prompts, 106 tokens, warming up included; answers: 10 tokens" in cost_of(group)
+    assert "prefill: 2 prompts, 106 tokens, warming up included; answers: 10 tokens" in Timings.cost(group)

@@ -1,4 +1,4 @@
-"""docs/methods-compared.md says what the committed rows say."""
+"""docs/reference/methods-compared.md says what the committed rows say."""
 
 from pathlib import Path
 

@@ -76,7 +76,7 @@ def test_every_row_that_a_file_cites_is_in_the_table() -> None:
         target = class_of(group, file_of(group, name))
         texts = [method.says, *method.elsewhere.values(), *method.notes.values(), *meanings(target).values()]
         cited |= set(re.findall(r"\b([A-Z]\d{1,2})\b(?! norm)", " ".join(texts)))
-    assert cited <= known, f"not in docs/methods-evidence.md: {sorted(cited - known)}"
+    assert cited <= known, f"not in docs/reference/disagreements.md: {sorted(cited - known)}"
     assert known <= cited, f"cited by no file: {sorted(known - cited)}"
 
 

@@ -1,4 +1,4 @@
-"""docs/model-types.md: each type is read as transformers reads it, or refused for a reason."""
+"""docs/reference/model-types.md: each type is read as transformers reads it, or refused for a reason."""
 
 import re
 import subprocess

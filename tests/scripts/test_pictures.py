@@ -37,7 +37,7 @@ def test_the_picture_of_the_packages_is_drawn_again(tmp_path: Path) -> None:
     assert is_same_drawing(tmp_path / "rooms.svg", draw_rooms.PICTURE), STALE.format("rooms.svg")
 
 
-@pytest.mark.parametrize("page", ["concepts.md", "tutorials.md"])
+@pytest.mark.parametrize("page", ["concepts.md", "python.md"])
 def test_a_picture_of_one_prompt_says_so(page: str) -> None:
     text = (DOCS / page).read_text("utf-8")
     captions = re.findall(r"!\[([^\]]*)\]\(images/(?:concept-|tutorial-)", text)

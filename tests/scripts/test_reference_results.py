@@ -127,7 +127,7 @@ def test_gate_fails_one_broken_cell_among_many(
     assert "of 1 methods more than three quarters" in capsys.readouterr().out
 
 
-def test_gate_cannot_tell_by_few_prompts(
+def test_gate_is_inconclusive_by_few_prompts(
     scripts: SimpleNamespace, committed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same rows as ever, of three prompts: no loss would show."""
@@ -136,7 +136,7 @@ def test_gate_cannot_tell_by_few_prompts(
         _write(rows.filter(pc.less(rows["sample"], 3)), tmp_path / f"{name}.parquet", scripts) for name in "ab"
     )
     assert scripts.gate.compared(few, same) == 5
-    assert "gate CANNOT TELL (regression)" in capsys.readouterr().out
+    assert "gate INCONCLUSIVE (regression)" in capsys.readouterr().out
 
 
 def test_rows_of_the_gate_are_of_all_cells_and_many_prompts(scripts: SimpleNamespace) -> None:
@@ -284,7 +284,7 @@ def test_a_comparison_has_two_sides_with_names(scripts: SimpleNamespace) -> None
         scripts.forest.sides("H2O")
     ends = {"difference": -0.1, "low": -0.2, "high": -0.05}
     line = Difference(key={}, metric="exact", rate=True, n=40, clusters=40, **ends)
-    figure = scripts.forest._forest([("heading", "H2O: attn, caote", line, "B worse")])
+    figure = scripts.forest._forest([("heading", "H2O: attn, caote", line, "worse")])
     FigureCanvasAgg(figure).draw()
     places = {text.get_text(): text.get_window_extent() for text in figure.findobj(Text) if text.get_text()}
     (axis,) = figure.axes
@@ -384,12 +384,12 @@ def test_every_task_gets_its_first_prompts_before_any_gets_many(scripts: SimpleN
 @pytest.mark.parametrize(
     "page",
     [
-        "docs/claims.md",
-        "docs/sensitivity.md",
-        "docs/readers.md",
-        "docs/smollm2-findings.md",
-        "docs/smollm2-claims.md",
-        "docs/confirm.md",
+        "docs/reference/claims.md",
+        "docs/reference/sensitivity.md",
+        "docs/reference/readers.md",
+        "docs/findings.md",
+        "docs/reference/smollm2-claims.md",
+        "docs/reference/confirm.md",
         "results/smollm2/README.md",
     ],
 )
@@ -438,10 +438,10 @@ def test_digits_of_a_number_are_counted_up_to_the_first_wrong_one(scripts: Simpl
 @pytest.mark.parametrize(
     ("change", "margin", "p", "p_equal", "line"),
     [
-        (0.95, 0.01, 0.04, 1.0, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | 1.000 | B better"),
-        (1.05, 0.01, 0.04, 1.0, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | 1.000 | B worse"),
-        (1.005, 0.01, 1.0, 0.01, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.010 | equal within 2 %"),
-        (1.005, 0.01, 1.0, 0.06, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.060 | not decided"),
+        (0.95, 0.01, 0.04, 1.0, "60.00 | 57.00 | -5.0 % [-5.9, -4.0] | 0.040 | 1.000 | better"),
+        (1.05, 0.01, 0.04, 1.0, "60.00 | 63.00 | +5.0 % [+4.0, +6.1] | 0.040 | 1.000 | worse"),
+        (1.005, 0.01, 1.0, 0.01, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.010 | equivalent (within 2 %)"),
+        (1.005, 0.01, 1.0, 0.06, "60.00 | 60.30 | +0.5 % [-0.5, +1.5] | 1.000 | 0.060 | inconclusive"),
     ],
 )
 def test_perplexities_are_compared_in_percent_and_lower_is_better(
@@ -462,15 +462,17 @@ def test_equalities_are_corrected_as_differences_are(scripts: SimpleNamespace) -
             for store in ("int8", "int2", "kivi2")]  # fmt: skip
     alone = [scripts.pages.judged([each])[0] for each in full]
     together = scripts.pages.judged(full)
-    assert [each.verdict for each in together] == ["equal within 5 points", "B worse", "B worse"]
-    for name in ("p", "p_equal"):
+    assert [each.verdict for each in together] == ["equivalent (within 5 points)", "worse", "worse"]
+    for name in ("p", "p_equivalent"):
         p = [getattr(each, name) for each in alone]
         assert [getattr(each, name) for each in together] == pytest.approx(holm(p)), name
-    assert alone[0].p_equal < 1e-6 and alone[1].p_equal > 0.99
+    assert alone[0].p_equivalent < 1e-6 and alone[1].p_equivalent > 0.99
 
 
 def test_lines_of_smollm2_are_of_one_budget_a_side(scripts: SimpleNamespace) -> None:
     """A mean over budgets would hide effects of opposite sign."""
-    for line in scripts.pages.lines_of((SCRIPTS.parent / "docs" / "smollm2-claims.md").read_text("utf-8")):
+    for line in scripts.pages.lines_of(
+        (SCRIPTS.parent / "docs" / "reference" / "smollm2-claims.md").read_text("utf-8")
+    ):
         for side in (line.a, line.b):
             assert len({row.budget for row in scripts.pages._side(side).rows}) == 1, side

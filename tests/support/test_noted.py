@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from kvbench.cli.all_settings import SCHEDULE
 from kvbench.cli.list import GROUPS
-from kvbench.config.compose import content
+from kvbench.config.compose import RUN, content
 from kvbench.support.annotations import meanings
-from kvbench.support.noted import noted
+from kvbench.support.noted import declared, defaults, noted
 from kvbench.support.plugins import items
 
 
@@ -29,9 +28,11 @@ def test_the_source_says_what_the_class_says() -> None:
     groups = [group for group in GROUPS.values() if group != "paper"]
     ours = {name for group in groups for item in items(group).values() for name in targets(content(item))}
     assert len(ours) > 80
-    for target in {*ours, SCHEDULE}:
+    for target in {*ours, RUN}:
         module, _, name = target.rpartition(".")
-        assert noted(target) == meanings(getattr(import_module(module), name)), target
+        kind = getattr(import_module(module), name)
+        assert noted(target) == meanings(kind), target
+        assert [*declared(target).items()] == [*defaults(kind).items()], target
 
 
 def test_a_class_of_others_is_not_read() -> None:

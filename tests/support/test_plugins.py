@@ -77,10 +77,11 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ({"conf/score/a.yaml": ""}, "not_there.inside", "cannot be found: ModuleNotFoundError"),
         ({"__init__.py": "", "alone.py": ""}, "broken.alone", "names no package, so that it cannot hold a folder conf"),
         ({"conf/scores/a.yaml": ""}, None, "conf/scores is not a group of settings; allowed folders: launcher, "),
-        ({"conf/run.yaml": ""}, None, "conf/run.yaml is not a group of settings"),
+        ({"conf/run.yaml": ""}, None, "conf/run.yaml names no group; it holds: defaults: [GROUP: MEMBER]"),
+        ({"conf/run.yaml": "defaults: [{store: flat}, 3]"}, None, "conf/run.yaml names no group; it holds: "),
         ({"conf/score/attn.yaml": SCORE.format(RECENCY)}, None, "score attn is in kvbench and in plugin broken 1.0: "),
     ],
-    ids=["no folder", "no module", "no parent", "no package", "no group", "no group either", "clash"],
+    ids=["no folder", "no module", "no parent", "no package", "no group", "no group either", "a bad group", "clash"],
 )
 def test_a_plugin_that_cannot_be_read_is_refused_by_name(
     files: dict[str, str],

@@ -132,8 +132,8 @@ def settings(name: str, number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Difference:
-    """Cases that differ from the official code in some `parts`, as docs/benchmarks.md (Transcripts) states with both
-    sides. cases: a regular expression of their names.
+    """Cases that differ from the official code in some `parts`, as docs/reference/tasks.md (Transcripts) states with
+    both sides. cases: a regular expression of their names.
     """
 
     cases: str
@@ -261,7 +261,7 @@ def test_cards_without_code_are_followed_by_their_messages(name: str, family: st
 
 
 def test_the_page_counts_the_transcripts_of_each_task() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "tasks.md").read_text("utf-8")
     table = re.findall(r"^\| `(\w+)` \|(.+)\|$", page.partition("## RULER")[0], re.MULTILINE)
     rows = [(file, *(cell.strip() for cell in cells.split("|")[1:3])) for file, cells in table]
     files, counts = files_of_tasks(), {file: [0, 0] for file in files_of_tasks().values()}

@@ -130,7 +130,7 @@ def _leverages(
 
 @triton.jit
 def _cur(of_keys, of_values, lengths, longest, sink, LEVERAGE: tl.constexpr, BLOCK: tl.constexpr):
-    """The scores from the shares of keys and values, in place of those of keys."""
+    """The scores from the shares of keys and values, in place of the scores of keys."""
     segment = tl.program_id(0).to(tl.int64)
     row, length = segment * longest, tl.load(lengths + segment)
     total = tl.zeros([BLOCK], tl.float32)

@@ -19,7 +19,7 @@ PerSlot = Int[Tensor, "segments slots"]
 def pooled(
     scores: Slots, order: PerSlot | None, lengths: PerSegment, apart: PerSegment, sizes: PerSegment, means: PerSegment
 ) -> Float[Tensor, "2 segments slots"]:
-    """Scores pooled over `sizes` neighbours, without those of the last `apart` pairs of a segment, and as they are.
+    """Scores pooled over `sizes` neighbours, without the last `apart` pairs of a segment, and as they are.
 
     order: the slots of each segment in the order of neighbours, which pooled scores have too; None: they are in it.
     means: 1 for the mean, in which neighbours that do not exist count 0; 0 for the maximum. Slots whose pairs are

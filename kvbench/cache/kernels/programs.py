@@ -1,4 +1,4 @@
-"""What the programs of our Triton kernels have in common: how much one holds at a time, and steps that several take.
+"""Parts that the programs of our Triton kernels share: how much one holds at a time, and steps that several take.
 
 Set TRITON_INTERPRET=1 before this module is imported to run the kernels on a CPU.
 """

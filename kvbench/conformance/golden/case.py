@@ -219,7 +219,7 @@ def repetition_of(spec: dict[str, Any]) -> Repetition | None:
 
 
 def repeated_scores(case: Case, repetition: Repetition, repeat: Repeat) -> list[Tensor]:
-    """What KVzip records of every layer: [query heads, tokens], NaN for columns outside the chunks."""
+    """Return the scores that KVzip records per layer: [query heads, tokens], NaN for columns outside the chunks."""
     arrays = (torch.from_numpy(case.arrays[name]) for name in ("query_repeat", "key_repeat", "key"))
     records, rule, prefix = [], Rule(case.shape["head_dim"] ** -0.5), repetition.prefix
     for queries, repeated, keys in zip(*arrays, strict=True):

@@ -135,7 +135,7 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
 
 
 def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Steps:
-    """The evictions that follow that of the prompt, one after every generated token."""
+    """The evictions that follow the prompt's, one after every generated token."""
     incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     remembered = incremental.remember(cache, decision, smaller)
     incremental = incremental.with_answer_budget(remembered, schedule_of(case).get("answer_budget"))

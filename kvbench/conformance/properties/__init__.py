@@ -1,4 +1,4 @@
-"""What every score on every policy must do, whoever wrote them: functions that raise AssertionError if it does not.
+"""Properties of every score on every policy, whoever wrote them: functions that raise AssertionError if it does not.
 
 The suite runs them over all of `conf/`; a package with a score or policy of its own runs the same ones:
 

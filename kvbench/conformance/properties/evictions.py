@@ -85,7 +85,7 @@ def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> N
 
 
 def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) -> None:
-    """With a budget of the prompt or more, attention is that of the dense cache."""
+    """With a budget of the prompt or more, attention equals the dense cache's."""
     cache = recorded(TOKENS)
     for pairs in (TOKENS, TOKENS + 40):
         eviction = evicting(policy, score, pairs, TOKENS)
@@ -98,7 +98,7 @@ def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) ->
             expected = causal(queries, keys, values, HEAD_DIM**-0.5)
             actual = over_layer(queries, layer, Rule(HEAD_DIM**-0.5)).outputs
             same = torch.allclose(actual, expected, atol=1e-5)
-            require(same, f"budget {pairs}: attention is not that of the dense cache")
+            require(same, f"budget {pairs}: attention differs from the dense cache's")
 
 
 def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
@@ -134,7 +134,7 @@ def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
 
 
 def later_tokens_change_nothing(policy: Policy, score: Score) -> None:
-    """What is kept of a span does not depend on what follows it, in the same memory or appended afterwards."""
+    """Check that a span's kept set does not depend on what follows it, in the same memory or appended afterwards."""
     if policy.layers.kind == "table":  # of so many layers, and this cache has one
         return
     eviction, kept = evicting(policy, score, BUDGET, TOKENS), []
@@ -162,7 +162,7 @@ def skipped_tokens_only_stay(policy: Policy, score: Score) -> None:
 
 
 def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
-    """With a cache for each query head, each gets the budget, and the bytes are those of the repeated pairs."""
+    """With a cache for each query head, each gets the budget, and the bytes count repeated pairs."""
     eviction = evicting(policy, score, BUDGET, TOKENS, layout="query_heads", group=None)
     smaller = eviction(recorded(TOKENS))
     require_spent(BUDGET * HEADS * LAYERS, smaller.pairs, eviction, TOKENS)

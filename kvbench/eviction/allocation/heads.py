@@ -33,7 +33,7 @@ class Heads:
         return None
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """The ranking that each head chooses from; by default that of its own candidates."""
+        """The ranking that each head chooses from; by default its own candidates."""
         return ranking
 
     def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ class Layers:
     official_divides_all: ClassVar[bool] = False
 
     def rows(self, window: int, tokens: int) -> int:
-        """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: those of the window."""
+        """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: the queries of the window."""
         return window
 
     def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
@@ -124,7 +124,7 @@ class EntropyLayers(Layers):
 
     `official` rounds down, and does not redistribute what a full layer leaves over, even where the budget holds every
     token: layers of less than average entropy are evicted from. With the mixture of heads its floor
-    is that of the whole budget, because the published code never refreshes it (a misspelt attribute).
+    is the whole budget's, because the published code never refreshes it (a misspelt attribute).
 
     splits: with `budget`, b is the whole budget (Algorithm 2). A layer keeps at least its protected tokens.
     """

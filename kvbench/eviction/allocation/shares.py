@@ -50,7 +50,7 @@ class BudgetInfo:
         return self.held or (self.candidates,) * layers
 
     def total(self, layers: int) -> int:
-        """What the layers keep together, per cache head."""
+        """Return the sum that the layers keep, per cache head."""
         return min(layers * self.base, sum(self.limits(layers)))
 
 

@@ -29,7 +29,7 @@ Sketch = Annotated[int | None, Means("random directions that keys are projected 
 Padded = Annotated[
     bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
 ]
-"""Settings that `Compactor` has with those of its two parts."""
+"""Settings that `Compactor` shares with its two parts."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,10 @@ class NonCausal(_OfPrompt):
 class Compactor(_OfPrompt):
     """blending x leverage + attention of the chunk, by `Leverage` and `NonCausal`.
 
-    blending: None for the evicted part of the prompt, which depends on `budget`, that of the cell.
+    blending: None for the evicted part of the prompt, which depends on the cell's `budget`.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
     sink: Annotated[
         int,
         Means("first tokens that are left out and score as much as the best; compactor-vllm: 0, but policy.sink=16"),

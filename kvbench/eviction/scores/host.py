@@ -169,7 +169,7 @@ class CriticalKV(OverHost):
     """h_j for the first `first_stage` of the pairs that a head keeps, (h_j + epsilon) |W_o v_j|_1 for the others.
 
     CriticalKV (Feng et al. 2025, https://arxiv.org/abs/2502.03805), as `CriticalKVPress` and `CriticalAdaKVPress` of
-    its code, which are those of kvpress: the norm bounds how far the output of the attention moves when the pair is
+    its code, which kvpress shares: the norm bounds how far the output of the attention moves when the pair is
     evicted. h is the host score as the policy pools and reduces it, W_o the part of the output projection for a query
     head; the norm is the mean over the query heads that share the value. How many pairs a head keeps is decided by h
     alone. Where the policy sums over the observed rows, h is their mean, as in the code: epsilon then weighs the same

@@ -61,9 +61,9 @@ class KeyDiff(Score):
 
 @dataclass(frozen=True)
 class LagKV(Score):
-    """The place of (s_j(k) + s_j(v)) / 2 among those of its partition, over their number. s_j(x) is softmax_j of the
-    standard deviation over the channels of (x_j - a) / (b - a), with a and b the least and largest of each channel in
-    the next partition.
+    """The place of (s_j(k) + s_j(v)) / 2 among the pairs of its partition, over their number. s_j(x) is softmax_j of
+    the standard deviation over the channels of (x_j - a) / (b - a), with a and b the least and largest of each channel
+    in the next partition.
 
     LagKV (Liang et al. 2025, https://arxiv.org/abs/2504.04704), as in `lag_kv.py` of its code when it compresses a
     prompt. That code splits off a new partition whenever enough tokens were generated, and never scores again what it
@@ -124,7 +124,7 @@ class Cur(Score):
     """l_j(k) l_j(v) over its sum, with l_j(x) = |x_j|^2 / sum_i |x_i|^2 over the tokens i of the same `span`.
 
     CurDKV (Sengupta et al. 2025, https://arxiv.org/abs/2509.15038), as `CURPress` of kvpress, where the leverage of a
-    row is its squared norm, or that of its random projection, relative to its neighbours.
+    row is its squared norm, or its random projection's, relative to its neighbours.
 
     Spans of `span` tokens follow each other from the first token; None: all tokens. leverage: `kv_product`, or
     `kv_avg`, the mean of both, `key` or `value` alone. sketch: keys and values are projected to so many random

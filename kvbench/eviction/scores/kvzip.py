@@ -46,6 +46,7 @@ class KVzip(Score):
     Raises UserError for a chunk below 1.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("zscore",)
     chunk: Annotated[int, Means("K2: tokens repeated at a time, as in model/wrapper.py; kvpress: 2048")] = 2000
     repeat_prompt: Annotated[str, Means("asks for the first chunk of the context again")] = REPEAT
     softmax: Annotated[bool, Means("false: logits instead of attention weights")] = True
@@ -121,6 +122,7 @@ class KVzipPlus(KVzip):
     `kvzip_plus_normalization`: how much a pair changes the residual stream, in proportion to it.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("softmax", "zscore")
     name: str = "kvzip_plus"
 
     def __post_init__(self) -> None:
@@ -149,7 +151,7 @@ def strongest(
 ) -> Float[Tensor, "heads columns"]:
     """The largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them attend.
 
-    The softmax of a row runs over all of `keys`: those of the prefix, of the chunk, and of the repetition up to the
+    The softmax of a row runs over all of `keys`: of the prefix, of the chunk, and of the repetition up to the
     row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only. norms:
     what the weights of each row are divided by.
     """

@@ -1,4 +1,4 @@
-"""What a score reads of the heads of several cells after one new token, where kernels score all of them at once."""
+"""Inputs of a score for one decoding step over several cells, which kernels score at once."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Planes = Float[Tensor, "planes segments slots"]
 class RaggedHeads:
     """Heads of different lengths, the pair of the new token included.
 
-    index: of the layer. keys, values: those of all cells, of which `segments` says where each head lies. owners: the
+    index: of the layer. keys, values: of all cells, of which `segments` says where each head lies. owners: the
     cell and the cache head of each. lengths: the pairs of each, on the host. group: query heads per cache head. merge:
     how they are merged. recent: newest pairs that are always kept. newest: the position of the new token, one for all
     heads or one for each. memo: what a score keeps for the next tokens, until lengths change.
@@ -40,7 +40,7 @@ class RaggedHeads:
     memo: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` returned when it was first asked for by this key."""
+        """Return the result of the first call of `make` for this key."""
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]

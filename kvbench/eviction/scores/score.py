@@ -28,7 +28,7 @@ RawTerm = RowTerm | Literal["position"]
 Projection = Literal["output", "query"]
 """Matrices of a model's attention: output [hidden, heads x head_dim], query [heads x head_dim, hidden]."""
 Span = Literal["block", "prompt"]
-"""The tokens whose hidden states a score gets at once: those of a prefill pass, or the whole prompt."""
+"""The tokens whose hidden states a score gets at once: a prefill pass, or the whole prompt."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class AttentionCall(NamedTuple):
     """One call of a layer's attention: the model, its module, the hidden states [1, new, hidden] that it reads, and the
     other arguments by name, such as `position_embeddings`.
 
-    queries: those of the new tokens, rotated. unrotate: undoes the rotation of queries or keys [heads, tokens,
+    queries: of the new tokens, rotated. unrotate: undoes the rotation of queries or keys [heads, tokens,
         head_dim] at a first position and those behind it, in float32; it is set for `ScoreInputs.queries`.
     """
 
@@ -73,7 +73,7 @@ class AttentionCall(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What a score needs besides keys and values, which the engine records during the prefill; by default nothing.
+    """Inputs of a score besides keys and values, which the engine records during the prefill; by default nothing.
 
     window: queries, attention outputs and log-sum-exp of the observation window. repeat: a repetition of the context.
     future_queries: predicted statistics of later queries. projections: these matrices of the model, as
@@ -143,7 +143,7 @@ class Score(Protocol):
         """Raise UserError for a model that the score does not fit, before it is loaded. weights: their hash."""
 
     def read_hidden(self, layer: LayerCache, hidden: Float[Tensor, "new hidden"]) -> Scores:
-        """What to remember of the hidden states of new tokens: one row per query or KV head, one column per token.
+        """Return what to remember of hidden states of new tokens: one row per query or KV head, one column per token.
 
         Called during the prefill if `inputs.hidden_states`. `layer` holds the KV pairs of these tokens alone, and their
         positions. `__call__` finds the rows of all tokens, in float32, at `layer.probed[self]`.
@@ -203,7 +203,7 @@ class Score(Protocol):
         return sums
 
     def weigh_segments(self, heads: RaggedHeads, raw: Slots) -> Slots:
-        """What is pooled, from the raw score, as `weigh` says. Default: the raw score."""
+        """Return what is pooled, from the raw score, as `weigh` says. Default: the raw score."""
         return raw
 
     def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:

@@ -73,8 +73,8 @@ class TriAttention(Score):
 
     sum over frequencies f of Re(m_f conj(k_f) mean_d exp(i w_f (n + d))) + (s_f - |m_f|) |k_f|,
 
-    where m_f is the mean of the queries and s_f that of their absolute values, both before the rotation, k_f the cached
-    key with its rotation, w_f the frequency, n the number of tokens read, and d = 1, 2, 4, ... up to `furthest`.
+    where m_f is the mean of the queries and s_f the mean of their absolute values, both before the rotation, k_f the
+    cached key with its rotation, w_f the frequency, n the number of tokens read, and d = 1, 2, 4, ... up to `furthest`.
     concentration: False takes s_f |k_f| for the last term.
 
     Raises MissingFile where there are no `statistics`, UserError for a file of another kind.
@@ -164,7 +164,7 @@ class TriAttention(Score):
 
 @dataclass(frozen=True, eq=False)
 class HeadQueries:
-    """What a score reads of the queries of some heads. mean: m_f. spread: what |k_f| is multiplied by. ahead: d."""
+    """Statistics of the queries of some heads. mean: m_f. spread: what |k_f| is multiplied by. ahead: d."""
 
     mean: Complex[Tensor, "heads group half"]
     spread: Float[Tensor, "heads group half"]

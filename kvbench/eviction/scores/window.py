@@ -228,7 +228,7 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
 
 
 def resolved(layer: LayerCache, rows: Window) -> Window:
-    """`rows` with outputs in float32 or wider: those of a half precision model are computed again from the cache.
+    """`rows` with outputs in float32 or wider: outputs of a half precision model are computed again from the cache.
 
     Where a weight is close to 1, v - o is a small difference that the rounding of a half precision output would hide.
     """

@@ -164,8 +164,8 @@ class D2O(Merging):
 
 @dataclass(frozen=True)
 class Nearest(Merging):
-    """`MergingPress` of kvpress: the value of an evicted pair is merged into that of the kept pair whose key is most
-    similar. Keys stay.
+    """`MergingPress` of kvpress: the value of an evicted pair is merged into the value of the kept pair whose key is
+    most similar. Keys stay.
 
     v_j = (v_j + sum_i w_i v_i) / (1 + sum_i w_i) with w_i = max(0, u_i) |v_i| / (|v_i| + |v_j|), over the evicted pairs
     i whose nearest kept key is that of j and whose cosine similarity u_i is at least `threshold`.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Queries = Float[Tensor, "segments group head_dim"]
 """A query of each query head of a segment, times the scaling of its logits."""
 Keys = Float[Tensor, "segments pairs head_dim"]
-"""The keys that a query may read, oldest first: those kept of the prompt, then those of newer tokens up to its own."""
+"""The keys that a query may read, oldest first: kept keys of the prompt, then keys of newer tokens up to its own."""
 Read = Bool[Tensor, "segments group pairs"]
 """True where a query reads a pair."""
 MOST = 2**31
@@ -56,14 +56,14 @@ class Reader(Holder, ABC):
         return ReadingBatch(shown(held, engine), engine.tile, room, self, question_tokens)
 
     def claims(self) -> Iterator[Claim]:
-        """What it needs of other settings: an answer over a plain copy of the kept pairs."""
+        """Return what it needs of other settings: an answer over a plain copy of the kept pairs."""
         does = "reads a part of a cache"
         needs = dict.fromkeys((ANSWER, UNTIMED, PLAIN_COPY, NO_LATER_EVICTION), does)
         yield Claim(f"reader={self.name}", "reader=dense", needs, {ALL_READ: does})
 
     @abstractmethod
     def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:
-        """What each query reads, at least one pair. prefix: how many of the keys are kept ones of the prompt."""
+        """Return the pairs that each query reads, at least one. prefix: how many keys are kept ones of the prompt."""
 
     def index_numbers(self, held: int, head_dim: int, group: int) -> int:
         """Numbers that are read to choose among `held` pairs of a cache head, for the `group` queries of a token."""
@@ -74,6 +74,7 @@ class Reader(Holder, ABC):
 class Dense(Reader):
     """Every query reads all that is kept: attention as it is without a reader."""
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("dense_layers", "question")
     name: str = "dense"
     idle: ClassVar[bool] = True
 

@@ -70,7 +70,7 @@ class TopReader(Reader):
         """A number for each page of the keys and each query."""
 
     def to_share(self, scores: PageScores) -> PageScores:
-        """What the query heads of a group add up to choose together (`selection=kv_heads`): by default their scores."""
+        """Return what heads of a group add up to choose together (`selection=kv_heads`): by default their scores."""
         return scores
 
     @abstractmethod

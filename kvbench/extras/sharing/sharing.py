@@ -1,6 +1,6 @@
 """One set of tokens for all heads of a layer, or for all layers: how their scores become one.
 
-A mean over the heads of a layer is that of the scores as they are, as TOVA's published code has it (`heads=shared`).
+The mean over the heads of a layer takes the scores as they are, as TOVA's published code has it (`heads=shared`).
 Scores of different layers can differ by orders of magnitude, some have any sign, and only their order within a layer
 means something. So each layer's scores are standardised first, to mean 0 and variance 1 over its candidates: every
 layer has the same weight. With the maximum, the rows of single heads are standardised: a token counts as much as it
@@ -43,7 +43,7 @@ def over_layers(rankings: Sequence[Ranking], merge: Merge) -> tuple[Ranking, ...
 
 
 def standardised(scores: Ranked) -> Ranked:
-    """The scores of each row with mean 0 and variance 1; those of a row that are all alike become 0."""
+    """The scores of each row with mean 0 and variance 1; rows of equal scores become 0."""
     if scores.shape[1] == 0:
         return scores
     alike = scores.amax(dim=1, keepdim=True) == scores.amin(dim=1, keepdim=True)

@@ -30,6 +30,7 @@ class Packed(Holder):
     removed.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("whole", "pruned")
     name: str = "flat"
     whole: int = 0
     pruned: float = 0.0

@@ -10,7 +10,7 @@ minimum.
                     per group; values by token, 32 channels per group; the newest tokens % 128 keys and the newest 128
                     values are not quantised
 
-Codes are computed in float32 or wider. In float32 they equal those of quanto 0.2.7 to the bit; in bfloat16, quanto
+Codes are computed in float32 or wider. In float32 they equal the codes of quanto 0.2.7 to the bit; in bfloat16, quanto
 computes in bfloat16 and one code in forty differs by one.
 
 Tokens read after the prompt are not quantised; both references quantise them too, 128 at a time.
@@ -115,7 +115,7 @@ class PlainHeads:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is held."""
+        """All tensors that are held."""
         return (self.rest,)
 
 
@@ -139,7 +139,7 @@ class PrunedHeads:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is held, the numbers of the channels included."""
+        """All tensors that are held, the numbers of the channels included."""
         return *self.stored.tensors, self.channels, self.rest
 
 
@@ -230,7 +230,7 @@ def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> 
 
 
 def encode(groups: Float[Tensor, "groups members"], bits: int) -> Codes:
-    """Codes of numbers, group by group; those of a group fill whole bytes. Equal numbers have scale 0."""
+    """Codes of numbers, group by group; the codes of a group fill whole bytes. Equal numbers have scale 0."""
     wide = groups if groups.dtype.itemsize >= 4 else groups.float()
     least, most = wide.amin(dim=-1, keepdim=True), wide.amax(dim=-1, keepdim=True)
     scale = ((most - least) / (2**bits - 1)).to(groups.dtype)

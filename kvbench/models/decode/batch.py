@@ -110,7 +110,7 @@ class DecodeBatch(ABC):
         """Bytes that each active cell occupies at most while it decodes, preallocated room for new tokens included."""
 
     def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
-        """What `tokens` tokens of a cell read, on average; `first` were read between the prompt and them. None: not
+        """Return the mean bytes that `tokens` tokens of a cell read, after `first` others beyond the prompt. None: not
         known, or no tokens.
         """
         return None
@@ -234,12 +234,12 @@ class RaggedLayer:
 class RaggedBatch(DecodeBatch):
     """Every cell over its own copy of what it keeps (the prefix), with preallocated room for new tokens (the tail).
 
-    The segments of a layer are ordered by prefix length; those of equal length are one dense product without padding.
-    Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the way, so
-    that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of runs,
-    except in local layers, which mask a part of theirs; what cells keep of one full cache goes there straight from it.
-    Prompts of several lengths go together where no layer is local. reads_all: whether every query reads all pairs of
-    its cell.
+    The segments of a layer are ordered by prefix length; segments of equal length are one dense product without
+    padding. Prefixes are copied layer by layer: caches from an iterator that nothing else references are freed on the
+    way, so that only one layer is in memory twice. With a kernel (`kernels`) prefixes lie in one flat store instead of
+    runs, except in local layers, which mask a part of theirs; what cells keep of one full cache goes there straight
+    from it. Prompts of several lengths go together where no layer is local. reads_all: whether every query reads all
+    pairs of its cell.
     """
 
     reads_all: ClassVar[bool] = True
@@ -257,7 +257,7 @@ class RaggedBatch(DecodeBatch):
             del cache
         assert len({len(layers) for layers in remaining}) == 1
         local = any(layer.sliding_window is not None for layer in remaining[0])
-        assert len(num_tokens) == 1 or not local, "the masks of local layers are those of one length"
+        assert len(num_tokens) == 1 or not local, "masks of local layers need one length"
         super().__init__(cells, len(remaining), max(num_tokens), max_new_tokens, join_states(states))
         self._first += [self.num_tokens] * (cells - self.num_active)
         self._pairs = [[layer.offsets[-1] for layer in reversed(layers)] for layers in remaining]
@@ -350,7 +350,7 @@ class RaggedBatch(DecodeBatch):
     def _unseen(
         self, columns: slice, new: int, end: int, group: int, state: RaggedLayer, device: torch.device
     ) -> Bool[Tensor, "rows columns"] | None:
-        """The mask of the positions `columns` for the rows of a segment; `on_device` that of a single new token."""
+        """The mask of the positions `columns` for the rows of a segment; `on_device` the mask of a single new token."""
         if not self._on_device:
             return unseen(columns, new, end, group, state.sliding_window, device)
         newest = self.num_tokens + self._past_on(device)
@@ -382,7 +382,7 @@ class RaggedBatch(DecodeBatch):
             past += new
 
     def narrow(self, cells: Sequence[int]) -> None:
-        """Leave out the other cells, on a CPU in plain PyTorch. The bits of those that stay do not change."""
+        """Leave out the other cells, on a CPU in plain PyTorch. The bits of the others do not change."""
         devices = {layer.device.type for layer in self._layers.values()}
         if self.decode is not None or self.recurrent is not None or devices != {"cpu"}:
             return

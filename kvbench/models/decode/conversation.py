@@ -1,6 +1,6 @@
 """Conversations: cells of one context answer turn after turn, each over its own cache and after its own answers.
 
-A cell has a stream of tokens: those of a question, the answer to it, those of the next question, and so on. All cells
+A cell has a stream of tokens: a question, the answer to it, the next question, and so on. All cells
 read one token of their stream at a time, so that they are always at the same position, whatever turn each of them is
 in. Batches evict as they do while a single answer is decoded.
 """

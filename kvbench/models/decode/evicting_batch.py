@@ -60,7 +60,7 @@ class EvictingBatch(DecodeBatch):
         return outputs
 
     def _group(self, new: int) -> None:
-        """Find the cells that read `new` tokens alone, and those of each key."""
+        """Find the cells that read `new` tokens alone, and the cells of each key."""
         groups: dict[Hashable, list[int]] = {}
         self._new, self._alone, self._rows = new, [], {}
         for cell, cache in self._open(range(self.num_active)):
@@ -184,7 +184,7 @@ class EvictingBatch(DecodeBatch):
 
 
 def _key(cache: EvictingCache) -> Hashable:
-    """What caches must have in common to lie in one store and to be evicted from together."""
+    """Return what caches must have in common to lie in one store and to be evicted from together."""
     policy = cache.evictor.policy
     if cache.every in (None, 1):
         return policy.layout, cache.every

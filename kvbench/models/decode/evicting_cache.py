@@ -27,7 +27,7 @@ class EvictingCache:
     max_length: of a sequence; a sliding window of a layer that is at least as long is none. re_rotation: for
     `positions=cache`, how keys rotate. kernels: of attention with a single row and of sums over the window. divides:
     whether layers are only ranked as they read, and `finish` divides one budget among them. num_tokens: tokens read so
-    far. position: that of the next token. pending: tokens read since the last eviction. evictions: after how many
+    far. position: of the next token. pending: tokens read since the last eviction. evictions: after how many
     passes a layer has lost pairs. drops: whether one loses some in the pass that `finish` ends. peak_bytes: the
     most bytes held between two forward passes, before a division of the budget. full_bytes: bytes of the tokens read
     here if nothing were evicted. recurrent: the state of layers without keys.
@@ -112,7 +112,7 @@ class EvictingCache:
         return replace(evicted, keys=grown.select(own, evicted.lengths).keys)  # as they were first rotated
 
     def finish(self, new: int, elsewhere: int = 0) -> None:
-        """Count tokens as read once all layers have seen them, and divide the budget of those that were ranked.
+        """Count tokens as read once all layers have seen them, and divide the budget of the ranked ones.
 
         elsewhere: bytes of the layers that were taken.
         """
@@ -135,7 +135,7 @@ class EvictingCache:
         self.drops = False
 
     def take(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
-        """A layer, to be held elsewhere until `give`; `keys` are like those of its new pairs."""
+        """A layer, to be held elsewhere until `give`; `keys` are like the keys of its new pairs."""
         self._lent.add(index)
         return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
 
@@ -147,7 +147,7 @@ class EvictingCache:
         return replace(empty, state={**empty.state, **rotated})
 
     def pending_rows(self, index: int) -> Window | None:
-        """What the tokens of a layer saw that were read since the last eviction, to be held elsewhere."""
+        """Return the records of the tokens of a layer since the last eviction, to be held elsewhere."""
         rows = self._rows.pop(index, [])
         return joined(rows) if rows else None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
@@ -15,6 +15,7 @@ COPIES = 2
 """A cell's cache and its copy in the decode batch."""
 
 
+@runtime_checkable
 class Held(Protocol):
     """The content of a holder: a `KVCache`, or a stand-in for one."""
 

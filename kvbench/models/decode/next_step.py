@@ -19,7 +19,7 @@ from kvbench.support.errors import UserError
 class Step:
     """A layer at the first decoded token: its query, the pairs that follow the cache, and the attention rule.
 
-    The newest pair is that of the token itself; those before it are of a question that was read after the cache.
+    The newest pair is the token's own; the pairs before it are of a question that was read after the cache.
     """
 
     query: Float[Tensor, "heads 1 head_dim"]

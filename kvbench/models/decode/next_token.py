@@ -1,4 +1,4 @@
-"""Which token follows: the most likely one, one that is drawn, or that of a recorded answer.
+"""Which token follows: the most likely one, a drawn one, or the token of a recorded answer.
 
 A drawn token depends on the logits of its cell and on one uniform number, which depends on the seed, the prompt, the
 answer and the step alone. All cells of a prompt draw with the same numbers, so that their answers are paired.

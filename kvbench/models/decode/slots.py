@@ -60,7 +60,7 @@ Order = Int[Tensor, "segments slots"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What the cells of a store have in common: they evict every so many tokens (None: never), of which `pending` were
+    """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
     read, and read at most `most_tokens` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
     """
 
@@ -134,7 +134,7 @@ def _term(evictor: IncrementalEviction, every: int | None) -> RawTerm:
 
 
 def _scoring(evictor: IncrementalEviction, every: int | None) -> Hashable:
-    """What cells have in common that are scored together."""
+    """Return what cells that are scored together have in common."""
     plain = is_row_sum(evictor.score) and _term(evictor, every) not in ("nothing", "position")
     if every is None or (plain and not _averages(evictor) and not _shares(evictor)):
         return evictor.accumulates
@@ -200,7 +200,7 @@ def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction
 
 @dataclass(frozen=True)
 class Rules:
-    """What policies and scores say of each segment, for the kernels.
+    """Rules of policies and scores for each segment, as the kernels read them.
 
     most, sinks, lasts: pairs that it may keep, and protected first and newest ones. most_by_position: any number of
     those that lie in the order of their scores. apart: newest pairs that are not
@@ -440,7 +440,7 @@ class Slots:
         return kernel_module("row_sums_triton").row_sums(*arrays, rows.scaling, rows.softcap, state)
 
     def _heads(self, run: Run, memo: dict[Hashable, object], shown: FlatPairs, newest: Newest) -> RaggedHeads:
-        """What the score of a run reads."""
+        """Return the inputs of a run's score."""
         lengths, evictor = self.held.lengths[run.segments], run.evictor
         return RaggedHeads(
             index=self.index,
@@ -457,7 +457,7 @@ class Slots:
         )
 
     def _raw(self, run: Run, heads: RaggedHeads, rows: Window | None, sums: Columns | None) -> OfRun:
-        """What is pooled of a run, after adding to the running scores."""
+        """Return what is pooled of a run, after adding to the running scores."""
         evictor, own = run.evictor, None if sums is None else sums[run.segments]
         try:
             if row_term_of(evictor.score) == "position":
@@ -588,7 +588,7 @@ class Slots:
         )
 
     def rows_of(self, cell: int) -> Window | None:
-        """What the tokens of a cell saw that were read since the last eviction."""
+        """Return the records of the tokens of a cell since the last eviction."""
         if not self.rows:
             return None
         group = self.query_heads // self.cache_heads

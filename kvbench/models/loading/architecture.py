@@ -32,7 +32,7 @@ WINDOW_SETTING = {"llama": "sliding_window", "qwen2": "use_sliding_window"}
 
 @cache
 def refused() -> dict[str, dict[str, str]]:
-    """What cannot be read, with the reasons: model types and layer types of transformers, and presses of kvpress.
+    """Return what cannot be read, with reasons: model types and layer types of transformers, and presses of kvpress.
 
     `check.py` finds further models.
     """

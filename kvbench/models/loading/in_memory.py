@@ -39,7 +39,7 @@ class ModelInMemory(ModelSpec):
         return Path(self.path)
 
     def sha256(self) -> str:
-        """A hash of configuration, tokenizer and weights: another one than that of the folder that they are from."""
+        """A hash of configuration, tokenizer and weights: it differs from the hash of their folder."""
         files = content_hash(self.folder(), ("config.json", "generation_config.json", *TOKENIZER))
         return hashlib.sha256(f"{files} {self.weights}".encode()).hexdigest()
 

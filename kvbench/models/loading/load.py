@@ -4,6 +4,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -157,7 +158,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     """Load, make or share the weights, attach kvbench's attention, and check the result on a few tokens.
 
     recorded: the products of earlier rows, which `model.products=auto` takes again. Raises MissingFile for missing or
-    broken weights, UserError if the logits are not those of transformers.
+    broken weights, UserError if the logits differ from transformers'.
     """
     from transformers.utils import logging
 
@@ -295,7 +296,7 @@ def end_tokens(model: Any, where: str) -> frozenset[int]:
 
 
 def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where: str) -> tuple[str, ...]:
-    """What to tell the user where the chat template ends an answer with a token that does not end generation."""
+    """Warn the user where the chat template ends an answer with a token that does not end generation."""
     try:
         after = after_answer(tokenizer, system, "A question?")
     except UserError:  # the template rewrites earlier turns, so what ends them is not known
@@ -315,7 +316,7 @@ def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where:
 def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
     """The model of a folder with transformers' eager attention; raises what transformers raises for broken files.
 
-    Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly those of the model: transformers
+    Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly the model's: transformers
     draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
     """
     options: dict[str, Any] = {} if spec.device_map is None else {"device_map": spec.device_map}
@@ -391,7 +392,8 @@ def shape_config(shape: Shape) -> Any:
         if not hasattr(default, name):
             raise UserError(f"model.shape.config.{name} is not a setting of {shape.model_type}")
     try:
-        return AutoConfig.for_model(shape.model_type, **(without | shape.config))
+        # a copy: transformers completes nested settings in place, and the shape is a part of what cells are named by
+        return AutoConfig.for_model(shape.model_type, **(without | deepcopy(shape.config)))
     except Exception as error:  # transformers checks values with exceptions of several packages
         reason = " ".join(str(error).split())
         raise UserError(f"model.shape.config is refused by {shape.model_type}: {reason}") from error

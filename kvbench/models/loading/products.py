@@ -88,7 +88,7 @@ def half_is_slower(dtype: torch.dtype) -> bool:
 
 
 def remembered(name: str, own_conditions: Mapping[str, Any], measure: Callable[[], Seconds]) -> Seconds:
-    """What `measure` returned when it was first called on this machine with this torch, libraries and threads.
+    """Return the result of the first call of `measure` on this machine with this torch, libraries and threads.
 
     Without a writable folder it is called every time.
     """

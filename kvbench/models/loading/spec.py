@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support import gguf_metadata
@@ -86,6 +86,12 @@ class ModelSpec:
 
     Raises UserError for values outside the allowed set.
     """
+
+    only_if_stated: ClassVar[tuple[str, ...]] = ("shape", "pulled", "root")
+    backend: ClassVar[str] = "kvbench.run.local:Local"
+    """Where its answers come from, a `kvbench.run.procedure.Backend`, as module:class."""
+    runs_here: ClassVar[bool] = True
+    """Whether its weights are loaded, and its caches evicted from, by this process."""
 
     name: str
     path: Annotated[
@@ -164,7 +170,7 @@ class ModelSpec:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether the path is that of a GGUF file."""
+        """Whether the path names a GGUF file."""
         return self.path is not None and self.path.endswith(GGUF)
 
     @property
@@ -186,7 +192,7 @@ class ModelSpec:
     def folder(self) -> Path:
         """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id, or a GGUF file.
 
-        Of a shape, that of the embedded model, whose tokenizer it has. Raises MissingFile if anything is missing.
+        Of a shape, the embedded model's, whose tokenizer it has. Raises MissingFile if anything is missing.
         """
         if self.pulled is not None:
             return _pulled(self.name, self.pulled, self.root)
@@ -263,7 +269,7 @@ def quantization(spec: ModelSpec) -> str | None:
 
 
 def quantization_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What `config.json` says of quantised weights, for the model or for its text part; empty for plain numbers."""
+    """Return the settings of quantised weights in `config.json`, of the model or its text part; empty for none."""
     parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
     settings = [part["quantization_config"] for part in parts if part.get("quantization_config")]
     return settings[0] if settings and isinstance(settings[0], dict) else {}
@@ -340,10 +346,9 @@ def _fetch(hub_id: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(HASHED)))
     except unreachable as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise MissingFile(
-            f"model.path={hub_id}: no such folder, and it could not be downloaded from the hub "
-            f"({type(error).__name__}: {reason})"
+            f"model.path={hub_id}: no such folder, and no download from the hub ({type(error).__name__}: {reason})"
         ) from error
 
 
@@ -356,7 +361,7 @@ def content_hash(folder: Path, patterns: Iterable[str]) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes; that of a large file is remembered by path, size, times of change and inode.
+    """SHA-256 of a file's bytes; the hash of a large file is remembered by path, size, times of change and inode.
 
     Without a writable folder for it the file is hashed every time.
     """

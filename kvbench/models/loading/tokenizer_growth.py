@@ -16,7 +16,7 @@ from kvbench.support.whole_file import read_whole
 
 FILE = "tokenizer.json"
 MOST_CHARACTERS = 256
-"""Of one character, or of one token: those of published models make at most 18, of a ligature by NFKC."""
+"""Of one character, or of one token: tokenizers of published models make at most 18, of a ligature by NFKC."""
 MOST_ADDED, REPEAT = 2**16, 2**12
 """Tokens that are put around a text, and as how many counts each time that the text is there."""
 Part = Mapping[str, Any]

@@ -114,7 +114,7 @@ def render_turns(
     """The text of turns in the form of transformers, up to an answer if `answers`. Raises UserError if a template does.
 
     Raises OverLimit for a template that takes more than `LIMITS`: one of others may hold loops in loops, and tell the
-    turns of a trial from those of a task. A child of this process renders it.
+    turns of a trial from turns of a task. A child of this process renders it.
     """
     given = sum(len(str(value)) for turn in turns for value in turn.values()) + len(str(tools))
     try:
@@ -148,7 +148,8 @@ def _render_turns(
 ) -> str:
     """The text of turns, without limits.
 
-    Where a template leaves out the text of the last turn, it gets the parts of a text that those of vision models read.
+    Where a template leaves out the text of the last turn, it gets the parts of a text that templates of vision models
+    read.
     """
     from jinja2 import TemplateError
 
@@ -184,7 +185,7 @@ def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str,
 
 
 def after_answer(tokenizer: Any, system: str | None, question: str) -> str:
-    """What a template puts between an answer and the next one, with the next question in it.
+    """Return the text that a template puts between an answer and the next one, with the next question in it.
 
     Raises UserError for a template that rewrites earlier turns when a later one follows.
     """

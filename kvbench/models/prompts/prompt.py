@@ -16,7 +16,7 @@ from kvbench.tasks.shared_context import GAP
 from kvbench.tasks.task import Ending, Sample, TaskSettings, Truncation, Turn
 
 MOST_SECONDS = 300
-"""Of a tokenizer for one text or prompt: those of a million tokens take ten."""
+"""Of a tokenizer for one text or prompt: a million tokens take ten."""
 Result = TypeVar("Result")
 
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 class Prompt:
     """Token ids read before the eviction (`context`, which may end with the question) and after it (`question`).
 
-    `sha256` is that of the final text. The first `head` tokens precede the content of the sample: special tokens, the
+    `sha256`: of the final text. The first `head` tokens precede the content of the sample: special tokens, the
     system turn, the opening of the user's turn and of the task's contexts. `turn` is the text of a chat template
     between the user's text and the answer. border_tokens: how many tokens of the whole text are others because it is
     divided; None if `context` and `question` are its tokens. question_tokens: how many tokens of `context` the question
@@ -57,7 +57,7 @@ class Prompt:
 
 
 def _read(what: str, call: Callable[[], Result]) -> Result:
-    """What a call of a tokenizer returns. Raises UserError where it panics, OverLimit after `MOST_SECONDS`."""
+    """Call a tokenizer and return its result. Raises UserError where it panics, OverLimit after `MOST_SECONDS`."""
     with refusing_panics(f"the model's tokenizer refuses {what}"):
         try:
             return within(MOST_SECONDS, call)
@@ -169,7 +169,7 @@ def build(
     question has the remaining tokens of the whole text, or its own where a token of the whole text crosses the border
     (`Prompt.border_tokens`).
 
-    With truncation in the middle, the limit is that of the model if the task's is larger, as in the benchmarks.
+    With truncation in the middle, the limit is the model's if the task's is larger, as in the benchmarks.
 
     A protocol may tokenise what follows the eviction as texts of their own, one per question (`tokenises_alone`).
 
@@ -327,7 +327,7 @@ def _border_tokens(undivided: tuple[int, ...], divided: tuple[int, ...]) -> int 
 def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
     """The first `tokens` tokens of a raw text, including those that the tokenizer puts before a text.
 
-    `sha256` is that of the ids, eight bytes each, because a token border need not be one in the text. Raises UserError
+    `sha256`: of the ids, eight bytes each, because a token border need not be one in the text. Raises UserError
     for a text without a second token: the first has no likelihood.
     """
     opening = _opening(tokenizer)

@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-    """What is reasoning and what is not, in order. unended: the end is within the reasoning."""
+    """Reasoning and answer of a text, in order. unended: the end is within the reasoning."""
 
     reasoning: list[Any]
     final: list[Any]

@@ -100,7 +100,7 @@ class Average:
 
 @dataclass(frozen=True)
 class TasksTest:
-    """The test over tasks. p, and that of the sign test; low, high: Student's interval of the mean over tasks.
+    """The test over tasks. p, and p of the sign test; low, high: Student's interval of the mean over tasks.
 
     up, down: tasks that gain and lose; a tie is neither.
     """

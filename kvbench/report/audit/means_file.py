@@ -49,7 +49,7 @@ class MeanLine:
 
     @property
     def place(self) -> dict[str, str]:
-        """What the line shares with its host."""
+        """Place that the line shares with its host."""
         return {key: self.texts.get(key, "") for key in SHARED}
 
     @property
@@ -205,7 +205,7 @@ def _texts_of(task: str, n: int | None) -> int | None:
 
 
 def _scores(file: Path, at: int, row: Mapping[str, str]) -> Scores:
-    """What the line says of its scores, else what the task's name says; else right or wrong."""
+    """Return the kind of scores that the line states, else the task's name; else right or wrong."""
     if row.get("scores"):
         try:
             return scores_of(row["scores"])

@@ -3,7 +3,7 @@
 A paired test needs D, the mean square of the differences of a prompt, which papers do not print. Of scores in 0..1 with
 means p and q and d = q - p, `d^2 <= D <= min(p + q, 2 - p - q)`; of answers that are right or wrong, D >= |d|. Between
 the bounds D depends on the correlation rho of both scores: `D = f (v + w - 2 rho sqrt(v w)) + d^2`, v = p (1 - p),
-w = q (1 - q), f the variance of such scores over that of right and wrong answers with the same mean. The levels:
+w = q (1 - q), f the variance of such scores over the variance of right and wrong answers with one mean. The levels:
 
 any     D = min(p + q, 2 - p - q): it holds whatever the answers were
 rho0    rho = 0, f = 1: it holds unless two methods disagree more often than chance

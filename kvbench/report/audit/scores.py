@@ -1,4 +1,4 @@
-"""What is known of a task from its name alone: how a score can lie, how many prompts there are, and their texts."""
+"""Facts that the name of a task tells: the range of a score, how many prompts there are, and their texts."""
 
 from typing import NamedTuple
 

@@ -15,18 +15,11 @@ from kvbench.support.quantity import plural
 NEVER = 10**6
 """Prompts of a pair that is only planned for, so many that no mean is a whole number of them."""
 LEVEL_NOTE = (
-    "p best...any: between the most favourable answers and the least that the means allow; rho0: independent answers; "
-    "rho*: the least correlation of both scores at which p <= 0.05; MDE: the smallest gain that n prompts show four "
-    "times out of five, and need: the prompts that show this one, both at any, rho0, mid and best"
+    "p best...any: from the most to the least favourable answers that the means allow; rho0: independent answers; "
+    "rho*: the least correlation at which p <= 0.05; MDE, need: gain and prompts with 80 % power at any...best"
 )
 VERDICT_NOTE = (
-    "decided: p <= 0.05 at any, or twice the smaller of that and p over tasks; open: not even at best; depends: on how "
-    "many prompts each side won"
-)
-SCOPE_NOTE = "A verdict is about other prompts of the kind, not other models. Tuning on these prompts is not counted."
-ADVICE = (
-    "What settles every `depends`: print how many prompts were won and lost, or for graded scores the standard "
-    "deviation of the difference of a prompt."
+    "decided: p <= 0.05 at any, or twice the smaller of it and p over tasks; inconclusive: not at best; depends: else"
 )
 
 
@@ -79,8 +72,6 @@ def report_of(
             f"for all of them",
             LEVEL_NOTE,
             VERDICT_NOTE,
-            SCOPE_NOTE,
-            ADVICE,
         ),
         records=records,
     )
@@ -97,7 +88,7 @@ def _holm(cells: Sequence[Judged | None]) -> list[float | None]:
 
 
 def _unknown(pairs: Iterable[Compared]) -> list[str]:
-    """What the digits say of every n that is not known."""
+    """Say what the digits show of every n that is not known."""
     unknown = [each for each in pairs if not each.known]
     notes = []
     for source, members in grouped(unknown, lambda each: each.source).items():

@@ -1,4 +1,4 @@
-"""What printed means decide: decided, depends, open, or contradicted by the printed numbers."""
+"""Verdicts that printed means allow: decided, depends, inconclusive, or contradicted by the printed numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,17 +7,20 @@ from enum import StrEnum
 from kvbench.report.audit.averages import Average, TasksTest, tasks_test_of
 from kvbench.report.audit.pair_tests import ALPHA
 from kvbench.report.audit.pairs import LEVELS, Level, Pair
+from kvbench.report.stats.verdicts import INCONCLUSIVE
 
 
 class Verdict(StrEnum):
-    """decided: p <= 0.05 at any, or twice the smaller of that p and that over tasks. depends: on how many prompts both
-    sides lost and won. open: p > 0.05 at best too. false: the printed numbers contradict the sentence. not auditable:
-    nothing bounds the differences, or n is not known.
+    """Verdict on a printed claim.
+
+    decided: p <= 0.05 at any, or twice the smaller of that p and the p over tasks. depends: on how many prompts both
+    sides lost and won. inconclusive: p > 0.05 at best too. false: the printed numbers contradict the sentence. not
+    auditable: nothing bounds the differences, or n is not known.
     """
 
     DECIDED = "decided"
     DEPENDS = "depends"
-    OPEN = "open"
+    INCONCLUSIVE = INCONCLUSIVE
     FALSE = "false"
     NOT_AUDITABLE = "not auditable"
 
@@ -61,13 +64,13 @@ def verdict(p_any: float, p_best: float, p_tasks: float | None = None) -> Verdic
     """The verdict on a difference in the direction that was claimed."""
     if decisive(p_any, p_tasks) <= ALPHA:
         return Verdict.DECIDED
-    return Verdict.OPEN if p_best > ALPHA else Verdict.DEPENDS
+    return Verdict.INCONCLUSIVE if p_best > ALPHA else Verdict.DEPENDS
 
 
 def verdict_of_all(parts: Sequence[Judged]) -> Verdict:
-    """The verdict on a claim that all of these hold: that of the largest p at each level."""
+    """The verdict on a claim that all of these hold: by the largest p at each level."""
     if any(part.verdict is Verdict.NOT_AUDITABLE for part in parts):
         return Verdict.NOT_AUDITABLE
     if all(part.verdict is Verdict.DECIDED for part in parts):
         return Verdict.DECIDED
-    return Verdict.OPEN if any(part.p["best"] > ALPHA for part in parts) else Verdict.DEPENDS
+    return Verdict.INCONCLUSIVE if any(part.p["best"] > ALPHA for part in parts) else Verdict.DEPENDS

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from kvbench.report.board.ranking import ALPHA, LABELS, SIZES, Place, Ranking, rankings
+from kvbench.report.board.ranking import LABELS, SIZES, Place, Ranking, rankings
 from kvbench.report.board.submissions import Submission, read_submissions
 from kvbench.report.compare.gate import Gate
 from kvbench.report.formats.emit import emit
@@ -14,6 +14,7 @@ from kvbench.report.formats.html import template
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.output import text_to
 from kvbench.report.selection import Where
+from kvbench.report.stats.verdicts import ALPHA
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import plural, size
 

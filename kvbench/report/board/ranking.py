@@ -2,11 +2,11 @@
 
 A league is the prompts of one model that are answered before, or after, its question is read; a method, its cells that
 differ in nothing but task and budget. A size is a share of the
-bytes of the full cache, as measured. What a method answers at a size is, task by task, that of its cell with so many
-bytes (to 2 %), else a mix of its next smaller and next larger cell, prompt by prompt: w of the larger and 1 - w of the
-smaller, with w so that the bytes of the mix are the size. Whoever draws one of the two cells for each prompt with these
-chances holds that many bytes in the mean and has that accuracy in the mean: nothing is read off a curve that was not
-measured. Nothing is extrapolated either: a method without cells on both sides of a size is not ranked there.
+bytes of the full cache, as measured. What a method answers at a size is, task by task, the answer of its cell with so
+many bytes (to 2 %), else a mix of its next smaller and next larger cell, prompt by prompt: w of the larger and 1 - w of
+the smaller, with w so that the bytes of the mix are the size. Whoever draws one of the two cells for each prompt with
+these chances holds that many bytes in the mean and has that accuracy in the mean: nothing is read off a curve that was
+not measured. Nothing is extrapolated either: a method without cells on both sides of a size is not ranked there.
 
 Methods are compared on common prompts. A task takes part if more than half of the methods that reach the size answer
 it; a method takes part if it answers, of each of these tasks, at least half of the prompts that most methods answer.
@@ -27,6 +27,7 @@ from kvbench.report.selection import Describe
 from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of
+from kvbench.report.stats.verdicts import ALPHA
 from kvbench.support.errors import NothingSelected, UserError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ SIZES = (1 / 32, 0.05, 1 / 16, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Shares of the bytes of the full cache; one of 32 and one of 16 as kvpress' leaderboard asks for."""
 SAME = 0.02
 """Relative difference of bytes up to which a cell has the size that is asked for."""
-ALPHA = 0.05
 FULL = "full"
 METHOD = ("submission", *LABELS, "setting")
 _MEASURED = ("value", "held_bytes")
@@ -103,7 +103,7 @@ def rankings(
 ) -> list[Ranking]:
     """Every league at every size at which at least two methods can be compared, by model.
 
-    ``rows describe``: those of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
+    ``rows describe``: of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
     whose metric is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked,
     UserError if two cells of a submission have the same labels and budget on one prompt.
     """

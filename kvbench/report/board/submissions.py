@@ -1,4 +1,4 @@
-"""What is handed in for a board: results folders with a true manifest, and files or folders of rows as Parquet.
+"""Submissions to a board: results folders with a true manifest, and files or folders of rows as Parquet.
 
 A results folder needs a manifest that lists every file as it is. A Parquet file has a checksum of its own, which is
 checked as it is read. Cells that an earlier submission has too are held against its rows by the gate: the same prompts,
@@ -17,11 +17,12 @@ from kvbench.records.environment import content_hash
 from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.manifest import citation
 from kvbench.records.parquet import checked_bytes
-from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Gate, check
+from kvbench.report.compare.gate import FAILED, PASSED, Gate, check
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.held import NEEDED, held_bytes
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import Describe, Where
+from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.errors import MissingFile, NothingSelected, UserError
 from kvbench.support.quantity import shortened
 
@@ -89,7 +90,7 @@ def read_submissions(
             own = rows.query("submission == @name")
             frames.append(own)
             verdicts = [gate.verdict for gate in gates[already:]]
-            verdict = next((text for text in (FAILED, CANNOT_TELL, PASSED) if text in verdicts), "")
+            verdict = next((text for text in (FAILED, INCONCLUSIVE, PASSED) if text in verdicts), "")
             submissions.append(Submission(name, root, len(own), gated, verdict))
     if not frames:
         raise reasons[0]
@@ -108,7 +109,7 @@ def _gate(first: Path, second: Path, cells: Sequence[str], warn: Warn) -> Gate:
 
 
 def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
-    """The folders and files to read by the name of their submission: a folder, or that of Parquet files.
+    """The folders and files to read by the name of their submission: a folder's name, or the name of Parquet files.
 
     Raises UserError for a source that is named twice.
     """

@@ -1,4 +1,4 @@
-"""The rows that a file of claims looks at: those of its cells, and of its prompts alone."""
+"""The rows that a file of claims looks at: of its cells and its prompts alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What every cell of a family answers, with what stands beside it at the same budget: the claims' other table."""
+"""Answers of every cell of a family, with what stands beside it at the same budget: the claims' other table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def cells_of(claims: Claims, family: str) -> list[tuple[str, Cell]]:
 
 
 def cell_lines(answers: Answers, family: str) -> list[CellLine]:
-    """What the cells of a family answer. Raises as `Answers.of`."""
+    """Return the answers of the cells of a family. Raises as `Answers.of`."""
     return [_line(answers, name, cell) for name, cell in cells_of(answers.claims, family)]
 
 

@@ -23,7 +23,7 @@
         expects: b better  # a better, either; of differences
         margin: 5          # points, or percent of a perplexity; of equivalence and not worse
 
-Conditions are those of a selection: columns of rows and settings of cells. Those of a side replace those of its family.
+Conditions are a selection's: columns of rows and settings of cells. Conditions of a side replace its family's.
 """
 
 import hashlib
@@ -117,7 +117,7 @@ class Claims(Strict):
                 raise ValueError(f"claim {claim.name}: side {name} needs one budget, for what stands beside it")
 
     def cell(self, family: str, side: Mapping[str, Any]) -> "Cell":
-        """What the conditions of a side, with those of its family, name."""
+        """Return the cell that a side and its family name."""
         own = self.families[family]
         named = {**own.common, **side, "task": list(own.tasks)}
         values = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
@@ -126,7 +126,7 @@ class Claims(Strict):
         return Cell(family, ", ".join(words), {key: tuple(map(_written, members)) for key, members in values.items()})
 
     def cells_beside(self, cell: "Cell") -> dict[str, "Cell"]:
-        """What stands beside a cell, by name: at its budget, where no other is named."""
+        """Return the cells that stand beside a cell, by name: at its budget, where no other is named."""
         budget = {key: values[0] for key, values in cell.where.items() if key == "budget"}
         return {name: self.cell(cell.family, {**budget, **side}) for name, side in self.beside.items()}
 
@@ -170,7 +170,7 @@ class ClaimsFile:
 
     @cached_property
     def claims(self) -> Claims:
-        """What it says. Raises as `content`, and UserError, in one line, for a file that breaks the rules."""
+        """Return the claims. Raises as `content`, and UserError, in one line, for a file that breaks the rules."""
         content = yaml_of(self.content, self.path)
         try:
             claims = Claims.model_validate(content)

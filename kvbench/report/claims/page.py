@@ -9,14 +9,16 @@ from kvbench.report.claims.age import sentences
 from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.cells import Against, CellLine, cell_lines
 from kvbench.report.claims.file import Claim, Claims, ClaimsFile, Family
-from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, NOTHING, WAITING, OfTask, Verdict, check
+from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, WAITING, OfTask, Verdict, check
 from kvbench.report.compare.compare import p_text
 from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.stats.verdicts import BETTER, EQUIVALENT, NOT_WORSE, WORSE
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import size
+from kvbench.support.quantity import shortened, size
 
 _CLAIMED = ("name", "family", "says", "shows", "expects", "margin")
 _TONES = {CONFIRMED: "good", CONTRADICTED: "bad"}
+_LISTED = 3
 _SAME_BYTES = 0.02
 """Shares of bytes that differ by less are the same."""
 
@@ -78,7 +80,8 @@ def _figures(each: Verdict, claims: Claims) -> list[Figure]:
 def _claimed(claim: Claim) -> str:
     if claim.expects is not None:
         return "A and B differ" if claim.expects == "either" else claim.expects.replace("a ", "A ").replace("b ", "B ")
-    return f"equal within {claim.margin:g}" if claim.shows == "equivalence" else f"B at most {claim.margin:g} worse"
+    is_equivalence = claim.shows == "equivalence"
+    return f"{EQUIVALENT} within {claim.margin:g}" if is_equivalence else f"B at most {claim.margin:g} worse"
 
 
 def _verdict(each: Verdict) -> str:
@@ -87,8 +90,8 @@ def _verdict(each: Verdict) -> str:
         return f"not run: {each.rows} of {each.planned} rows"
     if each.verdict not in _TONES:
         return each.verdict
-    shown = {"equivalence": "equivalent", "not worse": "not worse"}.get(each.claim.shows)
-    return f"{each.verdict}: {shown or ('B better' if each.b_is_better else 'B worse')}"
+    shown = {"equivalence": EQUIVALENT, "not worse": NOT_WORSE}.get(each.claim.shows)
+    return f"{each.verdict}: {shown or (BETTER if each.b_is_better else WORSE)}"
 
 
 def _cells(claims: Claims, name: str, lines: Sequence[CellLine]) -> Table:
@@ -141,30 +144,27 @@ def _points(value: float, rate: bool) -> str:
 
 def _notes(claims: Claims, verdicts: Sequence[Verdict]) -> list[str]:
     notes = [
-        "Means are percent, or perplexities. B - A is in points, of perplexities in percent, with the interval of that "
-        "line alone. p Holm is that of sign flips for a difference, and of one-sided tests against the margin "
-        "otherwise, corrected over all claims of the family. "
-        f"A verdict needs p Holm <= {claims.alpha:g}; inconclusive: neither that nor the opposite is shown.",
-        f"A task in which both sides have less than {claims.floor:g} %, or both more than {claims.ceiling:g} %, is "
-        "left out of a claim: a rule of the file.",
+        "Means are percent or perplexities; B - A is in points or percent, with the interval of each line alone. "
+        f"Verdict: p Holm <= {claims.alpha:g} over the family (sign flips, or one-sided tests against the margin).",
+        f"Left out of a claim, as the file says: tasks where both sides are below {claims.floor:g} % or above "
+        f"{claims.ceiling:g} %{_ends(verdicts)}.",
     ]
     if claims.beside:
-        notes.append(
-            f"{', '.join(claims.beside)}: at the budget of each cell, on the same prompts. "
-            "What is said beside a cell is no claim and has no p."
-        )
+        notes.append(f"{', '.join(claims.beside)}: at the budget of each cell, on the same prompts; no claim, no p.")
     waiting = grouped((each for each in verdicts if each.verdict == WAITING and each.rows), _why)
-    notes += [f"Waiting: {', '.join(each.claim.name for each in members)}: {why}." for why, members in waiting.items()]
-    for each in verdicts:
-        if left := [task for task in each.tasks if task.left_out]:
-            notes.append(f"{each.claim.name}: left out: {', '.join(map(_left_out, left))}.")
-    if any(each.verdict == NOTHING for each in verdicts):
-        notes.append("No room: every task of the claim is at the floor or the ceiling.")
+    named = ((shortened([each.claim.name for each in members], _LISTED), why) for why, members in waiting.items())
+    notes += [f"Waiting: {names}: {why}." for names, why in named]
     return notes
 
 
+def _ends(verdicts: Sequence[Verdict]) -> str:
+    """Name the tasks that were left out of claims."""
+    left = [f"{each.claim.name}: {_left_out(task)}" for each in verdicts for task in each.tasks if task.left_out]
+    return f": {shortened(left, _LISTED)}" if left else ""
+
+
 def _why(each: Verdict) -> str:
-    """What a claim waits for."""
+    """Say what a claim waits for."""
     short = ", ".join(f"{task.task} {task.n}" for task in each.tasks if task.n < each.needed)
     return "; ".join(each.missing) or f"{each.needed} prompts of each task, there are {short}"
 

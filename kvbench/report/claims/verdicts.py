@@ -1,7 +1,7 @@
-"""What rows say of claims: the paired difference of each, its test, the correction over its family, and a verdict.
+"""Claims judged by rows: the paired difference of each, its test, the correction over its family, and a verdict.
 
 Only the prompts that the file names are looked at. A claim whose rows are not all there has no verdict and no number,
-so that nobody can stop where one is pleasant. p is that of the sign-flip test for differences, and of one-sided tests
+so that nobody can stop where one is pleasant. p is of the sign-flip test for differences, and of one-sided tests
 against the margin for equivalence and not worse; Holm's correction is over all claims of a family, whatever they test.
 """
 
@@ -17,10 +17,11 @@ from kvbench.report.stats.equivalence import p_not_above, p_not_within
 from kvbench.report.stats.intervals import estimates, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm, sign_flip
+from kvbench.report.stats.verdicts import INCONCLUSIVE, inconclusive
 
-CONFIRMED, CONTRADICTED, OPEN, WAITING, NOTHING = "confirmed", "contradicted", "inconclusive", "not run", "no room"
-"""Verdicts. `contradicted`: a difference in the other direction is shown. `not run`: rows are missing. `no room`: every
-task is at an end."""
+CONFIRMED, CONTRADICTED, WAITING, NOTHING = "confirmed", "contradicted", "not run", inconclusive("no room")
+"""Verdicts on a claim, beside `inconclusive`. `contradicted`: a difference in the other direction is shown. `not run`:
+rows are missing. `no room`: every task is at an end of the scale."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class OfTask:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the rows say of one claim. Differences are b - a, in the unit of the values; None where there is none.
+    """Verdict of the rows on one claim. Differences are b - a, in the unit of the values; None where there is none.
 
     rows, planned: answers of both sides that there are, and that the file asks for. beside: the means of what stands
     beside side a, over the same prompts. missing: for each side without rows, the condition at which none was left.
@@ -105,7 +106,7 @@ def _measured(claim: Claim, answers: Answers) -> Verdict:
     beside = claims.cells_beside(verdict.a)
     return replace(
         verdict,
-        verdict=OPEN,
+        verdict=INCONCLUSIVE,
         rate=paired.rate,
         b_is_better=bool(paired.gain().difference.mean() > 0),
         **estimates(paired, interval(paired)),
@@ -155,7 +156,7 @@ def _p(claim: Claim, paired: Paired, finest: float) -> float:
 def _judged(measured: Verdict, p_holm: float, alpha: float) -> Verdict:
     if measured.p is None:
         return measured
-    verdict = OPEN
+    verdict = INCONCLUSIVE
     if p_holm <= alpha:
         verdict = CONFIRMED
         if measured.claim.expects not in (None, "either"):

@@ -1,7 +1,7 @@
 """Two sides of paired rows compared: the difference B - A, its interval and tests, and a verdict.
 
 A line is one comparison of `kvbench.report.compare.paired_rows`. If there are several, all of their paired rows
-together are one more. p is that of the sign-flip test; Holm's correction is over all lines.
+together are one more. p is of the sign-flip test; Holm's correction is over all lines.
 
 Numeric noise can flip an answer if the two best logits are closer than the arithmetic can tell apart. ``STEPS``: the
 distance between neighbouring numbers of a dtype from 16 to 32, where the best logits of language models commonly lie,
@@ -11,37 +11,40 @@ distance between neighbouring numbers of a dtype from 16 to 32, where the best l
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.paired_rows import SETTING, Match, Pairing, Side, Unpaired, counted, pair
-from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Figure, Line, Report, Table
-from kvbench.report.selection import Describe, as_typed, differences
+from kvbench.report.selection import as_typed, differences
+from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.intervals import FEW, RESAMPLES, estimates, interval
 from kvbench.report.stats.paired import Paired
-from kvbench.report.stats.paired_tests import can_refuse, detectable, holm, mcnemar, sign_flip
+from kvbench.report.stats.paired_tests import detectable, holm, mcnemar, sign_flip
+from kvbench.report.stats.verdicts import ALPHA, BETTER, EQUIVALENT, INCONCLUSIVE, TONES, WORSE
 from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
-from kvbench.support.grouped import grouped
 from kvbench.support.quantity import numbered, shortened
 
-ALPHA = 0.05
 RELEVANT = 0.1
-BETTER, WORSE, NO_EVIDENCE, TOO_FEW = "better", "worse", "no evidence", "too few samples"
 STEPS: Mapping[str, float] = {
     "bfloat16": 2.0 ** (4 - 7),
     "float16": 2.0 ** (4 - 10),
     "float32": 2.0 ** (4 - 23),
     "float64": 2.0 ** (4 - 52),
 }
-_LISTED = 8
+_LISTED = 4
 _KEYS = (
     *("model", "task", "task_version", "context_length", "seed"),
     *("policy", "score", "budget", "variant", "layout", "schedule"),
 )
 _FIGURES = ("n", "A", "B", "B - A [95 %]", "p", "p Holm", "only A:B", "McNemar", "MDE", "near-ties", "verdict")
+_RARE: Mapping[str, Callable[["Difference"], Any]] = {
+    "only A:B": lambda line: line.only_a is not None,
+    "McNemar": lambda line: line.mcnemar is not None,
+    "near-ties": lambda line: line.noisy,
+}
+"""Columns that are left out where no line has anything to show in them."""
 _PLAIN = ("model", "task", "policy", "score")  # columns whose values need no name
 _NAMED = 20  # lines of what one side lacks that are named
 _REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value"}
@@ -51,9 +54,9 @@ _REASONS = {"absent": "absent", "failed": "failed", "no value": "without a value
 class Difference:
     """One line. Means, limits and ``detectable`` in the metric's own unit (rates 0..1); missing is None.
 
-    ``interval``: the method of its limits. ``only_a only_b mcnemar``: only for 0/1 answers without shared contexts.
-    ``noisy``: questions of which numeric noise could flip an answer, None if no margin or dtype is known. ``unpaired``:
-    rows without a partner.
+    ``interval``: the method of its limits. ``p_equivalent``: of a difference outside the margin, corrected by Holm.
+    ``only_a only_b mcnemar``: only for 0/1 answers without shared contexts. ``noisy``: questions of which numeric noise
+    could flip an answer, None if no margin or dtype is known. ``unpaired``: rows without a partner.
     """
 
     key: Mapping[str, Any]
@@ -70,12 +73,13 @@ class Difference:
     p: float | None = None
     p_method: str = ""
     p_holm: float | None = None
+    p_equivalent: float | None = None
     only_a: int | None = None
     only_b: int | None = None
     mcnemar: float | None = None
     detectable: float | None = None
     noisy: int | None = None
-    verdict: str = TOO_FEW
+    verdict: str = INCONCLUSIVE
     unpaired: tuple[Unpaired, ...] = ()
 
 
@@ -107,8 +111,8 @@ def compare(
 ) -> Comparison:
     """Compare two sides, each of which has rows.
 
-    ``alpha``: the chance of one false "better" or "worse" among all lines. ``relevant``: the difference of rates that
-    matters; a line that could not detect it has "too few samples" instead of "no evidence".
+    ``alpha``: the chance of one false "better" or "worse" among all lines, and of one false "equivalent".
+    ``relevant``: the difference of rates that matters, which is the margin of "equivalent".
 
     Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
@@ -189,25 +193,37 @@ def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Diffe
     family = [paired for _, paired in lines if paired is not None]
     strictest = alpha / max(1, len(family))
     tests = [sign_flip(paired.sums()[0], finest=strictest) for paired in family]
-    results = iter(zip(tests, holm([test.p for test in tests]), strict=True))
+    p_holm, p_equivalent = (
+        holm([test.p for test in tests]),
+        holm([_p_equivalent(paired, relevant) for paired in family]),
+    )
+    results = iter(zip(tests, p_holm, p_equivalent, strict=True))
     with_tests = []
     for line, paired in lines:
         if paired is not None:
-            test, p_holm = next(results)
-            smallest = detectable(paired, strictest)
-            line = replace(line, p=test.p, p_method=test.method, p_holm=p_holm, detectable=smallest)
-            line = replace(line, verdict=_verdict(line, paired, alpha, strictest, relevant))
+            test, of_line, equal = next(results)
+            line = replace(
+                line,
+                p=test.p,
+                p_method=test.method,
+                p_holm=of_line,
+                p_equivalent=equal,
+                detectable=detectable(paired, strictest),
+                verdict=_verdict(paired, of_line, equal, alpha),
+            )
         with_tests.append(line)
     return with_tests
 
 
-def _verdict(line: Difference, paired: Paired, alpha: float, strictest: float, relevant: float) -> str:
-    assert line.p_holm is not None
-    if line.p_holm <= alpha:
+def _p_equivalent(paired: Paired, margin: float) -> float:
+    """Return the p of a difference outside the margin; 1.0 for values without a scale and for few contexts."""
+    return p_not_within(paired, -margin, margin) if paired.rate and paired.clusters >= FEW else 1.0
+
+
+def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -> str:
+    if p_holm <= alpha:
         return BETTER if float(paired.gain().difference.mean()) > 0 else WORSE
-    can_detect = line.detectable is not None and (not paired.rate or line.detectable <= relevant)
-    is_enough = paired.clusters >= FEW and can_refuse(paired.clusters, strictest) and can_detect
-    return NO_EVIDENCE if is_enough else TOO_FEW
+    return EQUIVALENT if p_equivalent <= alpha else INCONCLUSIVE
 
 
 def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
@@ -252,114 +268,34 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Mark:
-    """One cell against its baseline over their common samples: Holm's p, whether it survives, and whether it gains.
-
-    won, lost: samples on which the cell is better, and worse.
-    """
-
-    baseline: str
-    p_holm: float
-    survives: bool
-    better: bool
-    won: int
-    lost: int
-
-
-def survivors(
-    rows: Sequence[Row],
-    is_baseline: Callable[[Row], bool],
-    alpha: float = ALPHA,
-    describe: Describe = lambda cell: None,
-) -> dict[str, Mark]:
-    """Marks by cell, for all cells with a baseline that answered the same questions.
-
-    The baseline of a cell is the cell accepted by ``is_baseline`` with its model, task, context length and seed that
-    differs in nothing but its method; among several, the one with its budget, and then the one with the nearest
-    schedule. The family of the correction is all marks of one call.
-
-    Raises ValueError if a cell has two baselines.
-    """
-    same = attrgetter("model", "task", "context_length", "seed")
-    cells = grouped(rows, attrgetter("cell"))
-    firsts = {cell: members[0] for cell, members in cells.items()}
-    baselines = grouped((cell for cell in cells if is_baseline(firsts[cell])), lambda cell: same(firsts[cell]))
-    tested: dict[str, tuple[str, Paired]] = {}
-    asked = Experiments(METHOD, describe)
-    for cell, first in firsts.items():
-        candidates = asked.partners(cell, baselines.get(same(first), []))
-        base = None if is_baseline(first) else _base(first, candidates, firsts)
-        if base is not None and (paired_rows := _common(cells[base], cells[cell])):
-            tested[cell] = (base, Paired.of(paired_rows))
-    finest = alpha / max(1, len(tested))
-    corrected = holm([sign_flip(paired.sums()[0], finest=finest).p for _, paired in tested.values()])
-    marks = {}
-    for (cell, (base, paired)), p_holm in zip(tested.items(), corrected, strict=True):
-        gains = paired.gain().difference
-        won, lost = int((gains > 0).sum()), int((gains < 0).sum())
-        marks[cell] = Mark(base, p_holm, p_holm <= alpha, bool(gains.mean() > 0), won, lost)
-    return marks
-
-
-def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """The rows of the same samples that both have a value, by sample."""
-    by_sample = {row.sample: row for row in base if row.value is not None and row.metric == rows[0].metric}
-    valued = sorted((row for row in rows if row.value is not None), key=lambda row: row.sample)
-    return [(by_sample[row.sample], row) for row in valued if row.sample in by_sample]
-
-
-def _base(row: Row, candidates: Sequence[str], firsts: Mapping[str, Row]) -> str | None:
-    is_by_budget = len({firsts[cell].budget for cell in candidates}) > 1
-    same = [cell for cell in candidates if firsts[cell].budget == row.budget or not is_by_budget]
-    if len(same) > 1:
-        apart = {cell: _schedules_apart(row.schedule, firsts[cell].schedule) for cell in same}
-        same = [cell for cell in same if apart[cell] == min(apart.values())]
-    if len(same) > 1:
-        name, *names = (
-            " ".join(map(as_typed, (first.policy, first.score, first.budget)))
-            for first in (row, *(firsts[cell] for cell in sorted(same)))
-        )
-        raise UserError(
-            f"cell {row.cell} ({row.task} {name}) has {len(same)} baselines: {' and '.join(names)}; name one of "
-            f"them, such as policy={as_typed(firsts[same[0]].policy)},score={as_typed(firsts[same[0]].score)}"
-        )
-    return same[0] if same else None
-
-
-def _schedules_apart(a: str | None, b: str | None) -> tuple[bool, int]:
-    """Say whether two schedules first evict at other moments, and how many of their other settings differ."""
-    words_a, words_b = (a or "").split(), (b or "").split()
-    return words_a[:1] != words_b[:1], len({*words_a[1:]} ^ {*words_b[1:]})
-
-
 def report_of(comparison: Comparison) -> Report:
     """A comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
     texts, not_compared = notes(comparison)
     names = _varying(comparison)
+    heads = [name for name in _FIGURES if name not in _RARE or any(map(_RARE[name], comparison.all_lines))]
     table = Table.of(
         names,
-        _FIGURES,
-        _lines(comparison, names),
+        heads,
+        _lines(comparison, names, heads),
         title=title(comparison),
         caption=(comparison.windows,),
         notes=tuple(texts),
         errors=tuple(not_compared),
-        align="r" * (len(_FIGURES) - 1) + "l",
+        align="r" * (len(heads) - 1) + "l",
     )
     return Report(tables=(table,), records=_records(comparison), tree=as_tree(comparison))
 
 
 def title(comparison: Comparison) -> str:
-    """What is A, what is B, and what all lines share."""
+    """Name A, B and what all lines share."""
     lines = comparison.lines
     common = {name: value for name, value in lines[0].key.items() if all(line.key[name] == value for line in lines)}
     named = [f"{name} {as_typed(value)}" for name, value in common.items() if value is not None and name in _KEYS]
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
-    """Rates in points; lines that one side lacks are left out."""
+def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -> list[Line]:
+    """Rates in points, of each line the figures `heads`; lines that one side lacks are left out."""
     lines = []
     for line in comparison.all_lines:
         if _only_on(line):
@@ -367,9 +303,8 @@ def _lines(comparison: Comparison, names: Sequence[str]) -> list[Line]:
         labels = [as_typed(line.key[name]) if name in line.key else "" for name in names]
         if line is comparison.overall and labels:
             labels[0] = "overall"
-        *texts, verdict = figures(line)
-        tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
-        lines.append(Line(tuple(labels), (*map(Figure, texts), Figure(verdict, tone=tone))))
+        texts: dict[str, str] = dict(zip(_FIGURES, figures(line), strict=True))
+        lines.append(Line(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads)))
     return lines
 
 
@@ -395,19 +330,18 @@ def figures(line: Difference) -> list[str]:
 
 
 def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
-    """How to read the columns, and what is missing."""
+    """Explain the columns in at most four lines, and name what is missing."""
     lines = [line for line in comparison.all_lines if line.n]
-    family = f", p Holm: over the {len(lines)} lines" if len(lines) > 1 else ""
-    unit = "points" if all(line.rate for line in comparison.lines) else "points, or in the unit of the metric"
+    family = f" over {len(lines)} lines" if len(lines) > 1 else ""
+    unit = "points" if all(line.rate for line in comparison.lines) else "points or the unit of the metric"
+    few = f", Student's below {FEW} contexts" * any(line.interval == "student" for line in lines)
+    ties = " near-ties: answers that numeric noise could flip." * any(line.noisy for line in lines)
     texts = [
-        f"B - A in {unit}; interval: paired, 95 %, not corrected for several lines. p: sign-flip test{family}; "
-        f"better or worse is said of B and needs p Holm <= {comparison.alpha:g}.",
-        "MDE: the smallest true difference that this n detects with 80 % power; too few samples: not significant, and "
-        f"MDE above {100 * comparison.relevant:g} points or fewer than {FEW} contexts. near-ties: questions with an "
-        "answer that numeric noise could flip (top-2 margin below the rounding step of its dtype).",
+        f"B - A in {unit}, 95 % interval of each line alone{few}. Verdict: p Holm <= {comparison.alpha:g}{family}; "
+        f"equivalent: within {100 * comparison.relevant:g} points.",
+        f"p: sign-flip test. MDE: the difference that this n detects with 80 % power.{ties}",
+        *_needed(comparison),
     ]
-    if any(line.interval == "student" for line in lines):
-        texts.append(f"Fewer than {FEW} contexts: their interval is Student's, not a bootstrap.")
     names = _varying(comparison)
     missing: dict[str, list[str]] = {}  # the lines by what they lack
     for line in comparison.lines:
@@ -422,6 +356,21 @@ def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
         f"{reason}: {shortened(places, _NAMED)}".removesuffix(": ") for reason, places in sorted(missing.items())
     ]
     return [*texts, *comparison.notes], ["Not compared:", *not_compared] if not_compared else []
+
+
+def _needed(comparison: Comparison) -> list[str]:
+    """Return a sentence on what the inconclusive lines can show, and the prompts that the margin needs; or none."""
+    margin = comparison.relevant
+    blind = [
+        (line.detectable, line.clusters)
+        for line in comparison.all_lines
+        if line.verdict == INCONCLUSIVE and line.rate and line.detectable is not None and margin < line.detectable < 1
+    ]
+    if not blind:
+        return []
+    shows = " to ".join(dict.fromkeys(f"{100 * limit(blind)[0]:.0f}" for limit in (min, max)))
+    needed = max(count * (size / margin) ** 2 for size, count in blind)
+    return [f"Inconclusive lines detect {shows} points; {100 * margin:g} points need about {needed:.2g} prompts."]
 
 
 def _only_on(line: Difference) -> str:

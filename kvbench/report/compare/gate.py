@@ -10,8 +10,8 @@ kept sets   the same KV pairs were kept (kept_sha256)
 bytes       the cache holds no more than the baseline's did for the KV pairs it keeps
 regression  no cell, and not all cells together, became worse (`kvbench.report.compare.losses`)
 
-A check that finds something fails. A check that could not have found anything leaves the gate undecided: rows that the
-baseline lacks, and losses that so few prompts would not show. `kvbench.report.compare.gate_formats` writes a gate.
+A check that finds something fails. A check that could not have found anything leaves the gate inconclusive: rows that
+the baseline lacks, and losses that so few prompts would not show. `kvbench.report.compare.gate_formats` writes a gate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +32,17 @@ from kvbench.report.compare.losses import (
 from kvbench.report.compare.paired_rows import Match, Side, counted, pair
 from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired_tests import ALPHA
+from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import numbered, plural, size
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
-PASSED, FAILED, CANNOT_TELL = "passed", "failed", "cannot tell"
+PASSED, FAILED = "passed", "failed"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, or undecided, in one cell, a group of cells or all cells together, and for which samples."""
+    """A problem, or a blind spot, in one cell, a group of cells or all cells together, and for which samples."""
 
     check: str
     where: str
@@ -83,13 +84,13 @@ class Gate:
 
     @property
     def verdict(self) -> str:
-        """``PASSED``, ``FAILED`` or ``CANNOT_TELL``."""
-        return FAILED if self.findings else CANNOT_TELL if self.undecided else PASSED
+        """``PASSED``, ``FAILED`` or ``INCONCLUSIVE``."""
+        return FAILED if self.findings else INCONCLUSIVE if self.undecided else PASSED
 
     @property
     def is_accepted(self) -> bool:
         """Whether the run may go on: it passed, or is undecided and that is allowed."""
-        return self.verdict == PASSED or (self.verdict == CANNOT_TELL and self.allows)
+        return self.verdict == PASSED or (self.verdict == INCONCLUSIVE and self.allows)
 
     def verdict_of(self, where: str) -> str:
         """The verdict on one cell, one group with its cells, or "all cells"."""
@@ -97,11 +98,11 @@ class Gate:
         places |= {cell for cell, group in self.groups.items() if group == where}
         if any(finding.where in places for finding in self.findings):
             return FAILED
-        return CANNOT_TELL if any(finding.where in places for finding in self.undecided) else PASSED
+        return INCONCLUSIVE if any(finding.where in places for finding in self.undecided) else PASSED
 
     @property
     def all_tests(self) -> tuple[LossTest, ...]:
-        """The tests, that of all cells first."""
+        """The tests, with the test of all cells first."""
         return (*([self.pooled] if self.pooled else []), *self.tests)
 
 

@@ -4,20 +4,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from kvbench.report.compare.gate import CANNOT_TELL, CHECKS, FAILED, PASSED, Finding, Gate
+from kvbench.report.compare.gate import CHECKS, FAILED, PASSED, Finding, Gate
 from kvbench.report.compare.losses import ALL_CELLS, LossTest
 from kvbench.report.formats.markdown import escaped, markdown_table, table_lines
 from kvbench.report.formats.table import Line, Table
 from kvbench.report.formats.text import plain_lines
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.stats.power import CORRELATION
+from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import plural
 from kvbench.support.text import printable
 
 ANNOTATED = 10  # what GitHub shows of one step
 _LISTED = 40  # lines of a table
-_WORST = (FAILED, CANNOT_TELL, PASSED)
+_WORST = (FAILED, INCONCLUSIVE, PASSED)
 
 
 def text(gate: Gate) -> str:
@@ -25,7 +26,7 @@ def text(gate: Gate) -> str:
     lines = [headline(gate)]
     width = max(map(len, CHECKS))
     lines += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
-    lines += [f"  {finding.check:{width}}  cannot tell: {finding}" for finding in folded(gate.undecided)]
+    lines += [f"  {finding.check:{width}}  {INCONCLUSIVE}: {finding}" for finding in folded(gate.undecided)]
     mentioned = {finding.check for finding in (*gate.findings, *gate.undecided)}
     mentioned |= {note.partition(":")[0] for note in gate.notes}
     passed = [name for name in CHECKS if name not in mentioned and gate.checked[name]]
@@ -41,7 +42,7 @@ def text(gate: Gate) -> str:
 def markdown(gate: Gate) -> str:
     """A summary with a table of findings and one of tests, worst first."""
     lines = [f"## {escaped(headline(gate))}", ""]
-    for findings, prefix in ((folded(gate.findings), ""), (folded(gate.undecided), "cannot tell: ")):
+    for findings, prefix in ((folded(gate.findings), ""), (folded(gate.undecided), f"{INCONCLUSIVE}: ")):
         if findings:
             table = [[each.check, escaped(each.where), escaped(prefix + each.message)] for each in findings[:_LISTED]]
             lines += markdown_table(["check", "where", "what"], *table, align="lll")
@@ -113,7 +114,7 @@ def _case(gate: Gate, check: str, where: str) -> Case:
     if findings := of_case(gate.findings):
         outcomes.append(_outcome("failure", findings, check))
     elif findings := of_case(gate.undecided):
-        outcomes.append(_outcome("skipped" if gate.allows else "error", findings, CANNOT_TELL))
+        outcomes.append(_outcome("skipped" if gate.allows else "error", findings, INCONCLUSIVE))
     elif where in gate.cells and (where not in gate.checked[check] or (check == "regression" and where in gate.groups)):
         outcomes.append(Outcome("skipped", "nothing to check"))
     return Case(f"kvbench.gate.{check.replace(' ', '_')}", where, outcomes)
@@ -136,7 +137,7 @@ def annotations(gate: Gate) -> Iterator[str]:
         return
     marked = [("error", "", finding) for finding in folded(gate.findings)]
     level = "warning" if gate.allows else "error"
-    marked += [(level, "cannot tell: ", finding) for finding in folded(gate.undecided)]
+    marked += [(level, f"{INCONCLUSIVE}: ", finding) for finding in folded(gate.undecided)]
     shown = marked if len(marked) <= ANNOTATED else marked[: ANNOTATED - 1]
     for command, prefix, finding in shown:
         yield f"::{command} title=kvbench gate%3A {finding.check}::{_data(f'{prefix}{finding}')}"
@@ -171,10 +172,10 @@ def headline(gate: Gate) -> str:
     checks = ", ".join(name for name in CHECKS if any(finding.check == name for finding in findings))
     num_new = gate.without_baseline
     counted = [f"{plural(num_new, 'row')} without a baseline"] if num_new else []
-    count = sum(gate.verdict_of(test.where) == CANNOT_TELL for test in gate.tests)
-    counted += [f"{count} of {plural(len(gate.tests), 'test')} cannot tell"] if count else []
-    allowed = ["which is allowed"] if gate.verdict == CANNOT_TELL and gate.allows else []
-    words = "FAILED" if gate.verdict == FAILED else "CANNOT TELL"
+    count = sum(gate.verdict_of(test.where) == INCONCLUSIVE for test in gate.tests)
+    counted += [f"{count} of {plural(len(gate.tests), 'test')} {INCONCLUSIVE}"] if count else []
+    allowed = ["which is allowed"] if gate.verdict == INCONCLUSIVE and gate.allows else []
+    words = "FAILED" if gate.verdict == FAILED else INCONCLUSIVE.upper()
     return "; ".join([f"gate {words} ({checks}): {sides}", *counted, *allowed])
 
 

@@ -98,7 +98,7 @@ def loss_tests(
 ) -> tuple[list[LossTest], LossTest | None]:
     """One test of each cell, or group of cells, with its name, and of all rates of several together; none of seconds.
 
-    A single test of rates is that of all rates, and is held to the effects of all. Raises UserError for a group whose
+    A single test of rates tests all rates, and is held to the effects of all. Raises UserError for a group whose
     metrics have different units.
     """
     tested = [(where, [match for match in matches if is_tested(match)]) for where, matches in cells]
@@ -146,7 +146,7 @@ def large_losses(cells: Sequence[tuple[str, Match]], alpha: float, alarm: Effect
 
 
 def is_tested(match: Match) -> bool:
-    """Whether a cell has values of prompts: seconds are those of a run."""
+    """Whether a cell has values of prompts: seconds belong to a run."""
     return bool(match.rows) and match.rows[0][0].metric != TIMED
 
 

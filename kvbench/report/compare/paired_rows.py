@@ -52,7 +52,7 @@ class Side:
     describe: Describe = lambda cell: None
 
     @property
-    def is_served(self) -> bool:
+    def answered_elsewhere(self) -> bool:
         """Whether all rows were answered elsewhere: by a server, or in a file that was adopted."""
         return all("endpoint" in (self.describe(cell) or {}) for cell in {row.cell for row in self.rows})
 
@@ -113,7 +113,7 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
                 f"{a.name} and {b.name} both select cell {row.cell} ({_words(row)}): a row cannot be compared with "
                 "itself; make the selections exclude each other"
             )
-    unsaid = UNSAID if not strict and a.is_served != b.is_served else ()
+    unsaid = UNSAID if not strict and a.answered_elsewhere != b.answered_elsewhere else ()
     shared: list[str] = []
     compared: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for name in (*QUESTION, *CELL):
@@ -341,20 +341,20 @@ def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, 
 
 
 def _side_of_both(folder: str, selection: str, warn: Warn) -> Side:
-    """What a selection of both sides selects of one. Raises what `sides` raises."""
+    """Return the rows of one side that a selection of both selects. Raises what `sides` raises."""
     name = f"{folder} {selection}"
     try:
         return side(name, folder, selection, warn)
     except NothingSelected:
         said = {key: values for key, values in conditions(selection).items() if key not in UNSAID}
         elsewhere = side(name, folder, said, warn)
-        if not elsewhere.is_served:
+        if not elsewhere.answered_elsewhere:
             raise
         return elsewhere
 
 
 def side(name: str, source: Source, selection: str | Where, warn: Warn) -> Side:
-    """What a selection selects of a folder or a frame. Raises what `sides` raises."""
+    """Return the rows of a folder or a frame that a selection selects. Raises what `sides` raises."""
     try:
         rows = load(source, warn, conditions(selection) if isinstance(selection, str) else selection)
     except NothingSelected as error:

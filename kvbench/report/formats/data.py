@@ -1,6 +1,6 @@
 """Records for programs: CSV and JSON.
 
-CSV is that of RFC 4180, with a bare newline at the end of a line; a missing value is blank. A spreadsheet takes a text
+CSV is as in RFC 4180, with a bare newline at the end of a line; a missing value is blank. A spreadsheet takes a text
 that begins with = + - or @ for a formula, which may read files and send them away; such a text gets an apostrophe
 before it, which marks text in spreadsheets (https://owasp.org/www-community/attacks/CSV_Injection). A text that is a
 number stays as it is. A line that GitHub Actions would take for a command (::error ...) gets one too. JSON is lossless,

@@ -1,4 +1,4 @@
-"""What a report shows, before anything is aligned, escaped or coloured: its tables, and the texts around them.
+"""Content of a report, before anything is aligned, escaped or coloured: its tables, and the texts around them.
 
 Every report goes the same way: rows to records, records to a `Table` or several, these to a `Report`, and that through
 `kvbench.report.formats.emit` into the format that was asked for.

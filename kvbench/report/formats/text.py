@@ -33,7 +33,7 @@ class Column:
 
 
 def write_text(report: Report, out: TextIO, width: int | None = None) -> None:
-    """Write a report; ``width``: columns, by default those of the terminal or of COLUMNS, else those of the report."""
+    """Write a report; ``width``: columns, by default of the terminal or COLUMNS, else of the report."""
     console = plain_console(out)
     width = width or width_of(console) or report.width
     parts: list[list[Spans]] = []

@@ -20,7 +20,7 @@ from kvbench.records import ResultsFolder, Row, read_processes
 from kvbench.records.lines import listed
 from kvbench.report.codes import versions
 from kvbench.report.colours import SYMBOLS, looks
-from kvbench.report.compare.gate import CANNOT_TELL, FAILED, PASSED, Finding, Gate, check
+from kvbench.report.compare.gate import FAILED, PASSED, Finding, Gate, check
 from kvbench.report.compare.gate_formats import folded
 from kvbench.report.compare.paired_rows import CELL, QUESTION, Side, side
 from kvbench.report.export import QUANTITIES, measured, names_of
@@ -32,6 +32,7 @@ from kvbench.report.output import text_to
 from kvbench.report.rows import code_reader, describer, load_table
 from kvbench.report.stats.cusum import is_alarm, next_sum
 from kvbench.report.stats.paired import TIMED
+from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.report.tables.cost import costs
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.support.errors import UserError
@@ -106,7 +107,7 @@ class Run:
         """The verdict in a word."""
         if self.baseline is None:
             return "first"
-        return FAILED if self.problems else CANNOT_TELL if self.undecided else PASSED
+        return FAILED if self.problems else INCONCLUSIVE if self.undecided else PASSED
 
     @property
     def stands_alone(self) -> bool:
@@ -115,12 +116,12 @@ class Run:
 
     @property
     def findings(self) -> list[str] | None:
-        """What made the run fail, None for the first."""
+        """Reasons why the run failed, None for the first."""
         return None if self.baseline is None else [str(problem) for problem in self.problems]
 
     @property
     def open(self) -> list[str]:
-        """What the gate could not tell."""
+        """Questions on which the gate is inconclusive."""
         return [str(finding) for finding in folded(self.undecided)]
 
     @property
@@ -404,7 +405,7 @@ def _cases(run: Run) -> list[Case]:
 
 def _outcome(tag: str, findings: Sequence[Finding], where: str) -> Outcome | None:
     texts = [f"{finding.check}: {finding.message}" for finding in findings if finding.where == where]
-    prefix = "cannot tell: " if tag == "skipped" else ""
+    prefix = f"{INCONCLUSIVE}: " if tag == "skipped" else ""
     return Outcome(tag, prefix + "; ".join(texts), "", "\n".join(texts)) if texts else None
 
 
@@ -452,7 +453,7 @@ def _name_and_date(source: str) -> tuple[str, str, Code]:
 
 
 def _code(path: Path) -> Code:
-    """What the environments of a folder name, or the one beside a Parquet file, a JSON file of the same name."""
+    """Return the code that the environments of a folder name, or the JSON file beside a Parquet file."""
     for environment in _environments(path):
         code = environment.get("source")
         if isinstance(code, dict) and code.get("commit"):

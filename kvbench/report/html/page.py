@@ -136,7 +136,7 @@ def page_of(source: Source, warn: Callable[[str], None], where: Where | None = N
 
 
 def environments_of(place: Path, names: Iterable[str | None]) -> list[dict[str, Any]]:
-    """What a page for others may show of these environments of a folder; a Parquet file has none."""
+    """Return the part that a page for others may show of the environments of a folder; a Parquet file has none."""
     folder = ResultsFolder(place)
     recorded = [folder.read_environment(name) for name in sorted(filter(None, names))] if place.is_dir() else []
     return [{key: content[key] for key in ALLOWED if key in content} for content in recorded if content]

@@ -21,7 +21,7 @@ MOST_TOKENS, EDGE, AROUND = 2000, 400, 60
 
 @dataclass(frozen=True)
 class ShownPrompt:
-    """What is shown of a prompt, and the positions of the tokens in it; a gap is None."""
+    """Shown part of a prompt, and the positions of the tokens in it; a gap is None."""
 
     data: dict[str, Any]
     num_tokens: int
@@ -58,7 +58,7 @@ def readable_places(tokens: Sequence[str], references: Sequence[str]) -> list[in
 
 
 def sample_data(row: Row, sets: KeptSets | None, prompt: ShownPrompt | None, longest: int = LONGEST) -> dict[str, Any]:
-    """What a page shows of a row, as values for JSON; of a prediction at most `longest` characters."""
+    """Return a row as a page shows it, as values for JSON; of a prediction at most `longest` characters."""
     shares = None if sets is None or sets.masks is None else _shares(sets.masks, sets.num_tokens)
     bars = tokens = None
     if shares is not None:

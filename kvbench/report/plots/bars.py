@@ -54,7 +54,7 @@ def draw(request: Request) -> Figure:
 
 
 def _bars(block: Block, column: Key) -> list[tuple[Line, Summary]]:
-    """What a panel shows: lines without a cell there have no bar and no label."""
+    """Return the lines of a panel with their cells: lines without a cell there have no bar and no label."""
     lines = [line for line in block.lines if not line.reference]
     return [(line, line.cells[column]) for line in lines if column in line.cells]
 

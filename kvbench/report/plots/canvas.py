@@ -209,7 +209,7 @@ def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
 
 
 def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str, list[str]]:
-    """What all panels have in common, and the rest of each title, as text."""
+    """Return what all panels have in common, and the rest of each title, as text."""
     names = list(dict.fromkeys(name for title in keyed for name in title))
     common = [name for name in names if len({repr(title.get(name)) for title in keyed}) == 1]
     shared = ", ".join(_named(name, keyed[0][name]) for name in common if keyed[0].get(name) is not None)
@@ -241,8 +241,8 @@ REFERENCE = {"color": "#767676", "linewidth": 0.9, "linestyle": (0, (6, 3)), "la
 class Marks:
     """How lines labelled (policy, rest) are drawn; the rest is the score and other settings.
 
-    Colour and marker are those of the policy, dashes tell the rest apart. If no panel shows more than one policy
-    (``alone``), colour and marker are those of the rest, and dashes tell those of one colour apart.
+    Colour and marker are the policy's, dashes tell the rest apart. If no panel shows more than one policy
+    (``alone``), colour and marker are the rest's, and dashes tell lines of one colour apart.
     """
 
     labels: tuple[tuple[str, str], ...]
@@ -274,11 +274,11 @@ class Marks:
         }
 
     def turn(self, other: str) -> int:
-        """The place of the rest among those of the figure; 0 for a policy that has none."""
+        """The place of the rest among all of the figure; 0 for a policy that has none."""
         return [text for text in self.others if text].index(other) if other else 0
 
     def name(self, label: tuple[str, str]) -> str:
-        """What tells a line apart from the others: its policy, the rest, or both."""
+        """Return the words that tell a line apart: its policy, the rest, or both."""
         policy, other = label
         if self.alone:
             return other or policy
@@ -286,7 +286,7 @@ class Marks:
 
     @property
     def names(self) -> list[str]:
-        """What is written at the ends of lines."""
+        """Names at the ends of lines."""
         return list(dict.fromkeys(map(self.name, self.labels)))
 
 

@@ -28,7 +28,7 @@ class Panel(NamedTuple):
 
 
 def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[str, list[Panel]]:
-    """What the panels have in common, and one panel for every selected cell that evicts and has kept sets.
+    """Return what the panels have in common, and one panel for every selected cell that evicts and has kept sets.
 
     Raises MissingFile if the folder has no kept sets, NothingSelected if no set is left.
     """

@@ -56,7 +56,7 @@ def plot(
 def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None, warn: Warn = warnings.warn) -> Figure:
     """The plot ``kind`` of a results folder, a Parquet file or a frame.
 
-    ``settings``: those of the kind, by name. Every other entry selects rows; its values are separated by commas.
+    ``settings``: of the kind, by name. Every other entry selects rows; its values are separated by commas.
 
     Raises ValueError for an unknown kind or setting, FileNotFoundError if there are no rows, curves or kept sets,
     NothingSelected if no row is selected or no selected row has a value.

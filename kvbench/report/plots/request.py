@@ -15,7 +15,7 @@ from kvbench.support.text import printable
 
 @dataclass(frozen=True)
 class Request:
-    """``source``: the rows; ``where``: which of them; ``settings``: those of the kind, checked."""
+    """``source``: the rows; ``where``: which of them; ``settings``: of the kind, checked."""
 
     source: Source
     where: Where
@@ -41,7 +41,7 @@ class Request:
 
     def windows(self, cells: Iterable[str]) -> str:
         """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has, and
-        which protocol is not that of papers.
+        which protocol is not `paper`.
         """
         rows = load_table(self.source, ("policy",), lambda text: None, self.where)
         labels = dict(zip(rows["cell"].to_pylist(), rows["policy"].to_pylist(), strict=True))

@@ -80,7 +80,7 @@ def draw(request: Request) -> Figure:
 
 
 def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> Iterator[Trace]:
-    """The lines of a panel; grey for those of another policy than the panel's, if it has one."""
+    """The lines of a panel; grey for lines of another policy than the panel's, if it has one."""
     _, measure = _AXES[x]
     for line in block.lines:
         cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)

@@ -1,11 +1,12 @@
 """The sequential test of a series of runs: Page's CUSUM of what each lost against one fixed run.
 
-A loss that lasts and that no single run shows adds up. The sum of a run is that of the run before it, plus its loss,
+A loss that lasts and that no single run shows adds up. The sum of a run is the sum of the run before it, plus its loss,
 minus half of the smallest effect that matters; never below 0. It is an alarm where it reaches that effect, and never
 lies above it: one run without the loss ends the alarm. So a loss of the effect itself is an alarm after two runs, one
 of 70 % of it after five, and one of half of it never.
 
-Page, "Continuous inspection schemes", Biometrika 41 (1954) 100-115. docs/statistics.md has its false alarms, measured.
+Page, "Continuous inspection schemes", Biometrika 41 (1954) 100-115. Its false alarms are measured in
+benchmarks/results/statistics.md.
 """
 
 ALARM = 1.0

@@ -16,8 +16,9 @@ import numpy as np
 
 from kvbench.report.stats.anytime_tests import p_above, p_below
 from kvbench.report.stats.paired_tests import holm
+from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE, WORSE
 
-Decision = Literal["worse", "within", "open"]
+Decision = Literal["worse", "not worse", "inconclusive"]
 """Shown to lose more than is tolerated; shown to lose no more; neither."""
 
 
@@ -34,16 +35,16 @@ class Evidence:
 
 
 def decisions(methods: Sequence[Evidence], alpha: float) -> list[Decision]:
-    """What is decided of each method. A decision stays as evidence grows."""
+    """Decide on each method. A decision stays as evidence grows."""
     worse, within = (holm([getattr(each, name) for each in methods]) for name in ("worse", "within"))
     return [
-        "worse" if above <= alpha else "within" if below <= alpha else "open"
+        WORSE if above <= alpha else NOT_WORSE if below <= alpha else INCONCLUSIVE
         for above, below in zip(worse, within, strict=True)
     ]
 
 
 def next_levels(methods: Sequence[Evidence], alpha: float) -> tuple[float, float]:
-    """The p that would show one more method to be worse, and the one that would show one more to be within."""
+    """Return the p that would show one more method to be worse, and the p that would show one more not to be."""
     decided = decisions(methods, alpha)
-    worse, within = (alpha / max(1, len(decided) - decided.count(name)) for name in ("worse", "within"))
-    return worse, within
+    worse, not_worse = (alpha / max(1, len(decided) - decided.count(name)) for name in (WORSE, NOT_WORSE))
+    return worse, not_worse

@@ -1,6 +1,6 @@
 """95 % intervals: of a mean over samples, of a perplexity, and of the mean difference of paired values.
 
-docs/statistics.md explains the choice and has the coverage of these methods and of the alternatives.
+benchmarks/results/statistics.md has the coverage of these methods and of the alternatives.
 
 Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927) 209-212; equation (4) of
 Brown, Cai and DasGupta, "Interval estimation for a binomial proportion", Statistical Science 16 (2001) 101-133.
@@ -66,7 +66,7 @@ def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Inter
 
 
 def estimates(paired: Paired, limits: Interval) -> dict[str, Any]:
-    """What a line says of paired values, by column: n, clusters, both means, their difference and its limits."""
+    """Return the columns of a line of paired values: n, clusters, both means, their difference and its limits."""
     return {
         "n": paired.n,
         "clusters": paired.clusters,
@@ -202,7 +202,7 @@ def weighted_interval(
 ) -> tuple[float | None, float | None]:
     """The interval of a weighted sum of independent means: m +- 1.96 sqrt(sum w^2 s^2 / n), for rates within 0..1.
 
-    parts: weight, variance and n of each mean. There is none if a variance is unknown, that of a single sample.
+    parts: weight, variance and n of each mean. There is none if a variance is unknown, such as a single sample's.
     """
     squares = [weight**2 * variance / n for weight, variance, n in parts if variance is not None]
     if len(squares) < len(parts):

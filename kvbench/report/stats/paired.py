@@ -1,4 +1,4 @@
-"""What values of a metric are, and paired values as arrays: two per question, and which questions share a context.
+"""Scale of a metric, and paired values as arrays: two per question, and which questions share a context.
 
 A row says in which unit its value is, and whether more is better. ``nll``, the mean negative log-likelihood of a
 sample's tokens in nats, is shown as perplexity.
@@ -18,7 +18,7 @@ from kvbench.support.grouped import grouped
 LOWER_BEFORE = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
 """Metrics of which less is better in rows that do not say it, those before schema 7. All others were shares."""
 TIMED = "seconds_per_token"
-"""A metric whose noise is that of the run and not of the prompt."""
+"""A metric whose noise comes from the run and not from the prompt."""
 NO_CONTEXT = hashlib.sha256(b"").hexdigest()
 
 
@@ -36,7 +36,7 @@ def scale_of(
     better: Collection[str | None],
     values: Sequence[float] | np.ndarray,
 ) -> Scale:
-    """What rows of one metric say of it, each unit and direction once; their values, where no row says anything.
+    """Return the scale of a metric from units and directions of its rows, or from values where no row has any.
 
     Raises UserError for rows that contradict each other.
     """
@@ -131,7 +131,7 @@ class Paired:
 
 
 def context_of(row: Row) -> Hashable:
-    """What rows about the same context have in common: its hash, or the question if there is no context."""
+    """Return the context of a row: its hash, or the question if there is no context."""
     if row.context_sha256 in (None, NO_CONTEXT):
         return row.prompt_sha256 or (row.task, row.context_length, row.seed, row.sample)
     return row.context_sha256

@@ -4,7 +4,7 @@ The answers of several cells to one prompt are not independent: many cells fail 
 counted, not answers: `effective_prompts` is how many prompts with one answer each would carry as much (the design
 effect of Kish, Survey Sampling, 1965, section 5.4). ``CORRELATION`` is the correlation of answers to one prompt:
 measured on results/reference it is 0.10 to 0.17 over all cells of a task, and 0.19 to 0.41 over the cells of one method
-(benchmarks/statistics/shared_noise.py; docs/statistics.md has the table).
+(benchmarks/statistics/shared_noise.py; benchmarks/results/statistics.md has the table).
 
 A lost prompt is lost whole, 1 to 0: of all ways to lose as much on average this one changes the fewest prompts, and is
 the hardest to find.

@@ -30,7 +30,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What the rows of one model, task and context length took. Seconds are those of the processes that made them."""
+    """Cost of the rows of one model, task and context length. Seconds are of the processes that made them."""
 
     model: str
     task: str
@@ -89,7 +89,7 @@ def print_cost(source: Source, format: str, out: TextIO | Path, warn: Warn, wher
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
     """The report of a folder or a frame: for readers with the total and with what processes occupied.
 
-    Processes are those of the whole folder. Raises as `load_table`.
+    Processes are of the whole folder. Raises as `load_table`.
     """
     lines, folder = costs(source, warn, where), place_of(source)
     processes = read_processes(folder, warn) if folder is not None and folder.is_dir() else []

@@ -61,7 +61,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Timed:
-    """A timed cell. ``columns``: those of ``COLUMNS``, and ``setting``, what else tells it apart; ``quantities``: by
+    """A timed cell. ``columns``: of ``COLUMNS``, and ``setting``, what else tells it apart; ``quantities``: by
     name over its repetitions, ``step_seconds`` over the steps of all repetitions; ``error``: why it has none.
     """
 
@@ -273,7 +273,7 @@ def _environment(source: Source, cells: Sequence[Timed]) -> list[str]:
 
 
 def share_of_full(bits: int, bytes_each: int) -> float:
-    """Bytes of a quantised number, with its part of scale and shift, over those of an unquantised one."""
+    """Bytes of a quantised number, with its part of scale and shift, over the bytes of an unquantised one."""
     return (bits / 8 + 2 * bytes_each / GROUP) / bytes_each
 
 

@@ -39,11 +39,9 @@ _COLUMNS = (
 )
 _BY_TURN = "prefill_block=turn"
 NOTE = (
-    "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum. Its "
-    "parts: reading, until the prompt is read, scored and evicted from; answering, after that. So a method that keeps "
-    "10 % but evicts only after a prompt holds 100 % while it reads and scores, and near 10 % while it answers: with "
-    "short answers its footprint stays near 100 %, and schedule.prefill_block lowers it. peak: the most bytes held, "
-    "the prompt's own full cache included unless it is evicted from block by block"
+    "footprint: KV pairs held, summed over all tokens of prompt and answer, as a share of the full cache's sum. "
+    "reading: until the prompt is read, scored and evicted from, which is 100 % unless schedule.prefill_block is set; "
+    "answering: after that. peak: the most bytes held, with the full cache of a prompt unless it is evicted in blocks."
 )
 
 
@@ -51,7 +49,7 @@ NOTE = (
 class Life:
     """A request in tokens. read: before the first eviction is complete; kept: pairs per head after it, on average.
 
-    later: tokens of the question, if it is read after eviction, and of the answer. block, every: those of the schedule.
+    later: tokens of the question, if it is read after eviction, and of the answer. block, every: of the schedule.
     limit: pairs per head that later evictions leave, at least `kept`: more, where a short prompt was kept entirely, or
     where the answer has a budget of its own.
     copies: of every pair in the evicted cache (`layout=query_heads`).
@@ -77,7 +75,7 @@ class Life:
 
     @property
     def footprint(self) -> float:
-        """What is held over what the full cache holds, both summed over all tokens."""
+        """Pairs held as a share of the full cache's, both summed over all tokens."""
         return self._share(0, self.read + self.later)
 
     @property

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from kvbench.report.acted import CONTROL
-from kvbench.report.compare.compare import Mark
+from kvbench.report.compare.survivors import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Line, Table
 from kvbench.report.selection import Describe
@@ -16,7 +16,7 @@ from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
 from kvbench.report.tables.windows import windows
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import duration, numbered, percent, plural, size
+from kvbench.support.quantity import duration, numbered, percent, plural, shortened, size
 
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
@@ -24,6 +24,7 @@ ABOUT_EVICT = "; evict column: per prompt"
 """What a note says of the aside."""
 _LISTED_ERRORS = 5
 _LISTED_CHARACTERS = 300
+_LISTED_EXTREMES = 2  # cells at the floor, and as many at the ceiling
 
 
 def means_table(
@@ -79,7 +80,7 @@ def means_table(
 
 
 def _title(block: Block, cells: Sequence[Summary]) -> str:
-    """What all cells have in common; beside the length that was set, how long the prompts of one task were."""
+    """Return what all cells have in common; beside the length that was set, how long the prompts of one task were."""
     parts = [_named(key, value) for key, value in block.title.items() if value is not None]
     prompted = [cell for cell in cells if cell.higher]  # the others are texts, or timed
     lengths = [cell.prompt_tokens for cell in prompted if cell.prompt_tokens is not None]
@@ -186,7 +187,7 @@ def _metrics(cells: Sequence[Summary]) -> str:
 
 
 def _compared(against: str) -> str:
-    """What the marks of differences and the counts beside them mean, if there are any."""
+    """Explain the marks of differences and the counts beside them, if there are any."""
     tested = "beyond chance (paired sign-flip test, Holm over all)"
     return f"{BETTER}{WORSE} better or worse than {against} {tested}; a:b prompts won and lost" if against else ""
 
@@ -219,7 +220,7 @@ def _notes(block: Block) -> list[str]:
 
 
 def _endings(block: Block) -> list[str]:
-    """How many answers have no final part, and how many had to stop, if these are most of those of which it is known.
+    """How many answers have no final part, and how many had to stop, if these are most answers of which it is known.
 
     A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
     """
@@ -261,22 +262,19 @@ def _acted(cell: Summary) -> str:
 
 
 def _extremes(block: Block) -> list[str]:
-    """The cells of each column whose rate has the lowest or the highest value that there is."""
-    notes = []
+    """Return a line that names cells whose rate is the lowest or the highest there is: they cannot be told apart."""
     if any(cell.rate and cell.mean == 0 for cell in block.cells(reference=True)):
-        notes.append("The full cache is at the floor (0 %): the model does not do this, whatever is evicted.")
-    for name, end in (("floor", 0), ("ceiling", 1)):
-        columns = []
-        for column in block.columns:
-            lines = [line for line in block.lines if not line.reference and column in line.cells]
+        return ["The full cache is at the floor (0 %): the model does not do this, whatever is evicted."]
+    ends: dict[str, list[str]] = {}
+    for column in block.columns:
+        lines = [line for line in block.lines if not line.reference and column in line.cells]
+        for end in (0, 1):
             at_end = [line for line in lines if line.cells[column].rate and line.cells[column].mean == end]
             names = [" ".join(str(label) for label in line.labels if label is not None) for line in at_end]
-            if at_end:
-                whole = 1 < len(lines) == len(at_end)
-                columns.append(f"{_head(block, column)[0]} ({'all' if whole else ', '.join(_some(names))})")
-        if columns:
-            notes.append(f"At the {name} ({100 * end} %): {'; '.join(columns)}.")
-    return notes
+            names = ["all"] if 1 < len(lines) == len(at_end) else names
+            ends.setdefault(f"{100 * end} %", []).extend(f"{name} at {_head(block, column)[0]}" for name in names)
+    parts = [f"{end}: {shortened(names, _LISTED_EXTREMES)}" for end, names in ends.items() if names]
+    return [f"Not informative: {'; '.join(parts)}."] if parts else []
 
 
 def _errors(cells: Sequence[Summary]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Each cell with `policy.page` above 1, or with a `policy.share` other than `head`, is compared with the cell that differs
 in nothing but these settings: its own set for every head, token by token, at the same budget. Differences are paired by
-prompt, and judged as those of `kvbench compare`.
+prompt, and judged as in `kvbench compare`.
 """
 
 import json
@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, TextIO
 
 from kvbench.records import Row
-from kvbench.report.compare.compare import ALPHA, BETTER, RELEVANT, WORSE, Difference, figures, judged
+from kvbench.report.compare.compare import ALPHA, RELEVANT, Difference, figures, judged
 from kvbench.report.compare.paired_rows import Match, Side, pair
 from kvbench.report.experiments import Experiments
 from kvbench.report.formats.emit import emit
@@ -23,6 +23,7 @@ from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.intervals import RESAMPLES
+from kvbench.report.stats.verdicts import TONES
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import size
@@ -31,19 +32,16 @@ SETTINGS: Mapping[str, Any] = {"page": 1, "page_score": "max", "share": "head", 
 """What a set of a policy depends on beside its method, with the values of a method as published."""
 _NAMES = ("model", "task", "context_length", "policy", "score", "budget")
 NOTE = (
-    "per head: every head keeps its own tokens, as the method is published; this set: whole pages, or one set for the "
-    "heads of a layer or for all layers. Difference: this set - per head, in points or the unit of the metric, on the "
-    "same prompts at the same budget; interval: paired, 95 %, not corrected for several lines. p: sign-flip test; p "
-    f"Holm: over all lines of all tables. better or worse needs p Holm <= {ALPHA:g}; no evidence and too few samples "
-    "decide nothing: too few, if not even a difference of the size in MDE would show in 4 of 5 such runs, and MDE is "
-    f"above {100 * RELEVANT:g} points. kept: KV pairs per head, per head and of this set. bytes: allocated for them, a "
-    "partly filled page like a full one"
+    "per head: the method as published, a set for each head. this set: whole pages, or a set for a layer or the model. "
+    "Difference: this set - per head, in points or the unit of the metric, with a 95 % interval of each line alone. "
+    f"Verdict: p Holm <= {ALPHA:g} over all tables (sign-flip test); equivalent: within {100 * RELEVANT:g} points. "
+    "kept: KV pairs per head. bytes: allocated, a partly filled page like a full one."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A set compared with that of single heads. kept, bytes: means over the paired prompts; None where unknown.
+    """A set compared with the sets of single heads. kept, bytes: means over the paired prompts; None where unknown.
 
     setting: what else tells it from sets of the same names.
     """
@@ -110,7 +108,7 @@ def _policy_of(description: Mapping[str, Any] | None) -> Mapping[str, Any] | Non
 
 
 def _set_of(policy: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """What a set depends on beside its method."""
+    """Return the settings of a set beside its method."""
     return tuple((policy or {}).get(name, default) for name, default in SETTINGS.items())
 
 
@@ -194,6 +192,5 @@ def _line(loss: Loss, labels: int) -> Line:
     sizes = (loss.bytes_per_head, loss.bytes)
     held = ", ".join("?" if number is None else size([number]) for number in sizes) if any(sizes) else ""
     texts = (n, per_head, this_set, difference, p, p_holm, detectable, kept, held)
-    tone = {BETTER: "good", WORSE: "bad"}.get(verdict, "")
     texts_of_labels = (loss.policy, loss.score or "", loss.budget, page, share, loss.setting or "")
-    return Line(texts_of_labels[:labels], (*map(Figure, texts), Figure(verdict, tone=tone)))
+    return Line(texts_of_labels[:labels], (*map(Figure, texts), Figure(verdict, tone=TONES.get(verdict, ""))))

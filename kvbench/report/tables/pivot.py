@@ -42,7 +42,7 @@ class Block:
     lines: list[Line]
 
     def title_of(self, column: Key) -> dict[str, Any]:
-        """What the cells of a column have in common."""
+        """Return what the cells of a column have in common."""
         return self.title | dict(zip(self.column_keys, column, strict=True))
 
     def cells(self, reference: bool) -> list[Summary]:

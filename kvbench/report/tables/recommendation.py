@@ -6,12 +6,13 @@ from typing import Literal
 
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.stats.extremes import extreme
+from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE, WORSE
 from kvbench.support.quantity import duration, plural, size
 
-Verdict = Literal["within", "open", "not needed", "worse", "failed", "too large"]
-"""Shown to lose no more than is tolerated; not decided; not decided, and a method that is within takes no more memory;
-shown to lose more; without an answer; with a peak above the limit, so that it was not run."""
-ORDER: tuple[Verdict, ...] = ("within", "open", "not needed", "worse", "failed", "too large")
+Verdict = Literal["not worse", "inconclusive", "not needed", "worse", "failed", "too large"]
+"""Shown to lose no more than is tolerated; neither shown; inconclusive, and a method that is not worse takes no more
+memory; shown to lose more; without an answer; with a peak above the limit, so that it was not run."""
+ORDER: tuple[Verdict, ...] = (NOT_WORSE, INCONCLUSIVE, "not needed", WORSE, "failed", "too large")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """What was found. tolerated: the loss, as a share. memory: the limit in bytes, if there is one. requests: wanted at
+    """Result. tolerated: the loss, as a share. memory: the limit in bytes, if there is one. requests: wanted at
     a time. prompts: that were run, of `available`. full: the full cache. assumed: sentences.
     """
 
@@ -86,13 +87,13 @@ class Recommendation:
 
     @property
     def best(self) -> Measured | None:
-        """The method that takes least while it answers, of those that are within; None if none is."""
-        return min((line for line in self.methods if line.verdict == "within"), key=_cheapest, default=None)
+        """The method that takes least memory while it answers, of the methods that are not worse; None if none is."""
+        return min((line for line in self.methods if line.verdict == NOT_WORSE), key=_cheapest, default=None)
 
     @property
     def likely(self) -> Measured | None:
-        """The same of those that are not decided and have lost no more than is tolerated so far."""
-        able = [each for each in self.methods if each.verdict == "open" and (each.loss or 0.0) <= self.tolerated]
+        """The same among inconclusive methods that have lost no more than is tolerated so far."""
+        able = [each for each in self.methods if each.verdict == INCONCLUSIVE and (each.loss or 0.0) <= self.tolerated]
         return min((each for each in able if each.loss is not None), key=_cheapest, default=None)
 
 
@@ -143,7 +144,7 @@ def _advice(result: Recommendation) -> list[str]:
         texts.append(f"Recommended: {best.name}. {_described(result, best)}")
     elif likely is not None:
         more = f" About {plural(likely.more, 'more prompt')} would decide it." if likely.more else ""
-        texts.append(f"Not decided. Most likely: {likely.name}. {_described(result, likely)}{more}")
+        texts.append(f"Inconclusive. Most likely: {likely.name}. {_described(result, likely)}{more}")
     else:
         texts.append(f"No method is known to lose at most {_points(result.tolerated)}: the full cache stays.")
     if result.memory is not None:
@@ -192,30 +193,25 @@ def _verdict(line: Measured, reference: bool, fits: bool) -> str:
     if reference:
         return "" if fits else "too large"
     failed = f", {line.failed} failed" if line.failed else ""
-    if line.verdict == "open":
-        return f"open: {f'{line.more} more' if line.more else 'no end in sight'}{failed}"
+    if line.verdict == INCONCLUSIVE:
+        return f"{INCONCLUSIVE}: {f'{line.more} more' if line.more else 'no end in sight'}{failed}"
     return f"{line.verdict}{failed}"
 
 
 def _tone(line: Measured, reference: bool) -> str:
-    return "" if reference else {"within": "good", "worse": "bad"}.get(line.verdict, "")
+    return "" if reference else {NOT_WORSE: "good", WORSE: "bad"}.get(line.verdict, "")
 
 
 def _meanings(result: Recommendation) -> list[str]:
     share, others = f"{100 * result.alpha:g} %", plural(result.requests - 1, "request")
     together = f"one request being read while {others} are answered" if result.requests > 1 else "the larger of the two"
     return [
-        f"within, worse: shown to lose at most, or more than, {_points(result.tolerated)} against the full cache on "
-        "the same prompts. The chance that any of the methods is wrongly called worse is at most "
-        f"{share}, over all rounds; the same for within. open: about so many more prompts would decide it, if they go "
-        "on like those so far. not needed: not decided, and a method that is within takes no more memory.",
-        "loss: its limits hold for one method, at every round together. n: prompts; those that share a context count "
-        "once.",
-        "to read: beside the weights, while the longest prompt is read, scored and evicted from, activations of a pass "
-        f"included. to answer: at the end of the longest answer. peak: weights and {together}; not counted: workspaces "
-        "of libraries and what an allocator wastes. All of them are computed, not measured.",
-        *(["at once: requests that fit, one being read while the others are answered."] if result.memory else []),
-        "evict, in all: seconds of a prompt, measured here, where the methods that are left decode together.",
+        f"worse, not worse: shown to lose more than {_points(result.tolerated)} against the full cache, or at most so "
+        f"much; any false one of either kind has a chance of {share}, over all rounds and methods.",
+        "inconclusive: about so many more prompts would decide it. not needed: inconclusive, and a method that is not "
+        "worse takes no more memory.",
+        f"Bytes are computed. to read, to answer: beside the weights, with activations. peak: weights and {together}. "
+        "Seconds are per prompt, measured here.",
     ]
 
 

@@ -32,7 +32,7 @@ Unit = Literal["questions", "contexts"]
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One cell over its samples, or over those of one question number.
+    """One cell over its samples, or over the samples of one question number.
 
     Means are over the ``n`` samples that have a value; missing is None.
 
@@ -44,9 +44,9 @@ class Summary:
     ``full_there``: the mean of the full cache on the prompts in which it did, if it has all of them. ``errors``
     counts failed samples, ``blanks`` those that have neither an error nor a number; both are in no mean.
     ``question_number`` is blank in a summary of a whole cell.
-    ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is that of ``mean``, if samples
-    are independent or the mean is over contexts. ``cut``: answers that ended within their reasoning. ``limited``:
-    those that reached their longest length, of the ``ended`` ones that say why they ended.
+    ``contexts``: how many different ones the ``n`` samples are about. ``variance / n`` is the variance of ``mean``, if
+    samples are independent or the mean is over contexts. ``cut``: answers that ended within their reasoning.
+    ``limited``: those that reached their longest length, of the ``ended`` ones that say why they ended.
     """
 
     model: str
@@ -84,7 +84,7 @@ class Summary:
     acted: float | None
     rate: bool  # not a column: print x100
     higher: bool  # not a column: more is better
-    variance: float | None  # not a column: of the samples' values, over n - 1, or n times that of a mean over contexts
+    variance: float | None  # not a column: of the samples' values, over n - 1, or n times the mean's over contexts
     failures: Mapping[str, tuple[int, ...]]  # not a column: error text -> samples
     blank_samples: tuple[int, ...]  # not a column
     question_number: int | None = None  # not a column

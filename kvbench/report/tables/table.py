@@ -14,7 +14,7 @@ from typing import TextIO, get_args
 
 import pyarrow as pa
 
-from kvbench.report.compare.compare import Mark, survivors
+from kvbench.report.compare.survivors import Mark, survivors
 from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Report
 from kvbench.report.frames import Source

@@ -62,7 +62,7 @@ class LineIndex(Generic[Line]):
         self._scanned[file.stem] = start
 
     def _key(self, line: bytes) -> tuple[Hashable, ...] | None:
-        """What a line belongs to; None if it does not begin as lines of this kind do."""
+        """Return the key that a line belongs to; None if it does not begin as lines of this kind do."""
         if (match := _STARTS[self._kind].match(line)) is None:
             return None
         name, *number = match.groups()

@@ -31,7 +31,7 @@ class _State:
 
 
 class LivePage:
-    """What a server answers about these folders, which are read here for the first time.
+    """Answers of a server about folders, which are read here for the first time.
 
     Several threads may call its methods; `html` and `cells` read again what has changed.
     Raises UserError for a folder that is named twice, MissingFile for one that does not exist.
@@ -72,7 +72,7 @@ class LivePage:
         )
 
     def cells(self, version: str = "") -> dict[str, Any] | None:
-        """The data of the page; None if they are still those of this version."""
+        """The data of the page; None if they still belong to this version."""
         state = self._refreshed()
         return None if version == state.version else self._data(state)
 

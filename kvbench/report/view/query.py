@@ -19,7 +19,7 @@ LONGEST = 10**6
 
 @dataclass(frozen=True)
 class Query:
-    """What an address asks for.
+    """Request in an address.
 
     facets: allowed values by name. find: words that a cell has. cells: those chosen, at most two. only_wrong: samples
     that are not fully right. text: what an answer or an error holds. sample: its number. page: counted from 1.

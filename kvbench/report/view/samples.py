@@ -40,7 +40,7 @@ class FolderSidecars:
         self._prompts.scan()
 
     def kept(self, row: Row, file: str) -> KeptSets | None:
-        """The kept sets of a row of this rows file, if they are those of the row."""
+        """The kept sets of a row of this rows file, if they belong to the row."""
         try:
             sets = own_line(self.folder, self._kept.find(row.cell, row.sample), Path(file).stem)
         except UserError:  # lines that differ: reports refuse them, and a page can do without
@@ -48,7 +48,7 @@ class FolderSidecars:
         return sets if sets and are_of(row.kept_sha256, sets, self.folder, lambda text: None) else None
 
     def prompt(self, prompt_sha256: str | None) -> ShownPrompt | None:
-        """What is shown of a prompt, if it was recorded."""
+        """Return the shown part of a prompt, if it was recorded."""
         records = self._prompts.find(prompt_sha256).values() if prompt_sha256 else ()
         return next(map(ShownPrompt.of, records), None)
 

@@ -70,7 +70,7 @@ class Door:
         """Whether a browser that names its server so means this one.
 
         Numbers are no names, so nobody can lead them here. Of names: localhost, the one that is listened on, and, where
-        others can reach it, that of this machine.
+        others can reach it, of this machine.
         """
         try:
             name = (urlsplit(f"//{name}").hostname or "").rstrip(".").lower()
@@ -131,7 +131,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{host}:{self.server_port}/" + (f"?token={self.door.token}" if self.door.token else "")
 
     def routes(self) -> Mapping[str, Callable[[str], Answer]]:
-        """What is at each path; the functions get what follows the ?."""
+        """Return the function of each path; the functions get what follows the ?."""
         fixed = {
             "/page.css": (CSS, partial(text_of, "page.css")),
             "/plotly.js": (SCRIPT, partial(text_of, PLOTLY)),
@@ -261,5 +261,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: addresses may hold the token."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """What failed, for who started the server."""
+        """Report a failure to who started the server."""
         self.server.tell(format % args)

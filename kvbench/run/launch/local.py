@@ -37,7 +37,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Launcher:
-    """What launchers derive from; by itself it leaves the work to the calling process.
+    """Base class of launchers; by itself it leaves the work to the calling process.
 
     name: of its settings file. submits: whether `launch` returns before the work has ended, as for jobs of a scheduler:
     a command then writes down what was asked for, and says where its rows will be instead of reading them.

@@ -6,7 +6,7 @@ is resumed. The caller verifies the bytes.
 
 Addresses and credentials of the hub come from huggingface_hub, so that HF_ENDPOINT, HF_HOME, HF_TOKEN and
 HF_HUB_OFFLINE have their usual meaning. The bytes are fetched here because the hub's own client resumes no partial file
-of another process, and knows only the hub (docs/data.md).
+of another process, and knows only the hub (docs/reference/data.md).
 """
 
 import errno

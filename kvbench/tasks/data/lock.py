@@ -38,7 +38,7 @@ class Output:
 class Each:
     """The files that an index lists: `url` with `{name}` becomes the file `to` plus the name with `_` for `/`.
 
-    files: SHA-256 and size of those that are pinned, by name.
+    files: SHA-256 and size of the pinned ones, by name.
     """
 
     url: str

@@ -168,7 +168,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
     if constants.HF_HUB_OFFLINE and not download.package:
         raise Unobtained(
             f"{address(download)} is not in the cache of the hub, and HF_HUB_OFFLINE is set: unset it, or copy the "
-            "files into data.root (docs/data.md says how)"
+            "files into data.root (docs/reference/data.md says how)"
         )
     required_bytes = (download.bytes or download.about_bytes or 0) - size_of(partial)
     if download.kind in ("zip", "tar", "gguf"):

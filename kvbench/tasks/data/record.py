@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.data.lock import Output, read_lock
-from kvbench.tasks.files import sha256_of
+from kvbench.tasks.files import FromFiles, folder, sha256_of
+from kvbench.tasks.task import Task
 
 RECORD = "pulled.json"
 
@@ -64,12 +65,19 @@ def read_records(root: Path) -> dict[str, PullRecord]:
         ) from None
 
 
+def altered_files(task: Task) -> tuple[str, ...]:
+    """The files of a task that are not what the lock or the record of downloads says; none of one without files."""
+    if not isinstance(task, FromFiles) or task.data_sha256 is None:
+        return ()
+    return altered(folder(task.root), task.files, task.data_sha256)
+
+
 @lru_cache
 def altered(root: Path, names: tuple[str, ...], data_sha256: str) -> tuple[str, ...]:
     """Those files of a task that are not what the lock or the record of downloads says.
 
     root: the folder of `data.root`. names, data_sha256: `files` and `data_sha256` of the task; when a file changes, the
-    hash does. Files that neither knows, such as those of `task=jsonl`, are none of them.
+    hash does. Skips files that neither knows, such as files of `task=jsonl`.
     """
     lock, records = read_lock(), read_records(root)
     families = dict.fromkeys(name.partition("/")[0] for name in names)

@@ -1,4 +1,4 @@
-"""What RULER hides needles in: repeated noise, other needles, or essays, split into sentences.
+"""Haystacks of RULER: repeated noise, other needles, or essays, split into sentences.
 
 Follows scripts/data/synthetic/niah.py of NVIDIA/RULER at e40fae1 (2024, where noise is called repeat) and c3f5e3b
 (2026). A needle in essays stands between two sentences. The benchmark calls nltk's `sent_tokenize`, which is Punkt with

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles
@@ -79,6 +79,7 @@ class Niah(FromFiles, RulerTask):
     Raises UserError where texts are to vary and a haystack has none, or fewer than two parts.
     """
 
+    only_if_stated: ClassVar[tuple[str, ...]] = ("root", "splitter", "texts")
     haystack: Literal["noise", "needle", "essay", "book"]
     keys: Drawn
     values: Drawn

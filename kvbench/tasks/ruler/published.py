@@ -10,7 +10,7 @@
 Made by the generators of 2024 with the tokenizer of Llama 3.1, split at the answer prefix, in lengths of 4096, 8192 and
 16384 tokens. The example is no row of the data set: it has its columns, and the values that the official generator of
 2024 (e40fae1, seed 42) draws first at 4096 tokens with the tokenizer in tests/golden/ruler. A parquet file holds all
-thirteen tasks; sample i is the i-th row of the task. The rows' `max_new_tokens` equals that of the task's YAML.
+thirteen tasks; sample i is the i-th row of the task. The rows' `max_new_tokens` equals the task's YAML.
 
 Prompts follow kvpress/pipeline.py of https://github.com/NVIDIA/kvpress at 8bb29b9: a chat template wraps the context,
 the question keeps its white space and is tokenised with all that follows it; without a template a line break follows

@@ -7,8 +7,8 @@ The benchmark's generators changed several times; two states of https://github.c
   this kind (`simonjegou/ruler`, the files of KVCache-Factory). Its rows hold the answer prefix inside `input`; here it
   is separate in both eras, because the official prepare.py puts it after a chat template.
 
-`context_length` includes the tokens to generate and, as in the official prepare.py, those of a chat template, so that a
-prompt of that length fits a model that reads no more. Every probe of a search draws a new
+`context_length` includes the tokens to generate and, as in the official prepare.py, the tokens of a chat template, so
+that a prompt of that length fits a model that reads no more. Every probe of a search draws a new
 prompt and so advances the generator: the probes are part of the benchmark's definition.
 
 Metrics follow scripts/eval/synthetic/constants.py and scripts/eval/evaluate.py. Aggregation: the mean over samples; the

@@ -22,8 +22,8 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Curve, KeptSets, ResultsFolder, Row, places, read_rows, recorded_samples
-from kvbench.run import runner
-from kvbench.run.job_queue import RunContext
+from kvbench.run import answers, local, runner
+from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.plan import Cell, PrefillJob, Shard, plan
 from kvbench.run.rows import JobResult, error_row
 from kvbench.tasks.task import Sample
@@ -113,13 +113,13 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     model_info = SimpleNamespace(
         tokenizer=SimpleNamespace(chat_template=None), spec=SimpleNamespace(label="fake"), max_length=10**6
     )
-    monkeypatch.setattr(runner, "model_info", lambda spec: model_info)
-    monkeypatch.setattr(runner, "dry_run", lambda *_: None)
-    monkeypatch.setattr(runner, "describe_model", lambda spec: {"sha256": "0"})
-    monkeypatch.setattr(runner, "check_model_unchanged", lambda *_: None)
-    monkeypatch.setattr(runner, "load", engine.load)
-    monkeypatch.setattr(runner, "run_prefill_job", engine.run_prefill_job)
-    monkeypatch.setattr(runner, "environment", lambda device: {"device": "none"})
+    monkeypatch.setattr(local, "model_info", lambda spec: model_info)
+    monkeypatch.setattr(local, "dry_run", lambda *_: None)
+    monkeypatch.setattr(local, "describe_model", lambda spec: {"sha256": "0"})
+    monkeypatch.setattr(local, "check_model_unchanged", lambda *_: None)
+    monkeypatch.setattr(local, "load", engine.load)
+    monkeypatch.setattr(answers, "run_prefill_job", engine.run_prefill_job)
+    monkeypatch.setattr(local, "environment", lambda device: {"device": "none"})
 
 
 def go(
@@ -129,13 +129,9 @@ def go(
     since = places(folder)
     todo = plan(cells, recorded_samples(read_rows(folder, lambda _: None), retry))
     todo = todo if part is None else part.part_of(todo)
-    return runner.run(
-        todo,
-        ResultsFolder(folder),
-        Silent(),
-        "lengths",
-        RunContext(**{"seconds": SECONDS, "since": since, **run_context}),
-    )
+    results = ResultsFolder(folder)
+    claims = JobQueue(results, RunContext(**{"seconds": SECONDS, "since": since, **run_context}))
+    return runner.run(todo, results, claims, Silent(), "lengths")
 
 
 def fork(what: Callable[[], object]) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.records import ResultsFolder, places, read_processes
-from kvbench.run.job_queue import JobQueue, RunContext
+from kvbench.records import ResultsFolder, read_processes
+from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, plan
 from tests.run.survival.faking import (
     ROWS,
@@ -42,7 +42,7 @@ def test_writers_share_the_work(
 
 def test_a_plan_stays_as_it_is_while_others_record_nothing(cells: tuple[Cell, ...], tmp_path: Path) -> None:
     todo, folder = plan(cells, set()), ResultsFolder(tmp_path)
-    with JobQueue(folder, RunContext(), places(folder)) as queue:
+    with JobQueue(folder) as queue:
         assert queue.left(todo) is todo
 
 

@@ -96,7 +96,7 @@ def test_offline_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pull"], "name what to pull: mine, or all"),
+        (["pull"], "name what to pull: all, or mine"),
         (["pull", "mien"], "no data mien: did you mean mine? allowed: all, mine"),
         (["pull", "mine/b"], "no part mine/b: did you mean mine/a? allowed: mine/a"),
         (["pul", "mine"], "unknown data pul: did you mean pull? allowed: list, pull, verify"),
@@ -212,7 +212,7 @@ def test_a_folder_that_was_carried_over_is_whole_offline(
     locked: Locked,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The recipe of docs/data.md; the second task's file has no pin, so the record travels with the folder."""
+    """The recipe of docs/reference/data.md; the second task's file has no pin, so its record is copied too."""
     host.serve("/r1/a.txt", TEXT)
     host.serve("/r1/b.txt", TEXT[1:])
     locked(plain(host, "a.txt", TEXT), plain(host, "b.txt", None))

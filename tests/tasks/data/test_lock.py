@@ -87,7 +87,7 @@ def test_the_shared_data_has_the_locked_bytes(shared: Path) -> None:
 
 
 def table_row(source: Source) -> str:
-    """What the table of docs/data.md says of a source."""
+    """What the table of docs/reference/data.md says of a source."""
     everything = list(expanded(source.downloads, Path("nowhere")))
     count = len(source.outputs(Path("nowhere"))) + source.unnamed(Path("nowhere"))
     pinned = (
@@ -108,5 +108,5 @@ def table_row(source: Source) -> str:
 
 @pytest.mark.parametrize("name", LOCK)
 def test_the_documentation_says_what_the_lock_says(name: str, pytestconfig: pytest.Config) -> None:
-    page = (pytestconfig.rootpath / "docs" / "data.md").read_text("utf-8")
+    page = (pytestconfig.rootpath / "docs" / "reference" / "data.md").read_text("utf-8")
     assert table_row(LOCK[name]) in page.splitlines()

@@ -1,0 +1,57 @@
+"""A task says what it is by data on its class: nothing outside of the tasks asks for a class, or who answers a cell."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+
+from kvbench.run.procedure import Backend, Procedure
+
+PACKAGE = Path(__file__).parents[2] / "kvbench"
+TREES = {file.relative_to(PACKAGE).as_posix(): ast.parse(file.read_text("utf-8")) for file in PACKAGE.rglob("*.py")}
+NAMED = re.compile(r"kvbench\.[\w.]+:\w+")
+OUTSIDE = {name: tree for name, tree in TREES.items() if not name.startswith("tasks/")}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """All names and attributes of an expression."""
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def task_classes() -> set[str]:
+    """The classes of `kvbench.tasks` that are tasks, and what those of files have in common."""
+    tasks = [tree for name, tree in TREES.items() if name.startswith("tasks/")]
+    classes = [node for tree in tasks for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found, number = {"Task", "TaskSettings", "FromFiles"}, 0
+    while number < len(found):
+        number = len(found)
+        found |= {node.name for node in classes if found & set().union(*map(names_in, node.bases))}
+    return found
+
+
+def asked_for(tree: ast.AST) -> Iterator[str]:
+    """The classes that a file asks for by `isinstance` or `issubclass`."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if names_in(call.func) & {"isinstance", "issubclass"} and len(call.args) == 2:
+            yield from names_in(call.args[1])
+
+
+def test_no_class_of_tasks_is_asked_for() -> None:
+    classes = task_classes()
+    assert classes > {"Likelihood", "Efficiency", "PG19", "SharedContext", "LongBenchTask", "RulerTask"}
+    assert {(name, asked) for name, tree in OUTSIDE.items() for asked in asked_for(tree) if asked in classes} == set()
+
+
+def test_no_cell_says_that_a_server_answers_it() -> None:
+    named = {name for name, tree in OUTSIDE.items() if "is_served" in names_in(tree)}
+    assert named | {name for name in OUTSIDE if "is_served" in (PACKAGE / name).read_text("utf-8")} == set()
+
+
+def test_every_procedure_and_backend_that_is_named_is_one() -> None:
+    texts = (node.value for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    found = {text: resolve_name(text) for text in texts if isinstance(text, str) and NAMED.fullmatch(text)}
+    for kind, names in ((Procedure, ("Answers", "Perplexity", "Timings")), (Backend, ("Local", "Servers"))):
+        needed = {name for name in vars(kind) if not name.startswith("_")}
+        assert {each.__name__ for each in found.values() if needed <= set(dir(each))} == set(names)
