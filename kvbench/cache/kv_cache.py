@@ -481,7 +481,7 @@ class CutCache:
 
 
 def marks(stack: LayerCache, kept: Sequence[Sequence[CutLayer]]) -> Bool[Tensor, "layers cells cache_heads tokens"]:
-    """What cells keep of the layers of a stack, on its device. kept: by layer and cell."""
+    """Return what cells keep of the layers of a stack, on its device. kept: by layer and cell."""
     device, heads = stack.keys.device, len(kept[0][0].lengths)
 
     def mask(layer: CutLayer) -> Kept:

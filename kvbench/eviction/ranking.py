@@ -141,7 +141,7 @@ class Ranking:
 
     @cached_property
     def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """What `counts_beyond` returns for some arguments, as `Rankings.tally` found it."""
+        """Look up what `counts_beyond` returns for some arguments, as `Rankings.tally` found it."""
         return {}
 
 

@@ -27,7 +27,7 @@ class Heads:
     kind: str
 
     def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
-        """What `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
+        """Say what `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
         `Ranking.counts_beyond`. None: something else, or nothing.
         """
         return None
