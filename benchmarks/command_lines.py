@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kvbench.cli.main import COMMANDS, main
+from kvbench.cli.main import commands, main
 from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.environment import content_hash
 
@@ -181,7 +181,7 @@ def generated(seed: int) -> Iterator[Line]:
     """Lines without an end, all commands in turn."""
     choice = random.Random(seed)
     while True:
-        for command in COMMANDS:
+        for command in commands():
             yield _line(command, choice)
 
 
@@ -331,7 +331,7 @@ def failures(number: int, seed: int, tell: Callable[[str], object] = lambda text
             if (why := failure(line)) is not None:
                 failed.append((line, why))
                 tell(f"{line.kind}: kvbench {shlex.join(line.words)!a}\n    {why!a}")
-    tell(f"{number} lines of {len(COMMANDS)} commands ({dict(kinds)}), seed {seed}: {len(failed)} end badly")
+    tell(f"{number} lines of {len(commands())} commands ({dict(kinds)}), seed {seed}: {len(failed)} end badly")
     return failed
 
 

@@ -8,7 +8,8 @@ from itertools import groupby
 from pathlib import Path
 
 from kvbench.cli.all_settings import Line, lines_of
-from kvbench.cli.main import GROUPS, MORE, declared
+from kvbench.cli.main import commands as every_command
+from kvbench.cli.main import declared
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = "96"
@@ -31,10 +32,11 @@ def commands() -> str:
     """The page of commands, in the groups of `kvbench --help`."""
     os.environ["COLUMNS"] = WIDTH
     parts = ["# Commands", "Each command as `kvbench COMMAND --help` explains it. The page is generated."]
-    for title, names in {**GROUPS, "More": MORE}.items():
+    for title, members in groupby(every_command().values(), lambda each: each.heading or "More"):
         parts.append(f"## {title}")
-        for name, purpose in names.items():
-            parts += [f"### {name}", f"{purpose[0].upper()}{purpose[1:]}.", f"```text\n{_help(name)}\n```"]
+        for each in members:
+            parts += [f"### {each.name}", f"{each.says[0].upper()}{each.says[1:]}."]
+            parts.append(f"```text\n{_help(each.name)}\n```")
     return "\n\n".join(parts) + "\n"
 
 

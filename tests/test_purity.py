@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from kvbench.cli.main import COMMANDS
+from kvbench.cli.main import commands
 
 PROGRAM = """
 import sys
@@ -53,5 +53,5 @@ def test_help_imports_nothing_heavy() -> None:
 def test_declarations_import_nothing_heavy() -> None:
     """Completion and help of a command come from its declaration, within the time of a key press."""
     heavy = ("torch", "transformers", "hydra", "omegaconf", "pydantic", "rich", "pandas", "numpy", "pyarrow")
-    steps = [(f"from kvbench.cli.main import declared; declared({name!r}).format_help()", heavy) for name in COMMANDS]
-    assert dict(zip(COMMANDS, imported(*steps), strict=True)) == {name: [] for name in COMMANDS}
+    steps = [(f"from kvbench.cli.main import declared; declared({name!r}).format_help()", heavy) for name in commands()]
+    assert dict(zip(commands(), imported(*steps), strict=True)) == {name: [] for name in commands()}

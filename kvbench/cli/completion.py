@@ -68,14 +68,14 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 
 def _all(before: Sequence[str], typed: str) -> Iterable[str]:
-    from kvbench.cli.main import COMMANDS, declared
+    from kvbench.cli.main import commands, declared
 
     if not before:
-        return [*COMMANDS, "help", "--help", "--version"]
+        return [*commands(), "help", "--help", "--version"]
     command, *rest = before
     if command == "help" and not rest:
-        return COMMANDS
-    if command not in COMMANDS:
+        return commands()
+    if command not in commands():
         return []
     parser = declared(command)
     if rest and parser.verbs:

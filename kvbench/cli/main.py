@@ -1,72 +1,45 @@
 """`kvbench COMMAND`: finds the command and hands it the rest of the line; imports nothing heavy before it must."""
 
-import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from kvbench.cli.parser import HELP, Parser, folded
 from kvbench.cli.terminal import forgive, inert, open_closed, silence, tell
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
+from kvbench.support.named import Named, member, named
 from kvbench.support.text import closest
 
-GROUPS = {
-    "Run": {
-        "run": "one method, or every combination of comma-separated lists (a sweep)",
-        "plan": "what a run would do: cells, prompts, memory, time, SLURM script",
-        "status": "progress and time left of a results folder",
-        "paper": "a published table or figure: ours, published, difference",
-    },
-    "Read": {
-        "report": "table, rows, plot, html page, efficiency, cost, footprint, pages, history",
-        "compare": "paired test of two methods or two folders",
-        "view": "browse results in a browser while they are written",
-        "gate": "fail if a run is worse than its baseline (CI)",
-        "board": "rank methods at equal bytes",
-        "recommend": "methods that fit your prompts and memory",
-        "claims": "hold claims that were written before their rows against rows",
-        "audit": "how sure differences of printed means are, from the means and n alone",
-    },
-    "Set up": {
-        "list": "policies, scores, tasks, models, probes, launchers, papers, settings ...",
-        "data": "download and verify benchmark data and models",
-        "doctor": "check this installation",
-        "completion": "shell completion: bash, zsh, fish",
-    },
-}
-MORE = {
-    "adopt": "record answers made elsewhere as rows, scored by our metrics",
-    "cancel": "end the jobs and processes that work on a folder, each after its current sample",
-    "conform": "check golden cases, a score, or a server",
-    "export": "write means for other programs: EEE, GitHub benchmark, JUnit, Markdown, Parquet",
-    "heads": "write one score per KV head, by KVzip on contexts of your choice",
-    "merge": "copy results folders, such as those of shards, into one, checked",
-    "pack": "write down the files of a folder and the hash of them all, to cite",
-    "probe": "compare scores with the true error of each eviction",
-    "prompts": "write whole prompts as JSON lines, for programs that answer them elsewhere",
-}
-COMMANDS = {name: purpose for group in (*GROUPS.values(), MORE) for name, purpose in group.items()}
-"""Every command, which is a module of this package, and what it does."""
-
+HEADINGS = ("Run", "Read", "Set up")
+"""Of the commands that `kvbench --help` explains; it names the others."""
 RUN_ELSEWHERE = ("bench", "benchmark", "eval", "evaluate", "sweep")
 """What other tools call their `run`."""
 
 
+def commands() -> dict[str, Named]:
+    """Return every command by name, those that `kvbench --help` explains first."""
+    by_name = named("command").items()
+    shown = ((name, each) for title in HEADINGS for name, each in by_name if each.heading == title)
+    return dict(shown) | dict(by_name)
+
+
 def overview() -> str:
     """The commands in groups, for `kvbench --help`."""
-    groups = (
-        "\n".join([title, *(f"  {name:<10}  {purpose}" for name, purpose in commands.items())])
-        for title, commands in GROUPS.items()
-    )
-    commands = "\n".join(groups)
+    by_name = commands()
+    lines = {title: [title] for title in HEADINGS}
+    more = [name for name, each in by_name.items() if each.heading not in lines]
+    for name, each in by_name.items():
+        lines.get(each.heading or "", []).append(f"  {name:<10}  {each.says}")
+    groups = "\n".join(line for group in lines.values() for line in group)
     return f"""kvbench: benchmark KV-cache eviction methods
 
 usage: kvbench COMMAND [key=value ...] [--flag ...]
 
-{commands}
+{groups}
 
-More: {" ".join(MORE)}
+More: {" ".join(more)}
 
   kvbench run policy=snapkv score=obcache_joint budget=0.1
   kvbench compare policy=snapkv,score=attn policy=snapkv,score=obcache_joint
@@ -122,19 +95,25 @@ def _main(arguments: list[str]) -> int:
 
 def declared(command: str) -> Parser:
     """The declaration of a command. Raises UserError for a command that there is not."""
-    if command not in COMMANDS:
-        fix = "write kvbench run" if command in RUN_ELSEWHERE else closest(command, COMMANDS)
+    return _declared(command)[1]
+
+
+def _declared(command: str) -> tuple[Any, Parser]:
+    """The module of a command, and its declaration. Raises UserError for a command that there is not."""
+    found = member("command", command)
+    if found is None:
+        fix = "write kvbench run" if command in RUN_ELSEWHERE else closest(command, commands())
         raise UserError(f"unknown command {command}: {fix}")
-    parser = Parser(f"kvbench {command}")
-    importlib.import_module(f"kvbench.cli.{command}").declare(parser)
-    return parser
+    module, parser = found.load(), Parser(f"kvbench {command}")
+    module.declare(parser)
+    return module, parser
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code, or let its errors out."""
-    parser = declared(name)
+    module, parser = _declared(name)
     bare_exit = None if arguments else parser.bare_exit
     if bare_exit is not None or parser.asks_for_help(arguments):
         print(parser.format_help(), end="")
         return bare_exit or 0
-    return importlib.import_module(f"kvbench.cli.{name}").main(parser.read(arguments))
+    return module.main(parser.read(arguments))

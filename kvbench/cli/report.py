@@ -4,26 +4,19 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from kvbench.cli.compare import shares
 from kvbench.cli.errors import Exit
-from kvbench.cli.parser import PASS_AT, Parser, Words
+from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written, warner
 from kvbench.report.output import FORMATS as TABLES
-from kvbench.report.output import SUFFIXES
+from kvbench.report.output import SUFFIXES, check_format
 from kvbench.support.errors import UserError
+from kvbench.support.named import Named, member, named
 from kvbench.support.quantity import shortened
 
-FORMATS = {
-    "table": (*TABLES, "parquet"),
-    "rows": ("jsonl", "csv", "parquet"),
-    "efficiency": TABLES,
-    "cost": TABLES,
-    "footprint": TABLES,
-    "pages": TABLES,
-}
-"""Formats of each report, the usual one first."""
-PLOTS = ("tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency")
+FORMATS = {"table": (*TABLES, "parquet"), "rows": ("jsonl", "csv", "parquet")}
+"""Formats of reports that have not only those of tables, the usual one first."""
 ROWS = "the folder of a run, or a Parquet file of rows"
 SELECTION = "[COLUMN=VALUE,...]"
 TABLE = ("rows=", "cols=", "against=")
@@ -38,41 +31,21 @@ COLUMN=VALUE,... selects rows by any of their columns, or by a setting of their 
 wildcards, null is a missing value. against=POLICY marks the means that differ from those of that policy beyond \
 chance; a SELECTION, as of kvbench compare, where the policy has several scores: against=policy=snapkv,score=attn.
 Exit code 4: no row was selected, or none of them has a value.
-
-Kinds of plots, and their keys:
-  tradeoff    mean against what the cache costs            x=fraction|pairs|bytes|read|question intervals=yes|no
-  bars        means with intervals, a panel per budget
-  perplexity  by position, or against the cost             x=position|fraction|pairs|bytes intervals=yes|no
-              y=ratio: by position, divided by the full cache's on the same texts
-  needle      depth of the needle x length of the context
-  kept        positions of the KV pairs that were kept     sample=N shows one sample alone
-  split       the budget over layers and heads
-  latency     seconds and bytes by length of the context   y=step|first_token|prefill|held|peak|both scale=linear|log
 """
 
 
 def declare(parser: Parser) -> None:
     """The reports and their flags."""
-    parser.epilog = DETAILS
+    tables, plots = named("report"), named("plot")
+    kinds = "\n".join(f"  {name:<11} {plot.says}{_written(plot)}" for name, plot in plots.items())
+    parser.epilog = f"{DETAILS}\nKinds of plots, and their keys:\n{kinds}\n"
     parser.bare_exit = Exit.OK
     table = f"[rows=policy,score] [cols=budget] [against=POLICY|SELECTION] {SELECTION}"
     reports = {
         "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE)),
         "rows": ("every row, with all of its columns", Words(SELECTION)),
-        "plot": ("one picture", Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else PLOTS)),
-        "efficiency": (
-            "seconds and bytes of each cell of task=efficiency, beside the device's own speed",
-            Words(SELECTION),
-        ),
-        "cost": ("tokens, seconds, device seconds, and energy if the devices report it", Words(SELECTION)),
-        "footprint": (
-            "the smallest share of the cache, over prompt and answer, that keeps most of the full cache's accuracy",
-            Words(f"[at=0.9] {SELECTION}", settings=("at=",)),
-        ),
-        "pages": (
-            "what a method loses with whole pages or shared sets, as engines keep them, on the same prompts",
-            Words(SELECTION),
-        ),
+        "plot": ("one picture", Words(f"KIND [KEY=VALUE] {SELECTION}", lambda before: () if before else plots)),
+        **{name: (table.says, _words(table)) for name, table in tables.items()},
         "html": (
             "one page that needs no network: a table to sort, trade-offs, samples to read of each cell",
             Words(f"[samples=20] {SELECTION}", settings=("samples=",)),
@@ -82,10 +55,10 @@ def declare(parser: Parser) -> None:
         verb = parser.add_verb(name, description, words._replace(selects_rows=True))
         verb.add_results(ROWS)
         verb.add_partial()
-        if name in FORMATS:
-            verb.add_argument("--format", metavar="|".join(FORMATS[name]))
-        file = "write to a file instead of the screen; its suffix chooses the format" if name in FORMATS else None
-        verb.add_argument("--out", metavar="FILE", type=Path, required=name not in FORMATS, help=file)
+        if is_table := name in FORMATS or name in tables:
+            verb.add_argument("--format", metavar="|".join(FORMATS.get(name, TABLES)))
+        file = "write to a file instead of the screen; its suffix chooses the format" if is_table else None
+        verb.add_argument("--out", metavar="FILE", type=Path, required=not is_table, help=file)
     averages = "one number over the tasks of LongBench: of its README, of LAVa (20 tasks), of CAOTE and OBCache (16)"
     parser.verbs["table"].add_argument("--average", metavar="official|lava|caote", help=averages)
     parser.verbs["table"].add_argument("--pass-at", metavar="K", type=int, help=PASS_AT)
@@ -146,45 +119,53 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _print(flags: argparse.Namespace) -> None:
-    share, words = shares(flags.words, {"at": 0.9}) if flags.verb == "footprint" else ({}, flags.words)
+    table = member("report", flags.verb)
+    keys, words = split_settings(flags.words, table.keys if table else ())
     settings = settings_of(words)
     suffix = flags.out.suffix if flags.out else ""
-    form = flags.format or SUFFIXES.get(suffix) or FORMATS[flags.verb][0]
-    out = flags.out or sys.stdout
-    keys = TABLE if flags.verb == "table" else ()
-    view = {key.rstrip("="): settings.pop(key.rstrip("="), None) for key in keys}
-    where, warn = where_of(settings), warner(flags.partial)
-    if flags.verb == "table":
+    forms = FORMATS.get(flags.verb, TABLES)
+    form = flags.format or SUFFIXES.get(suffix) or forms[0]
+    out, warn = flags.out or sys.stdout, warner(flags.partial)
+    if table is not None:
+        from kvbench.report.formats.emit import emit
+
+        check_format(form, forms)
+        chosen = {key: _value(key, text, table.keys[key]) for key, text in keys.items()}
+        emit(table.load()(Path(flags.results), warn, where_of(settings), **chosen), form, out)
+    elif flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 
-        chosen = View(
-            **view,
+        view = View(
+            **{key.rstrip("="): settings.pop(key.rstrip("="), None) for key in TABLE},
             average=flags.average,
             pass_at=flags.pass_at,
             mean_over=flags.mean_over,
             triggered=flags.triggered,
         )
-        print_table(flags.results, form, out, chosen, warn, where)
-    elif flags.verb == "rows":
+        print_table(flags.results, form, out, view, warn, where_of(settings))
+    else:
         from kvbench.report.export import print_rows
 
-        print_rows(flags.results, form, out, warn, where)
-    elif flags.verb == "footprint":
-        from kvbench.report.tables.footprint import print_footprints
+        print_rows(flags.results, form, out, warn, where_of(settings))
 
-        print_footprints(Path(flags.results), form, out, warn, where, share["at"])
-    elif flags.verb == "pages":
-        from kvbench.report.tables.pages import print_losses
 
-        print_losses(Path(flags.results), form, out, warn, where)
-    elif flags.verb == "efficiency":
-        from kvbench.report.tables.efficiency import print_efficiency
+def _words(table: Named) -> Words:
+    """The words that a report takes."""
+    usage = " ".join([*(f"[{key}={default}]" for key, default in table.keys.items()), SELECTION])
+    return Words(usage, settings=tuple(f"{key}=" for key in table.keys))
 
-        print_efficiency(Path(flags.results), form, out, warn, where)
-    else:
-        from kvbench.report.tables.cost import print_cost
 
-        print_cost(Path(flags.results), form, out, warn, where)
+def _value(key: str, text: str, default: Any) -> Any:
+    """The value of a report's setting, of the type of its default. Raises UserError for another."""
+    try:
+        return type(default)(text)
+    except ValueError:
+        raise UserError(f"{key}={text}: allowed: a number, such as {key}={default}") from None
+
+
+def _written(plot: Named) -> str:
+    """The keys of a kind of plot and their values, as help shows them."""
+    return ": " * bool(plot.keys) + " ".join(f"{key}={'|'.join(values)}" for key, values in plot.keys.items())
 
 
 def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from kvbench.report.loggers import Logger, NoLogger
 from kvbench.report.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
+from kvbench.support.named import member
 from kvbench.support.quantity import plural
 from kvbench.work.progress import progress
 from kvbench.work.sweep import Screen, make, recorded_rows
@@ -87,10 +88,12 @@ def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
 
 def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
     """Print the table of a sweep, whose rows these are."""
-    if all(cell.task.report == "efficiency" for cell in sweep.plan.cells):
-        from kvbench.report.tables.efficiency import print_efficiency
+    names = {cell.task.report for cell in sweep.plan.cells}
+    if len(names) == 1 and (report := member("report", *names)):
+        from kvbench.report.formats.emit import emit
 
-        print_efficiency(sweep.results.path, "text", sys.stdout, lambda text: None, {"cell": list(sweep.samples)})
+        where = {"cell": list(sweep.samples)}
+        emit(report.load()(sweep.results.path, lambda text: None, where), "text", sys.stdout)
     else:
         from kvbench.report.tables.table import print_table_of
 

@@ -33,7 +33,7 @@ from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Report
 from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
-from kvbench.report.plots.plot import KINDS
+from kvbench.report.plots.plot import kind_of
 from kvbench.report.plots.probe import draw_probed
 from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.rows import recorded
@@ -382,7 +382,7 @@ class _ItemSweep(_PrintedNumbers):
             if kind == "needle" and any(number.unit == "rate" for number in self.printed):
                 settings = {"unit": "rate"}
             cells = {"cell": [cell.id for cell in sweep.plan.cells]}
-            figure = KINDS[kind].draw(PlotRequest(sweep.results.path, cells, settings, self.warn))
+            figure = kind_of(kind).load()(PlotRequest(sweep.results.path, cells, settings, self.warn))
             save(stamped(figure, "SMOKE") if smoke else figure, picture)
 
 

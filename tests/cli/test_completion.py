@@ -13,7 +13,7 @@ import pytest
 from kvbench.cli import completion
 from kvbench.cli.completion import CHOICES, candidates
 from kvbench.cli.list import GROUPS
-from kvbench.cli.main import COMMANDS, declared, main
+from kvbench.cli.main import commands, declared, main
 from kvbench.config.cells import Reference
 from kvbench.config.compose import options
 from kvbench.config.overrides import parse
@@ -74,14 +74,14 @@ def test_names_are_those_of_the_lists(kvbench: Command) -> None:
             name for name in options(group) if "/" not in name
         }
     from kvbench.records import COLUMNS as columns
-    from kvbench.report.plots.plot import KINDS as kinds
+    from kvbench.support.named import named
 
     offered = candidates(["report", "plot", ""])
-    assert tuple(word for word in offered if "=" not in word) == tuple(kinds)
+    assert tuple(word for word in offered if "=" not in word) == tuple(named("plot"))
     assert [word.removesuffix("=") for word in offered if "=" in word] == list(columns)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_flags_are_those_that_help_tells(kvbench: Command, command: str) -> None:
     finished = kvbench("help", command)
     flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", finished.out))
@@ -92,8 +92,8 @@ def test_formats_are_those_that_commands_take() -> None:
     for line, module in {
         "report table": "kvbench.report.tables.table",
         "report rows": "kvbench.report.export",
-        "report efficiency": "kvbench.report.tables.efficiency",
-        "report cost": "kvbench.report.tables.cost",
+        "report efficiency": "kvbench.report.output",
+        "report cost": "kvbench.report.output",
         "compare": "kvbench.report.output",
         "export": "kvbench.report.export",
         "probe": "kvbench.report.tables.probe",

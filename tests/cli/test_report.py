@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.cli.main import COMMANDS, declared, main
+from kvbench.cli.main import commands, declared, main
 from kvbench.records import Recorder, Row, read_rows
 from tests.cli.conftest import Command
 
@@ -58,7 +58,7 @@ OUT_ELSEWHERE = {"audit", "board", "claims", "paper", "probe", "prompts", "recom
 
 
 def test_every_out_is_tried() -> None:
-    named = {command for command in COMMANDS if "--out" in declared(command).flags()}
+    named = {command for command in commands() if "--out" in declared(command).flags()}
     assert named == OUT.keys() | OUT_ELSEWHERE
 
 

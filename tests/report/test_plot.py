@@ -20,10 +20,11 @@ from kvbench.records.row import with_checksum
 from kvbench.report.colours import COLOURS, looks
 from kvbench.report.plots import bars, kept_sets, needle, perplexity, tradeoff
 from kvbench.report.plots.canvas import _spread, styled
-from kvbench.report.plots.plot import KINDS, plot
+from kvbench.report.plots.plot import plot
 from kvbench.report.plots.request import Request
 from kvbench.report.selection import NothingSelected
 from kvbench.support.errors import UserError
+from kvbench.support.named import named
 from tests.cells import name_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -316,7 +317,7 @@ def test_the_same_rows_give_the_same_bytes(small: Path, tmp_path: Path) -> None:
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes(), suffix
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", named("plot"))
 def test_nothing_selected_draws_nothing(small: Path, tmp_path: Path, kind: str) -> None:
     with pytest.raises(NothingSelected):
         plot(kind, small, tmp_path / "out.png", {"policy": "tova"}, no_warning)

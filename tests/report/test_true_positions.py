@@ -28,10 +28,10 @@ from kvbench.papers.page import page
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.report.plots import bars, canvas, kept_sets, latency, needle, perplexity, probe, tradeoff
 from kvbench.report.plots.covered import CLOSE, pieces_in_turn, ranks_at_points
-from kvbench.report.plots.plot import KINDS
 from kvbench.report.plots.request import Request
 from kvbench.support import paths
 from kvbench.support.grouped import grouped
+from kvbench.support.named import named
 from tests.cells import name_of
 from tests.report.test_efficiency import timed as timed  # a fixture
 from tests.report.test_plot import HEADS, ROOT, curve, drawn
@@ -45,7 +45,7 @@ SNAPKV = {"policy": ["snapkv"], "score": ["attn"], "budget": ["0.1"]}
 
 def test_every_kind_is_read_back_here() -> None:
     """A new kind of plot needs a test below."""
-    assert {*KINDS} == {"tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency"}
+    assert {*named("plot")} == {"tradeoff", "bars", "perplexity", "needle", "kept", "split", "latency"}
 
 
 def painted(figure: Figure) -> np.ndarray:

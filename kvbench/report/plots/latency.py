@@ -20,10 +20,6 @@ from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "y": ("step", "first_token", "prefill", "held", "peak", "both"),
-    "scale": ("linear", "log"),
-}
 QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "step": (STEP,),
     "first_token": ("first_token_seconds",),

@@ -1,6 +1,6 @@
 """`kvbench report plot perplexity`: by position in the text (`curves/*.jsonl`) or by what the cache costs (rows)."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 
@@ -22,12 +22,6 @@ from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "x": ("position", "fraction", "pairs", "bytes"),
-    "y": ("perplexity", "ratio"),
-    "intervals": ("yes", "no"),
-}
 
 
 def draw(request: Request) -> Figure:

@@ -2,38 +2,19 @@
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from kvbench.report.frames import Source
-from kvbench.report.plots import bars, kept_sets, latency, needle, perplexity, tradeoff
 from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
 from kvbench.report.rows import Warn
 from kvbench.report.selection import check_where
 from kvbench.support.errors import UserError
+from kvbench.support.named import Named, member, named
 from kvbench.support.text import closest
-
-
-class Kind(NamedTuple):
-    """How a plot is drawn, and the settings that it has beside the selection of rows, with their allowed values."""
-
-    draw: Callable[[Request], Figure]
-    settings: Mapping[str, tuple[str, ...]] = {}
-
-
-KINDS: Mapping[str, Kind] = {
-    "tradeoff": Kind(tradeoff.draw, tradeoff.SETTINGS),
-    "bars": Kind(bars.draw),
-    "perplexity": Kind(perplexity.draw, perplexity.SETTINGS),
-    "needle": Kind(needle.draw),
-    "kept": Kind(kept_sets.draw_kept),
-    "split": Kind(kept_sets.draw_split),
-    "latency": Kind(latency.draw, latency.SETTINGS),
-}
 
 
 def plot(
@@ -47,7 +28,7 @@ def plot(
 
     Raises as `figure`, and ValueError for another type of file; then no file is written.
     """
-    _check_kind(kind)
+    kind_of(kind)
     file = check_file(None if out is None else Path(out))
     with styled():
         save(figure(kind, source, settings, warn), file)
@@ -61,8 +42,8 @@ def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None,
     Raises ValueError for an unknown kind or setting, FileNotFoundError if there are no rows, curves or kept sets,
     NothingSelected if no row is selected or no selected row has a value.
     """
-    _check_kind(kind)
-    allowed = KINDS[kind].settings
+    drawn = kind_of(kind)
+    allowed = drawn.keys
     chosen, where = {}, {}
     for key, value in (settings or {}).items():
         if key not in allowed:
@@ -73,9 +54,12 @@ def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None,
             chosen[key] = value
     check_where(where)
     with styled():
-        return KINDS[kind].draw(Request(source, where, chosen, warn))
+        return drawn.load()(Request(source, where, chosen, warn))
 
 
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise UserError(f"unknown plot {kind!r}; {closest(kind, KINDS)}")
+def kind_of(name: str) -> Named:
+    """A kind of plot. Raises UserError for one that there is not."""
+    found = member("plot", name)
+    if found is None:
+        raise UserError(f"unknown plot {name!r}; {closest(name, named('plot'))}")
+    return found

@@ -19,10 +19,6 @@ from kvbench.report.tables.pivot import COLUMNS, LINES, Block
 from kvbench.report.tables.summary import Summary
 from kvbench.support.quantity import size
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "x": ("fraction", "pairs", "bytes", "read", "question"),
-    "intervals": ("yes", "no"),
-}
 MOST_LINES = 10  # in one panel; beyond, every policy has its own, the others grey behind it
 PERCENT = (-4, 104)
 """An axis of rates, the same in all figures."""

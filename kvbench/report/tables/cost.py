@@ -9,14 +9,11 @@ batch, but not for warm-up repetitions.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from kvbench.records import read_processes
-from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source, place_of
-from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where, task_settings
 from kvbench.support.grouped import grouped
@@ -78,12 +75,6 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
         evict_seconds=float(total(rows, "evict_seconds")),
         decode_seconds=float(total(rows, "decode_seconds")),
     )
-
-
-def print_cost(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the table of `report_of`."""
-    check_format(format, FORMATS)
-    emit(report_of(source, warn, where), format, out)
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:

@@ -11,18 +11,15 @@ packs numbers of 2 or 4 bits and keeps a scale and a shift in the model's precis
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvbench.records import ResultsFolder, Timing
 from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.experiments import Experiments
-from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source, place_of
-from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
 from kvbench.report.tables.summary import budget_key
@@ -144,14 +141,6 @@ def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
         low, middle, high = np.percentile(values, (25, 50, 75)).tolist()
         spreads[name] = Spread(middle, low, high, len(values))
     return spreads
-
-
-def print_efficiency(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write one table per model, batch and context length for readers; for programs one line per cell, every quantity
-    with its quartiles.
-    """
-    check_format(format, FORMATS)
-    emit(report_of(source, warn, where), format, out)
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:

@@ -9,19 +9,16 @@ that keep everything while others evict from the answer count as if they grew no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from kvbench.records.earlier import policy_of
 from kvbench.report.experiments import METHOD, Experiments
-from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Line, Report, Table
 from kvbench.report.frames import Source
 from kvbench.report.held import copies, steps_of, tokens_read
-from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.extremes import extreme
@@ -233,21 +230,15 @@ def _peak(row: Mapping[str, Any], life: Life) -> float | None:
     return max(row["full_cache_bytes"] * most / life.read, row["peak_bytes"])
 
 
-def print_footprints(
-    source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None, least: float = 0.9
-) -> None:
-    """Write the tables of `report_of`."""
-    check_format(format, FORMATS)
-    emit(report_of(source, warn, where, least), format, out)
-
-
-def report_of(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> Report:
+def report_of(source: Source, warn: Warn, where: Where | None = None, at: float = 0.9) -> Report:
     """The report of a folder or a frame: one table per task for readers, all columns for programs. Raises as
-    `footprints`.
+    `footprints`, and UserError for a share `at` that is not between 0 and 1.
     """
-    lines = footprints(source, warn, where, least)
+    if not 0 < at < 1:
+        raise UserError(f"at={at:g}: allowed: a number between 0 and 1, such as at=0.9")
+    lines = footprints(source, warn, where, at)
     tasks = grouped(lines, lambda line: (line.model, line.task, line.context_length))
-    tables = tuple(_table(*task, members, least) for task, members in tasks.items())
+    tables = tuple(_table(*task, members, at) for task, members in tasks.items())
     records = [asdict(line) for line in lines]
     return Report(tables=tables, notes=(NOTE,), records=records)
 

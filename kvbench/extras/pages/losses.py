@@ -8,18 +8,15 @@ prompt, and judged as in `kvbench compare`.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any, TextIO
+from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.compare import ALPHA, RELEVANT, Difference, figures, judged
 from kvbench.report.compare.paired_rows import Match, Side, pair
 from kvbench.report.experiments import Experiments
-from kvbench.report.formats.emit import emit
 from kvbench.report.formats.table import Figure, Line, Report, Table
 from kvbench.report.frames import Source, place_of
-from kvbench.report.output import FORMATS, check_format
 from kvbench.report.rows import Warn, describer, load
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.intervals import RESAMPLES
@@ -149,12 +146,6 @@ def _place(loss: Loss) -> tuple[Any, ...]:
     sets = (loss.page, ("head", "layer", "model").index(loss.share), loss.page_score, loss.share_score)
     method = (loss.policy, loss.score or "", budget_key(loss.budget))
     return loss.model, loss.task, loss.context_length or 0, *method, *sets, loss.setting or ""
-
-
-def print_losses(source: Source, format: str, out: TextIO | Path, warn: Warn, where: Where | None = None) -> None:
-    """Write the tables of `report_of`."""
-    check_format(format, FORMATS)
-    emit(report_of(source, warn, where), format, out)
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:

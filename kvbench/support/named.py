@@ -1,0 +1,78 @@
+"""Commands, reports and plots: each is a file of a group that says what it does and names its code.
+
+    says: tokens, seconds and energy
+    _target_: package.module.function  # a command: package.module
+    keys: {at: 0.9, x: [bytes, pairs]}  # settings of its own: a default, or the values that are allowed
+    heading: Read  # of a command, in `kvbench --help`; without one it is under "More"
+    place: 1  # in a list; without one after the others, by name
+
+Nothing is imported to list them.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import yaml
+
+from kvbench.support.errors import UserError
+from kvbench.support.plugins import SUFFIX, own_sources, plugins, source_of
+from kvbench.support.settings_file import LOADER
+
+
+@dataclass(frozen=True)
+class Named:
+    """A command, a report or a plot, and what its file says of it."""
+
+    name: str
+    says: str
+    target: str
+    keys: Mapping[str, Any]
+    heading: str | None = None
+    place: int | None = None
+
+    def load(self) -> Any:
+        """Import its code. Raises UserError if there is none."""
+        try:
+            return resolve_name(self.target)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(f"{self.name}: its file names {self.target}, which cannot be imported: {error}") from None
+
+
+def named(group: str) -> dict[str, Named]:
+    """Return the members of a group by name: ours in their places, then what plugins bring.
+
+    A plugin that is broken brings none, so that every command still runs; `kvbench doctor` says what is wrong with it.
+    """
+    ours = [_read(file) for source in own_sources() for file in _files(source.conf, group)]
+    found = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
+    for point in plugins():
+        with suppress(UserError):
+            brought = [_read(file) for file in _files(source_of(point).conf, group)]
+            found = {each.name: each for each in brought} | found
+    return found
+
+
+def member(group: str, name: str) -> Named | None:
+    """Return one member of a group, or None; a member of ours without a look at plugins or at other files."""
+    for source in own_sources():
+        if name.isidentifier() and (file := source.conf / group / f"{name}{SUFFIX}").is_file():
+            return _read(file)
+    return named(group).get(name)
+
+
+def _files(conf: Path, group: str) -> list[Path]:
+    return sorted((conf / group).glob(f"*{SUFFIX}"))
+
+
+def _read(file: Path) -> Named:
+    """Raises UserError for a file that does not say what it names."""
+    try:
+        content = yaml.load(file.read_text("utf-8"), LOADER)
+        says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})
+        return Named(file.stem, says, target, keys, content.get("heading"), content.get("place"))
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(f"{file} is not the file of a {file.parent.name}: it has says: and _target_:") from None
