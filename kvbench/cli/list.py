@@ -18,13 +18,15 @@ from kvbench.support.text import closest, printable, wrapped
 
 GROUPS = {"policies": "policy", "scores": "score", "tasks": "task", "models": "model"}
 GROUPS |= {"probes": "probe", "launchers": "launcher", "loggers": "logger", "papers": "paper"}
-GROUPS |= {"steps": "step"} | {f"{group}s": group for group in held_groups()}
+GROUPS |= {"commands": "command", "plots": "plot", "steps": "step"} | {f"{group}s": group for group in held_groups()}
 SYNONYMS = {"presses": "policies", "methods": "policies", "datasets": "tasks", "benchmarks": "tasks"}
 VERIFIED = "Verified: "
 PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
 """Where a method has other defaults, as files and lists name it."""
+NO_SETTINGS = ("paper", "command", "plot")
+"""Groups whose files hold no settings of a run."""
 REPORTS = "reports"
-"""What `kvbench report` makes: no settings files."""
+"""What `kvbench report` makes: more than the files of the group."""
 SETTINGS = "settings"
 
 
@@ -146,7 +148,7 @@ def _names(before: Sequence[str]) -> Sequence[str]:
 
 def _explained(group: str, described: Description) -> Description:
     """With its settings, or with the reason why it has none: a plugin may be broken."""
-    if group == "paper":
+    if group in NO_SETTINGS:
         return described
     try:
         return replace(described, settings=tuple(_settings(items(group)[described.name])))

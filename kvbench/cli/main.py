@@ -100,13 +100,23 @@ def declared(command: str) -> Parser:
 
 def _declared(command: str) -> tuple[Any, Parser]:
     """The module of a command, and its declaration. Raises UserError for a command that there is not."""
-    found = member("command", command)
+    found = _command(command)
     if found is None:
         fix = "write kvbench run" if command in RUN_ELSEWHERE else closest(command, commands())
         raise UserError(f"unknown command {command}: {fix}")
     module, parser = found.load(), Parser(f"kvbench {command}")
     module.declare(parser)
     return module, parser
+
+
+def _command(name: str) -> Named | None:
+    """A command; `doctor`, which says what is missing, where no file can be found."""
+    try:
+        return member("command", name)
+    except FileNotFoundError:
+        if name != "doctor":
+            raise
+        return Named(name, "check this installation", "kvbench.cli.doctor", {})
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:

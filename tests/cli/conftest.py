@@ -17,6 +17,7 @@ from kvbench.records import Row, read_rows
 from kvbench.tasks.ruler.niah import Niah
 from tests.forked import Forked
 
+COMMANDS = frozenset(commands())
 TOKENIZER = Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer"
 
 
@@ -84,7 +85,7 @@ Command = Callable[..., Finished]
 def exact(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """The arguments for the cells that they name and no reference, with a length for RULER, which has none of its own
     for real models. A setting of a test replaces that of a fixture before it."""
-    if arguments and arguments[0] in commands() and declared(arguments[0]).words.groups:
+    if arguments and arguments[0] in COMMANDS and declared(arguments[0]).words.groups:
         last = {word.partition("=")[0]: place for place, word in enumerate(arguments) if "=" in word}
         arguments = tuple(
             word for place, word in enumerate(arguments) if last.get(word.partition("=")[0]) in (None, place)

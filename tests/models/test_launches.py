@@ -34,7 +34,9 @@ from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.counted import RAGGED, TOKENS, UNIFORM, Count, counted, small_engine
 from tests.pretended_gpu import PretendedGpu
 
-STEP, STEP_WAITS, EVICTION_WAITS = 45, 1, 2
+STEP, STEP_WAITS = 45, 1
+EVICTION_WAITS = 2
+"""Of all layers together."""
 EVICTING_STEP, CELLS = 60, 16
 ACCUMULATING = replace(UNIFORM, pool=None, state="accumulate")
 STREAMING = Policy("streaming_llm", sink=2, recent=3, state="none")
@@ -239,4 +241,4 @@ def test_a_step_of_a_batch(counts: Mapping[str, Count], name: str) -> None:
 @pytest.mark.parametrize("score", ["attn", "obcache_joint"])
 def test_an_eviction_waits_little(counts: Mapping[str, Count], policy: str, score: str) -> None:
     eviction = counts[f"eviction {policy} {score}"]
-    assert eviction.waits <= EVICTION_WAITS and eviction.other_waits <= 1
+    assert eviction.waits == 0 and eviction.other_waits <= EVICTION_WAITS
