@@ -27,7 +27,8 @@ class Status:
 
     rows, done, failed: rows requested, recorded (failed ones included), and failed. processes: how many are running,
     ended, killed or silent. running: the last heartbeat of working processes, by name. jobs: tasks per job and state,
-    None if squeue does not answer. rows_per_second: of working processes. device_hours: of all processes so far.
+    None if squeue does not answer. rows_per_second: of working processes. device_hours: of all processes so far;
+    rows_per_device_hour: that they recorded in each.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class Status:
     jobs: dict[str, dict[str, int]] | None
     rows_per_second: float | None
     device_hours: float
+    rows_per_device_hour: float | None
 
     @property
     def rows_left(self) -> int:
@@ -95,10 +97,11 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     if current.jobs is None:
         say(console, "jobs: squeue does not answer here")
     if current.rows_left:
-        pace = f" at {60 * current.rows_per_second:.3g} rows per minute" if current.rows_per_second else ""
+        pace = f" at {3600 * current.rows_per_second:,.0f} rows an hour" if current.rows_per_second else ""
         eta = current.eta_seconds
         say(console, f"time left: {'unknown' if eta is None else timedelta(seconds=round(eta))}{pace}")
-    say(console, f"device hours: {current.device_hours:.3g}")
+    pace = f", {current.rows_per_device_hour:,.0f} rows in each" if current.rows_per_device_hour else ""
+    say(console, f"device hours: {current.device_hours:.3g}{pace}")
     if current.running:
         from kvbench.report.formats.table import Line, Table
         from kvbench.report.formats.text import print_table
@@ -129,6 +132,7 @@ def status(folder: ResultsFolder) -> Status:
     processes = read_processes(folder, warn)
     states = {process.name: _state(process, task_states or {}) for process in processes}
     running = {process.name: process for process in processes if states[process.name] == "running"}
+    hours = sum(process.seconds * process.devices for process in processes) / 3600
     paces = [process.rows / process.seconds for process in running.values() if process.rows and process.seconds]
     return Status(
         rows=sum(requested.values()) if requested else rows.num_rows,
@@ -139,7 +143,8 @@ def status(folder: ResultsFolder) -> Status:
         running=running,
         jobs=None if task_states is None else {job.number: _task_states(job, task_states) for job in jobs},
         rows_per_second=sum(paces) or None,
-        device_hours=sum(process.seconds * process.devices for process in processes) / 3600,
+        device_hours=hours,
+        rows_per_device_hour=sum(process.rows for process in processes) / hours if hours else None,
     )
 
 

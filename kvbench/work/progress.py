@@ -89,6 +89,6 @@ class RunProgress:
             others = f" ({elsewhere} by other processes)" if elsewhere else ""
             counts = f"{prompts_done}/{total} prompts{others}, {rows}/{self._plan.rows_to_do}{failed}"
             remaining = seconds / prompts_done * (total - prompts_done)
-            self._bar.console.print(
-                f"{counts}, {seconds:.0f} s, {remaining:.0f} s left", highlight=False, soft_wrap=True
-            )
+            pace = f"{3600 * rows / seconds:,.0f} rows an hour" if seconds else ""
+            line = ", ".join(filter(None, (counts, f"{seconds:.0f} s", f"{remaining:.0f} s left", pace)))
+            self._bar.console.print(line, highlight=False, soft_wrap=True)

@@ -58,6 +58,11 @@ def test_a_finished_sweep_and_one_that_grew(kvbench: Command, tiny: tuple[str, .
     assert failed.code == 4 and "3 of 3 rows done (100 %), 3 of them failed, 0 left" in failed.out
 
 
+def status_rows(folder: Path) -> int:
+    """The rows that the processes of a folder say they recorded."""
+    return sum(json.loads(file.read_text("utf-8"))["rows"] for file in (folder / "processes").glob("*.json"))
+
+
 def test_processes_are_told_apart_by_what_they_do(kvbench: Command, tmp_path: Path) -> None:
     """Here the system is asked; elsewhere the heartbeat; squeue knows better where it answers."""
     folder = tmp_path / "out"
@@ -72,6 +77,8 @@ def test_processes_are_told_apart_by_what_they_do(kvbench: Command, tmp_path: Pa
     assert status["processes"] == {"running": 1, "killed": 1, "silent": 1, "ended": 1}
     assert status["device_hours"] == pytest.approx(5) and status["rows_per_second"] == pytest.approx(30 / 3600)
     assert status["eta_seconds"] == pytest.approx(100 * 3600 / 30)
+    assert status["rows_per_device_hour"] == pytest.approx(status_rows(folder) / 5)
+    assert "at 30 rows an hour" in kvbench("status", "--results", "out").out
 
 
 def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:

@@ -27,9 +27,9 @@ def test_prompts_of_other_processes_are_not_left(
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "loading tiny",
-        "2/4 prompts (2 by other processes), 4/8 rows, 10 s, 10 s left",
-        "3/4 prompts (2 by other processes), 6/8 rows, 20 s, 7 s left",
-        "4/4 prompts (2 by other processes), 8/8 rows, 30 s, 0 s left",
+        "2/4 prompts (2 by other processes), 4/8 rows, 10 s, 10 s left, 1,440 rows an hour",
+        "3/4 prompts (2 by other processes), 6/8 rows, 20 s, 7 s left, 1,080 rows an hour",
+        "4/4 prompts (2 by other processes), 8/8 rows, 30 s, 0 s left, 960 rows an hour",
     ]
 
 
