@@ -132,16 +132,15 @@ class Judged:
 
 def difference(comparison: Comparison) -> Difference:
     """All paired rows of a comparison as one line. Raises ValueError if none has two values."""
-    return _line_of(comparison.label, _side(comparison.a), _side(comparison.b))
+    return _paired_line(comparison)[0]
 
 
 def judged(comparisons: Sequence[Comparison]) -> list[Judged]:
     """The lines of a page, whose comparisons are the family of both corrections. Raises ValueError as `difference`."""
-    sides = [(comparison.label, _side(comparison.a), _side(comparison.b)) for comparison in comparisons]
-    lines = [_line_of(*each) for each in sides]
-    p = holm([line.p if line.p is not None else 1.0 for line in lines])
-    p_equivalent = holm([_p_equivalent(line, a, b) for line, (_, a, b) in zip(lines, sides, strict=True)])
-    return list(map(Judged, lines, p, p_equivalent))
+    lines = list(map(_paired_line, comparisons))
+    p = holm([line.p if line.p is not None else 1.0 for line, _ in lines])
+    p_equivalent = holm([p_not_within(Paired.of(rows), *_margin(line)[0]) for line, rows in lines])
+    return list(map(Judged, (line for line, _ in lines), p, p_equivalent))
 
 
 def rewritten(page: str) -> str:
@@ -159,18 +158,15 @@ def rewritten(page: str) -> str:
     return TABLE.sub(lambda block: f"{block[1]}{_table(block[2], block[3].split())}{block[5]}", page)
 
 
-def _line_of(label: str, a: Side, b: Side) -> Difference:
-    compared = compare(a, b)
+def _paired_line(comparison: Comparison) -> tuple[Difference, list[tuple[Row, Row]]]:
+    """The line of a comparison, and its paired rows. Raises ValueError if none has two values."""
+    a, b = _side(comparison.a), _side(comparison.b)
+    pairing = pair(a, b)
+    compared = compare(a, b, pairing=pairing)
     line = compared.overall or compared.lines[0]
     if not line.n:
-        raise ValueError(f"{label}: nothing to compare")
-    return line
-
-
-def _p_equivalent(line: Difference, a: Side, b: Side) -> float:
-    """The p of "the difference is not within the margin", over the rows of the line."""
-    rows = [both for match in pair(a, b).matches for both in match.rows]
-    return p_not_within(Paired.of(rows), *_margin(line)[0])
+        raise ValueError(f"{comparison.label}: nothing to compare")
+    return line, [both for match in pairing.matches for both in match.rows]
 
 
 def _margin(line: Difference) -> tuple[tuple[float, float], str]:

@@ -8,20 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from kvbench.cli.main import main
 from tests.plugins import made_up
 
 ROOT = Path(__file__).parents[2]
 
 
-def moved(extra: str, tree: Path, site: Path) -> str:
-    """Copy the package to `tree`, and move one extra from there to a distribution in `site`; returns its package."""
-    package = f"kvb_{extra}"
+def copied(tree: Path) -> None:
+    """Copy the package to `tree`, with links to what it reads."""
     leave = shutil.ignore_patterns("__pycache__", "*.min.js")
     shutil.copytree(ROOT / "kvbench", tree / "kvbench", ignore=leave)
     for name in ("conf", "models", "pyproject.toml"):
         (tree / name).symlink_to(ROOT / name)
+
+
+def moved(extra: str, tree: Path, site: Path) -> str:
+    """Move an extra of `tree` to a distribution in `site`; returns its package."""
+    package = f"kvb_{extra}"
     folder = tree / "kvbench" / "extras" / extra
     files = {
         path.relative_to(folder).as_posix(): path.read_text("utf-8").replace(f"kvbench.extras.{extra}", package)
@@ -33,23 +36,32 @@ def moved(extra: str, tree: Path, site: Path) -> str:
     return package
 
 
-def results(tree: Path, site: Path | None, folder: Path, *words: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of a run in a tree, and the plugins of one of its cells."""
-    path = os.pathsep.join(map(str, (tree, site) if site else (tree,)))
+WORDS = ("policy=snapkv", "policy.apply=drop,d2o", "reader=dense,quest", "budget=0.3")
+"""A cell of neither extra, one of each; the two do not go together."""
+SAME = ("policy", "score", "store", "prediction", "scores", "kept_fraction", "kept_sha256", "bytes_held", "error")
+
+
+def words_of(folder: Path) -> list[str]:
     task = ("task.samples=1", "task.context_length=400", "reference=none", f"results.dir={folder}")
-    command = [sys.executable, "-m", "kvbench", "run", "policy=snapkv", "budget=0.3", *words, *task, "--quiet"]
-    subprocess.run(command, check=True, cwd=folder.parent, env={**os.environ, "PYTHONPATH": path}, timeout=300)
-    rows = [json.loads(line) for file in (folder / "rows").glob("*.jsonl") for line in file.open()]
-    cell = json.loads((folder / "cells" / f"{rows[0]['cell']}.json").read_text("utf-8"))
-    return rows, cell.get("plugins", {})
+    return ["run", *WORDS, *task, "--quiet"]
 
 
-@pytest.mark.parametrize(("extra", "words"), [("readers", "reader=quest"), ("merging", "policy.apply=d2o")])
-def test_an_extra_works_as_a_plugin(extra: str, words: str, tmp_path: Path) -> None:
-    package = moved(extra, tmp_path / "tree", tmp_path / "site")
-    (inside,), none = results(ROOT, None, tmp_path / "ours", words)
-    (outside,), plugins = results(tmp_path / "tree", tmp_path / "site", tmp_path / "theirs", words)
-    same = ("policy", "score", "store", "prediction", "scores", "kept_fraction", "kept_sha256", "bytes_held", "error")
-    assert {name: inside.get(name) for name in same} == {name: outside.get(name) for name in same}
-    assert inside["error"] is None and not none
-    assert list(plugins) == [package]
+def results(folder: Path) -> tuple[list[dict[str, Any]], set[tuple[str, ...]]]:
+    """What the rows of a folder say, and the plugins of its cells."""
+    rows = [json.loads(line) for file in (folder / "rows").glob("*.jsonl") for line in file.open(encoding="utf-8")]
+    cells = [json.loads(file.read_text("utf-8")) for file in (folder / "cells").glob("*.json")]
+    said = sorted(({name: row.get(name) for name in SAME} for row in rows), key=repr)
+    return said, {tuple(cell.get("plugins", {})) for cell in cells}
+
+
+def test_extras_work_as_plugins(tmp_path: Path) -> None:
+    tree, site = tmp_path / "tree", tmp_path / "site"
+    copied(tree)
+    packages = {moved(extra, tree, site) for extra in ("readers", "merging")}
+    path = os.pathsep.join(map(str, (tree, site)))
+    command = [sys.executable, "-m", "kvbench", *words_of(tmp_path / "theirs")]
+    subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=300)
+    assert main(words_of(tmp_path / "ours")) == 0
+    inside, outside = results(tmp_path / "ours"), results(tmp_path / "theirs")
+    assert inside[0] == outside[0] and len(inside[0]) > 2 and not any(row["error"] for row in inside[0])
+    assert inside[1] == {()} and {name for names in outside[1] for name in names} == packages

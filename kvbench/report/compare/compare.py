@@ -107,16 +107,21 @@ class Comparison:
 
 
 def compare(
-    a: Side, b: Side, alpha: float = ALPHA, relevant: float = RELEVANT, resamples: int = RESAMPLES
+    a: Side,
+    b: Side,
+    alpha: float = ALPHA,
+    relevant: float = RELEVANT,
+    resamples: int = RESAMPLES,
+    pairing: Pairing | None = None,
 ) -> Comparison:
-    """Compare two sides, each of which has rows.
+    """Compare two sides, each of which has rows. pairing: their `pair`, if it is at hand.
 
     ``alpha``: the chance of one false "better" or "worse" among all lines, and of one false "equivalent".
     ``relevant``: the difference of rates that matters, which is the margin of "equivalent".
 
     Raises ValueError as `kvbench.report.compare.paired_rows.pair` does.
     """
-    pairing = pair(a, b)
+    pairing = pair(a, b) if pairing is None else pairing
     hashes = [(row.prompt_sha256, other.prompt_sha256) for match in pairing.matches for row, other in match.rows]
     different = sum(None not in both and both[0] != both[1] for both in hashes)
     notes = [
