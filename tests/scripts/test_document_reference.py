@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference are current, and hold every command and every setting of a run."""
+"""The generated pages of docs/reference are current, and hold every command, setting and column."""
 
 import re
 
@@ -6,6 +6,7 @@ import pytest
 
 from kvbench.cli.all_settings import lines_of
 from kvbench.cli.main import COMMANDS
+from kvbench.records import COLUMNS
 from scripts.document_reference import FOLDER, PAGES, SAMPLE
 
 
@@ -17,7 +18,9 @@ def test_a_page_is_as_it_would_be_written(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_left_out() -> None:
-    commands, settings = ((FOLDER / name).read_text("utf-8") for name in PAGES)
+    commands, settings, columns = ((FOLDER / name).read_text("utf-8") for name in PAGES)
     assert re.findall(r"^### (\w+)$", commands, re.MULTILINE) == [*COMMANDS]
     documented = set(re.findall(r"^\| `([a-z_.]+)", settings, re.MULTILINE))
     assert documented == {line.key for line in lines_of(SAMPLE)}
+    rows = re.findall(r"^\| `(\w+)` \| (?:text|integer|number) \| [\w ]*\| .+ \|$", columns, re.MULTILINE)
+    assert tuple(rows) == COLUMNS
