@@ -37,8 +37,7 @@ MEANINGS = {
     ),
     "full_cache_bytes": "Keys and values of the cache before the eviction",
     "allocated_bytes": (
-        "`cache_bytes` with positions and other state of each KV pair, and with the empty places of partly filled "
-        "pages"
+        "`cache_bytes` with positions and other state of each KV pair, and with the empty places of partly filled pages"
     ),
     "peak_bytes": "Most that the cell held while it answered, space for the answer included",
     "read_bytes": (
