@@ -155,12 +155,12 @@ def _explained(group: str, described: Description) -> Description:
     if group == "paper":
         return described
     try:
-        return replace(described, settings=tuple(_settings(items(group)[described.name])))
+        return replace(described, settings=tuple(settings_of(items(group)[described.name])))
     except UserError as error:
         return replace(described, says=f"{described.says}\n{error}".strip())
 
 
-def _settings(item: Item) -> Iterator[Setting]:
+def settings_of(item: Item) -> Iterator[Setting]:
     """Settings with what the file notes of a value, else with what the class says of the field."""
     from kvbench.config.compose import STEP, composed, content
     from kvbench.config.overrides import GROUPS as OF_RUNS

@@ -48,9 +48,8 @@ LIMIT = "limit"
 class Row:
     """One JSON object a line of a rows file.
 
-    `kvbench.records.meanings` has what each column means. Names end with units: ``*_tokens``, ``*_bytes``,
-    ``*_seconds``, ``*_fraction`` (0..1). A task declares ``unit`` and ``better`` with its ``metric``; a ``value`` whose
-    unit is `SHARE` is in 0..1.
+    `kvbench.records.meanings` has the meaning of each column. Names end with units: ``*_tokens``, ``*_bytes``,
+    ``*_seconds``, ``*_fraction`` (0..1). A task declares ``unit`` and ``better`` with its ``metric``.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.

@@ -14,7 +14,7 @@ from scripts.document_reference import FOLDER, PAGES, SAMPLE
 def test_a_page_is_as_it_would_be_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "")
     current = (FOLDER / name).read_text("utf-8")
-    assert PAGES[name]() == current, "run python scripts/document_reference.py"
+    assert PAGES[name]() == current, "run make pages"
 
 
 def test_nothing_is_left_out() -> None:
