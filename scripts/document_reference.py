@@ -91,10 +91,10 @@ def columns() -> str:
     ]
     for title, names in {"Requested": REQUESTED, "Measured": MEASURED, "Environment": WHERE}.items():
         lines = [
-            f"| `{name}` | {kind_of(name)} | {unit_of(name)} | {MEANINGS[name].replace('|', chr(92) + '|')} |"
+            f"| `{name}` | {kind_of(name)}{unit_of(name)} | {MEANINGS[name].replace('|', chr(92) + '|')} |"
             for name in names
         ]
-        table = ["| column | type | unit | meaning |", "| :-- | :-- | :-- | :-- |", *lines]
+        table = ["| column | type | meaning |", "| :-- | :-- | :-- |", *lines]
         parts += [f"## {title}", "\n".join(table)]
     return "\n\n".join(parts) + "\n"
 
@@ -105,8 +105,8 @@ def kind_of(column: str) -> str:
 
 
 def unit_of(column: str) -> str:
-    """The unit of a column by the end of its name; empty without one."""
-    return next((unit for end, unit in UNITS.items() if column.endswith(end)), "")
+    """The unit of a column by the end of its name, after a comma; empty without one."""
+    return next((f", {unit}" for end, unit in UNITS.items() if column.endswith(end)), "")
 
 
 PAGES = {"commands.md": commands, "settings.md": settings, "columns.md": columns}

@@ -18,6 +18,8 @@ def test_it_is_short_and_has_no_outputs() -> None:
     assert len(cells()) <= 16 and NOTEBOOK.stat().st_size < 10_000
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells())
     assert len({cell["id"] for cell in cells()}) == len(cells())
+    code = [line for cell in cells() if cell["cell_type"] == "code" for line in "".join(cell["source"]).splitlines()]
+    assert max(map(len, code)) <= 76, "the site shows 76 columns"
 
 
 def test_its_page_has_its_cells() -> None:

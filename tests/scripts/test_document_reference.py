@@ -22,5 +22,5 @@ def test_nothing_is_left_out() -> None:
     assert re.findall(r"^### (\w+)$", commands, re.MULTILINE) == [*COMMANDS]
     documented = set(re.findall(r"^\| `([a-z_.]+)", settings, re.MULTILINE))
     assert documented == {line.key for line in lines_of(SAMPLE)}
-    rows = re.findall(r"^\| `(\w+)` \| (?:text|integer|number) \| [\w ]*\| .+ \|$", columns, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (?:text|integer|number)[\w, ]* \| .+ \|$", columns, re.MULTILINE)
     assert tuple(rows) == COLUMNS
