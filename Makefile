@@ -30,7 +30,7 @@ DEMO := policy=streaming_llm,h2o,snapkv,ada_snapkv score=attn,obcache_joint budg
 BOARD := $(addprefix results/reference/,main.parquet methods.parquet variants.parquet) \
 	$(addprefix results/smollm2/,main.parquet context.parquet settings.parquet)
 
-.PHONY: help board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 confirm bench compile-kernels gpu-check gpu-first-hour gpu-bundle build release clean constraints
+.PHONY: help pages board demo hashed test test-annotations test-slurm check docs gate gate-smollm2 pictures reference reference-full smollm2 confirm bench compile-kernels gpu-check gpu-first-hour gpu-bundle build release clean constraints
 
 help:  ## say what can be asked for
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ check: $(VENV)/.installed-dev  ## lint, format, types, import rules, pinned vers
 
 docs: $(VENV)/.installed-dev  ## build the site of docs/ into build/site; fails where a link leads nowhere
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "open build/site/index.html"
+
+pages: $(VENV)/.installed-dev  ## write the generated pages of docs/reference again: commands, settings, columns, methods, tasks
+	@for page in reference methods tasks; do $(BIN)/python scripts/document_$$page.py; done
 
 gate: $(VENV)/.installed-dev  ## make a few cells of 200 prompts of results/reference again and compare (two minutes)
 	@$(BIN)/python scripts/reference.py gate

@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference: every command as its help explains it, every setting with its default and meaning.
+"""Write pages of docs/reference: every command as its help explains it, every setting, every column of a row.
 
 python scripts/document_reference.py
 """
@@ -6,10 +6,14 @@ python scripts/document_reference.py
 import os
 from itertools import groupby
 from pathlib import Path
+from typing import get_args
 
 from kvbench.cli.all_settings import Line, lines_of
 from kvbench.cli.main import commands as every_command
 from kvbench.cli.main import declared
+from kvbench.records import MEASURED, REQUESTED, SCHEMA, WHERE
+from kvbench.records.meanings import MEANINGS
+from kvbench.records.row import TYPES
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = "96"
@@ -26,6 +30,16 @@ TITLES = {
     "launcher": "Launcher: `launcher=slurm`",
     "logger": "Logger: `logger=wandb`",
 }
+EXAMPLE = "kvbench report rows --results results/first --format parquet --out rows.parquet"
+KINDS = {"text": str, "integer": int, "number": float}
+UNITS = {
+    "kept_tokens": "KV pairs",
+    "_tokens": "tokens",
+    "_bytes": "bytes",
+    "_seconds": "seconds",
+    "_fraction": "0 to 1",
+}
+"""Units of columns by the end of their names; the first that fits counts."""
 
 
 def commands() -> str:
@@ -68,7 +82,36 @@ def _code(line: Line) -> str:
     return f"`{line.key}{f'={line.value}' if line.value else ''}`".replace("|", "\\|")
 
 
-PAGES = {"commands.md": commands, "settings.md": settings}
+def columns() -> str:
+    """The page of columns, a table for each part of a row."""
+    parts = [
+        "# Columns",
+        f"The columns of a [row](results-folder.md#rows), schema {SCHEMA}, in their order. Blank is `null` in JSON. "
+        "`kvbench list columns` prints them. The page is generated. Write the rows of a folder as one table for pandas "
+        "or Polars (`csv` and `jsonl` too):",
+        f'```bash title="after a run"\n{EXAMPLE}\n```',
+    ]
+    for title, names in {"Requested": REQUESTED, "Measured": MEASURED, "Environment": WHERE}.items():
+        lines = [
+            f"| `{name}` | {kind_of(name)}{unit_of(name)} | {MEANINGS[name].replace('|', chr(92) + '|')} |"
+            for name in names
+        ]
+        table = ["| column | type | meaning |", "| :-- | :-- | :-- |", *lines]
+        parts += [f"## {title}", "\n".join(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def kind_of(column: str) -> str:
+    """The type of a column as a reader knows it."""
+    return next(word for word, kind in KINDS.items() if kind in (TYPES[column], *get_args(TYPES[column])))
+
+
+def unit_of(column: str) -> str:
+    """The unit of a column by the end of its name, after a comma; empty without one."""
+    return next((f", {unit}" for end, unit in UNITS.items() if column.endswith(end)), "")
+
+
+PAGES = {"commands.md": commands, "settings.md": settings, "columns.md": columns}
 
 
 def main() -> None:

@@ -14,7 +14,15 @@ STUB = """<!doctype html>
 <meta http-equiv="refresh" content="0; url={0}"><link rel="canonical" href="{0}">
 <a href="{0}">This page moved.</a>
 """
+BOOSTS = {"": 3.0, "findings": 1.0, "develop": 1.0, "notebooks/": 2.0, "reference/": 1.0, "reference/api/": 0.25}
+"""How much search prefers pages whose address begins so; the longest beginning counts."""
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(?:#[^)\s]*)?\)")
+
+
+def boost_of(page: str) -> float:
+    """How much search prefers a page: the guide explains what the reference lists, and the API names."""
+    folders = [(folder, boost) for folder, boost in BOOSTS.items() if page.startswith(folder)]
+    return max(folders)[1]
 
 
 def named(nav: Any) -> set[str]:
@@ -34,7 +42,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Leave the words of a link into the repository, which the site does not have; a wrong link stays, and fails."""
+    """Rank the page in search, and leave the words of links into the repository, which the site does not have.
+
+    A wrong link stays, and fails.
+    """
+    page.meta.setdefault("search", {"boost": boost_of(page.file.src_uri)})
     docs, here = Path(config["docs_dir"]), Path(page.file.abs_src_path).parent
 
     def plain(link: re.Match[str]) -> str:

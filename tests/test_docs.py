@@ -26,8 +26,6 @@ from kvbench.config.overrides import GROUPS, parse
 from kvbench.config.steps import form_of
 from kvbench.eviction.budget import parse_budget, parse_bytes
 from kvbench.eviction.policy import Policy
-from kvbench.records import COLUMNS, SCHEMA
-from kvbench.records.row import _TYPES
 from kvbench.support import noted
 from kvbench.support.named import member
 from kvbench.support.plugins import items
@@ -196,16 +194,6 @@ def test_every_picture_is_shown_and_small() -> None:
     for picture in (DOCS / "images").iterdir():
         assert picture.name in shown, f"{picture.name} is on no page"
         assert picture.stat().st_size < 150_000
-
-
-def test_the_schema_page_has_every_column_in_order() -> None:
-    text = (DOCS / "reference" / "columns.md").read_text("utf-8").partition("## Beside the rows")[0]
-    assert f"(now {SCHEMA})" in text
-    documented = re.findall(r"^\| `(\w+)` \| (text|integer|number) \|", text, re.MULTILINE)
-    kinds = {"text": str, "integer": int, "number": float}
-    assert tuple(name for name, _ in documented) == COLUMNS
-    for name, kind in documented:
-        assert kinds[kind] is (_TYPES[name] if isinstance(_TYPES[name], type) else _TYPES[name].__args__[0]), name
 
 
 def test_python_examples_are_python() -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -21,6 +22,21 @@ from tests.documented import ROOT, Block, Command, commands, every_block, every_
 from tests.documented import blocks as blocks_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUESTIONS = {
+    "install": "quick-start",
+    "own model": "models",
+    "own data": "tasks",
+    "write a score": "extend",
+    "budget in bytes": "concepts",
+    "is the difference significant": "statistics",
+    "reproduce a table of a paper": "papers",
+    "slurm": "sweeps",
+    "out of memory": "models",
+    "exit code": "sweeps",
+    "meaning of columns": "columns",
+    "snapkv": "methods",
+}
+"""What a newcomer searches for, and the page that answers."""
 ELSEWHERE = ("in the plugin's folder", "needs kvpress")
 KVBENCH = [
     command for command in every_command() if command.program == "kvbench" and command.block.title not in ELSEWHERE
@@ -116,20 +132,35 @@ def test_plain_python_reads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "4821" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_the_site_loads_nothing_from_elsewhere_and_is_searched_as_files(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, built as `make docs` does."""
     pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    for page in tmp_path.rglob("*.html"):
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
         loaded = re.findall(
             r'<(?:script|img|iframe|link)\b[^>]*(?:src|href)="((?:https?:)?//[^"]+)"', page.read_text("utf-8")
         )
         assert not loaded, f"{page.name}: {loaded}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("question", "page"), QUESTIONS.items())
+def test_one_of_two_first_hits_answers_a_newcomer(question: str, page: str, site: Path, tmp_path: Path) -> None:
+    """The site's own search, in a browser, on its pages as files."""
     if CHROMIUM is None:
         pytest.skip("no chromium: apt-get install chromium")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=15000", "--dump-dom", f"file://{tmp_path}/reference/api/eviction.html?q=snapkv"]
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    command += ["--virtual-time-budget=15000", "--dump-dom"]
+    command.append(f"file://{site}/reference/api/eviction.html?{urlencode({'q': question}, quote_via=quote)}")
     dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
-    assert re.search(r'md-search-result__meta">\s*\d+ matching documents', dom)
+    hits = re.findall(r'<li class="md-search-result__item"><a href="[^"]*?/([\w-]+(?:/[\w-]+)*)\.html', dom)
+    assert page in {hit.rpartition("/")[2] for hit in hits[:2]}, hits[:5]

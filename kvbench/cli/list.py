@@ -25,9 +25,9 @@ PLACES = {"paper": "Paper", "code": "Code", "kvpress": "kvpress"}
 """Where a method has other defaults, as files and lists name it."""
 NO_SETTINGS = ("paper", "command", "plot")
 """Groups whose files hold no settings of a run."""
-REPORTS = "reports"
-"""What `kvbench report` makes: more than the files of the group."""
-SETTINGS = "settings"
+REPORTS, SETTINGS, COLUMNS = "reports", "settings", "columns"
+OTHERS = (REPORTS, SETTINGS, COLUMNS)
+"""Lists of what has no files, or more than the files of a group."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ verified against, and its settings with their defaults (its variants are among t
 of protocol=paper, as in a run, unless protocol=common is given; both are shown where they differ.
 
 list settings prints every setting of a run with what it means, and with the value that other words of the line give \
-it. Words without = narrow it: list settings policy launcher.
+it. Words without = narrow it: list settings policy launcher. list columns prints the columns of a row.
 """
     parser.epilog = """
   kvbench list policies
@@ -74,7 +74,7 @@ it. Words without = narrow it: list settings policy launcher.
   kvbench list settings policy policy=lava
 """
     parser.set_defaults(help_text=parser.format_help)
-    kinds = (*GROUPS, REPORTS, SETTINGS)
+    kinds = (*GROUPS, *OTHERS)
     parser.words = Words(f"{'|'.join(kinds)} [NAME ...] [key=value ...]", names=_names)
     parser.add_argument("--long", action="store_true", help="also print source, verification and settings")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of objects")
@@ -90,8 +90,10 @@ def main(flags: argparse.Namespace) -> int:
         return _print_reports(names, flags.json)
     if kind == SETTINGS:
         return _print_settings(names, flags.json)
+    if kind == COLUMNS:
+        return _print_columns(names, flags.json)
     if kind not in GROUPS:
-        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, REPORTS, SETTINGS))
+        fix = f"kvbench list {SYNONYMS[kind]}" if kind in SYNONYMS else closest(kind, (*GROUPS, *OTHERS))
         raise UserError(f"cannot list {kind}: {fix}")
     chosen, names = split_settings(names, ("protocol",))
     protocol = chosen.get("protocol", next(iter(protocols())))
@@ -139,9 +141,13 @@ def _named(group: str, names: Sequence[str]) -> list[Description]:
 def _names(before: Sequence[str]) -> Sequence[str]:
     """Return the words that can follow: a kind, then the names of its items."""
     if not before:
-        return (*GROUPS, REPORTS, SETTINGS)
+        return (*GROUPS, *OTHERS)
     if before[0] == SETTINGS:
         return SETTINGS_OF_RUNS.groups
+    if before[0] == COLUMNS:
+        from kvbench.records.meanings import MEANINGS
+
+        return list(MEANINGS)
     settings = (f"protocol={name}" for name in protocols()) if before[0] == "policies" else ()
     return [*(items(GROUPS[before[0]]) if before[0] in GROUPS else ()), *settings]
 
@@ -151,12 +157,12 @@ def _explained(group: str, described: Description) -> Description:
     if group in NO_SETTINGS:
         return described
     try:
-        return replace(described, settings=tuple(_settings(items(group)[described.name])))
+        return replace(described, settings=tuple(settings_of(items(group)[described.name])))
     except UserError as error:
         return replace(described, says=f"{described.says}\n{error}".strip())
 
 
-def _settings(item: Item) -> Iterator[Setting]:
+def settings_of(item: Item) -> Iterator[Setting]:
     """Settings with what the file notes of a value, else with what the class says of the field."""
     from kvbench.config.compose import STEP, composed, content
     from kvbench.config.overrides import GROUPS as OF_RUNS
@@ -204,6 +210,22 @@ def _print_reports(names: Sequence[str], as_json: bool) -> int:
         print(json.dumps([{"name": name, "says": description} for name, description in reports], indent=1))
     else:
         print_columns(reports, ("bold",))
+    return Exit.OK
+
+
+def _print_columns(names: Sequence[str], as_json: bool) -> int:
+    """Print the columns of a row. Raises UserError for a name or pattern that no column has."""
+    from kvbench.records.meanings import MEANINGS
+
+    for pattern in names:
+        if not fnmatch.filter(MEANINGS, pattern):
+            raise UserError(f"unknown column {pattern}: {closest(pattern, MEANINGS)}")
+    chosen = {name for pattern in names or ("*",) for name in fnmatch.filter(MEANINGS, pattern)}
+    columns = [(name, says) for name, says in MEANINGS.items() if name in chosen]
+    if as_json:
+        print(json.dumps([{"name": name, "says": says} for name, says in columns], indent=1))
+    else:
+        print_columns(columns, ("bold",))
     return Exit.OK
 
 

@@ -48,23 +48,8 @@ LIMIT = "limit"
 class Row:
     """One JSON object a line of a rows file.
 
-    Units: ``*_tokens`` in tokens (``kept_tokens``: KV pairs per cache head, mean over heads and evictable layers;
-    ``local_layers`` counts the other layers, which their own sliding window excludes from eviction), ``*_fraction``
-    in 0..1, ``*_bytes`` in bytes (``cache_bytes``: keys and values right after eviction; ``allocated_bytes``: with
-    positions and the state of each pair, and the empty places of partly filled pages; ``peak_bytes``: the most
-    during decoding, room for the answer included; ``read_bytes``: keys and values that a token of the answer reads,
-    the mean over those after the first; ``index_bytes``: what a reader reads besides to choose them), ``*_seconds``
-    in seconds (``prefill_seconds``: of the prefill that this cell shares with others). ``value`` is in ``unit``, in
-    0..1 if that is `SHARE`; ``better`` says which of two values is, `HIGHER` or `LOWER`: a task declares both with
-    its ``metric``. ``budget`` is the text of the setting. ``protocol``: by which the policy has the settings that its
-    label does not name; None for rows of servers. ``question_number`` counts from 1 if several questions are asked
-    about one context. ``border_tokens``: tokens of the whole prompt that its division into context and question
-    changed, if any. ``recurrent_layers`` have a state that is never evicted, of ``recurrent_bytes`` per sequence, which
-    no other column counts; None for models without them. ``weights``: how a checkpoint stores them, if it is quantised;
-    None for plain numbers. ``reasoning``: `WHOLE` if an answer follows its ``reasoning_tokens``, of which the metric
-    saw nothing, `CUT` if none does, None without. ``ended``: why an answer did: `end`, `limit` or `stop`.
-    ``decode_evictions``: how often pairs left the cache between the eviction of the prompt and the end of the answer.
-    ``replaces``: how many rows of its sample, made one after the other, it counts instead of; None for the first.
+    `kvbench.records.meanings` has the meaning of each column. Names end with units: ``*_tokens``, ``*_bytes``,
+    ``*_seconds``, ``*_fraction`` (0..1). A task declares ``unit`` and ``better`` with its ``metric``.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.
@@ -206,7 +191,7 @@ def has_checksum(line: bytes) -> bool:
 
 def _checked(name: str, item: Any) -> Any:
     """The value of a column: of its type, finite, and a float in a float column (1 and 1.0 give the same line)."""
-    kind = _TYPES[name]
+    kind = TYPES[name]
     if isinstance(item, int) and not isinstance(item, bool) and isinstance(0.0, kind):
         item = float(item) if abs(item) < 2**1000 else math.inf
     if isinstance(item, bool) or not isinstance(item, kind):
@@ -240,13 +225,13 @@ def _refuse_constant(name: str) -> Any:
     raise UserError(f"{name} is not JSON; a missing number is null")
 
 
-_TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}
+TYPES: dict[str, Any] = {field.name: field.type for field in fields(Row)}
 _EXACT = {
     name: {exact for exact in (str, int, float, type(None)) if isinstance(exact(), kind)}
-    for name, kind in _TYPES.items()
+    for name, kind in TYPES.items()
 }
 """The types of each column: a value of one of them, in its range, is stored as it is."""
-COLUMNS: tuple[str, ...] = tuple(_TYPES)
+COLUMNS: tuple[str, ...] = tuple(TYPES)
 REQUESTED: tuple[str, ...] = COLUMNS[: COLUMNS.index("prompt_tokens")]
 MEASURED: tuple[str, ...] = COLUMNS[len(REQUESTED) : COLUMNS.index("environment")]
 WHERE: tuple[str, ...] = COLUMNS[len(REQUESTED) + len(MEASURED) :]

@@ -2,9 +2,7 @@
 
     harbor 48213 lantern 90125 ...      words and numbers, drawn once, truncated to exactly `context_length` tokens
 
-Answers are not scored. A sample is a repetition: all repetitions read the same prompt, and the result of a repetition
-is the measured time. The settings come from the papers' figures: OBCache D.1 at
-https://arxiv.org/abs/2510.07651 (context lengths, batches 1 and 4, 512 tokens), LAVa section 5.3 (128 tokens).
+The settings come from OBCache D.1 (https://arxiv.org/abs/2510.07651) and LAVa section 5.3.
 """
 
 import random
@@ -24,6 +22,13 @@ class Efficiency(Task):
 
     batch: sequences that decode together, each with its own cache of the prompt. new_tokens: exact number of tokens of
     each answer. repeats: measured repetitions, one row each. warmup: repetitions before them that are not recorded.
+
+    - Protocol: settings of OBCache D.1, LAVa 5.3 and CAOTE appendix E. docs/cost.md
+      explains what is timed and how. A sample is a repetition; all repetitions read the same prompt.
+    - Split: after the whole prompt; there is no question.
+    - Metric: seconds and bytes of prefill, eviction and decoding; answers are not scored.
+    - Source: words and numbers drawn with the seed; no data is needed.
+    - Traps: a batch is several sequences of one prompt, prefilled one after the other.
     """
 
     name: str = "efficiency"

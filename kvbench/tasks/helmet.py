@@ -82,7 +82,31 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Helmet(jsonl.RowTask):
-    """A data set at one length of prompt and answer. questions: how many of it are drawn, null for all."""
+    r"""A data set at one length of prompt and answer. questions: how many of it are drawn, null for all.
+
+    - Protocol: princeton-nlp/HELMET 4526dfb, `data.py`, `model_utils.py` and `configs/*.yaml`, the parts whose metric
+      needs no judge: recall, RAG, in-context learning, re-ranking. `task.context_length` is 8192, 16384, 32768, 65536
+      or 131072 tokens of prompt and answer: it selects the file, or the number of examples, and a prompt that is longer
+      loses the end of its context. `task.questions` are drawn with the seed, officially 100 (in-context learning: 500,
+      balanced over classes); `task.shots` worked examples precede a context, two as published.
+    - Chat: officially the prompt of a base model is raw and ends with the beginning of the answer, which is put before
+      the answer when it is scored. With `task.chat=true` a chat template wraps the prompt without that beginning.
+    - Split: after the passages, the JSON object, the haystack or the examples; worked examples of `json_kv` come after
+      its context. Officially the questions of RAG and re-ranking have 3 or 6 rows each, with the answer at other
+      places.
+    - Metric: substring match of words without articles and punctuation, also in the first line after "Answer:"
+      (`helmet_sub_em`); the same as equality (`helmet_exact_match`); the share of needles (`helmet_recall`); NDCG@10 of
+      trec_eval, to five digits (`helmet_ndcg_10`). The scores of its categories are means over their tasks.
+    - Source: `data.tar.gz` of princeton-nlp/HELMET (11 GB), and for in-context learning the data sets of TREC,
+      banking77, CLINC150 and NLU. `helmet/nlu` needs a file that nothing pins: docs/reference/data.md#nlu says how to
+      make it.
+    - Answers end at the model's stop tokens. The configs of RAG, re-ranking and in-context learning name
+      `stop_new_line`, which `eval.py` does not read: its flag is `stop_newline`, false by default. `task.stop=["\n"]`
+      ends answers at a line break.
+    - Traps: `clinic150` is CLINC150, tested on its validation split.
+    - Differences: samples are in the order of the file, not of the shuffle. LongQA, summaries and citations are
+      missing: most of their metrics ask a model.
+    """
 
     dataset: str
     context_length: Literal[8192, 16384, 32768, 65536, 131072] = 8192

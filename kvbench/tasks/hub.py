@@ -22,6 +22,21 @@ class HubRows(OwnFile):
 
     Its cells depend on the contents of the columns that are read, and on the settings that name them. Raises what
     `kvbench.tasks.table_rows.table_rows` raises, and UserError for a row that cannot be read.
+
+    - Protocol: `task=hub task.path=org/name task.revision=COMMIT
+      task.columns={context:article,question:q,answers:label}`. A row is what a line of `task=jsonl` is, and is scored
+      by the same metrics. A dot enters a column of structures (`answers.text` of SQuAD); a text or a whole number is
+      one answer. Without `task.columns` the columns are those called `context`, `question` or `input`, `messages` and
+      `answers`, and names other than LongBench's columns are refused. A cell of a CSV file is the text that stands
+      there, as Python's `csv` reads it; a JSON list of texts in it is several answers. `task.subset=` and
+      `task.split=test` choose what is read of the data set.
+    - Split: after the question, as for `task=jsonl`.
+    - Source: the Hub, through `datasets` (`pip install 'kvbench[hub]'`). A revision is required, as a branch changes. A
+      local file `.parquet`, `.arrow`, `.feather` or `.csv` is read by the same words without that package.
+    - Cells depend on the contents of the columns that are read: `data_sha256` of their descriptions is the SHA-256 of
+      the rows as JSON, whatever file they came from. In rows the task is called `hub/org/name`, or `hub/` and the name
+      of the file.
+    - Traps: columns that are no text, such as lists of paragraphs, are refused with the row's number; join them first.
     """
 
     name: str = "hub"

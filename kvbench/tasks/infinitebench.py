@@ -307,6 +307,20 @@ class InfiniteBench(jsonl.RowTask):
     templates: a table of infinitebench/prompts.json. scorer: the benchmark's own; its own of June 2024, which differs
     in longdialogue_qa_eng; or LAVa's `loose` one, which differs in longbook_choice_eng and code_debug. label_fix: take
     the label of kv_retrieval out of its list; false scores 0 on the rows as published today, like the official scorer.
+
+    - Protocol: OpenBMB/InfiniteBench 88b3daa, `src/{prompt,eval_utils,compute_scores}.py`; the templates of `prompt.py`
+      are stored in `infinitebench/prompts.json`; the default is the set for open models (`task.templates` chooses).
+      Prompts have no chat template and are truncated in the middle; first and last half are decoded together (LongBench
+      decodes each alone).
+    - Split: after the context; math_find and code_run name the target before it too.
+    - Metric: `task.scorer=official`, or `loose`, LAVa's, which differs in longbook_choice_eng and code_debug. In
+      longdialogue_qa_eng any name in the answer counts, as officially since August 2024 and in LAVa and kvpress;
+      `official_88b3daa` is the rule before, the first name as one word in capitals (Claude-2: 46.5 then, 53.5 now).
+      longbook_sum_eng is rouge-score's rougeLsum, without stemming.
+    - Source: `infinitebench/TASK.jsonl` of xinrongzhang2022/InfiniteBench.
+    - Traps: the official scorer gives 0 to every row of kv_retrieval as published today, because the label is a list;
+      `task.label_fix=false` reproduces that. LAVa's table needs the loose scorer (Yi-34B En.MC: 38.4 with the official
+      one, 46.3 with the loose one). The official limit for answers of math_calc is 30000 tokens; here it is 1000.
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("label_fix",)
@@ -367,7 +381,15 @@ class InfiniteBench(jsonl.RowTask):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticInfiniteBench(InfiniteBench):
-    """Generated rows of one task. `context_length` is in tokens of the model, template and answer included."""
+    """Generated rows of one task. `context_length` is in tokens of the model, template and answer included.
+
+    - Protocol: passkey, number_string and kv_retrieval of any length, generated with a seed. The official generator
+      sets no seed, so these rows are of the same kind but not the same.
+    - Split: after the context.
+    - Metric: InfiniteBench's.
+    - Source: generated; prompts from `infinitebench/prompts.json`.
+    - Traps: their numbers are not InfiniteBench's.
+    """
 
     context_length: int = 512
 

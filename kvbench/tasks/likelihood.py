@@ -1,18 +1,9 @@
 """Perplexity: a text is read, and the metric is the negative log-likelihood of its tokens. PG19 and BookSum.
 
-PG19, the books of its test split, read token by token with eviction after each token:
+PG19, its test split, read token by token with eviction after each token:
 
     pg19/test_10321.txt      The Girl at Central ... [CRLF] [CRLF] ... one book a file, as DeepMind published them
     <s>The Girl at Central   the first token scored is the one after what the tokenizer begins a text with
-
-Follows examples/eval_long_ppl.py of https://github.com/mit-han-lab/streaming-llm: the result is exp of the mean over
-all tokens of all books. With `reset=false` a book continues from the cache of the previous book, as published, so its
-first token has earlier tokens to attend to, and positions continue too (docs/tasks.md has StreamingLLM's
-settings).
-
-Differences: at most `context_length` tokens of each book are scored (published: one limit for all books together).
-Books are read in the order of their names. A book that is not UTF-8 is skipped when later books continue from the
-cache. CRLF becomes a newline, as text files are read by default; nothing else is changed.
 
 BookSum with eviction after every block, section 5 and table 4 of CAOTE (arXiv:2504.14051):
 
@@ -20,15 +11,8 @@ BookSum with eviction after every block, section 5 and table 4 of CAOTE (arXiv:2
     summary_text   "The coach brings a stranger. ..."                  one of its summaries
     bid, book_id, source, summary, ...                                 not read
 
-Rows of kmfoda/booksum, split test, as lines of booksum/test.jsonl. CAOTE reads prompts in blocks of 128 tokens with
-eviction whenever the budget is exceeded, and does not say of which text it reports the perplexity:
-
     scored=chapter   the tokens of a chapter, given those before; each chapter once, whatever its summaries
     scored=summary   the tokens of a summary, given the chapter: the chapter is read in blocks, then one token at a time
-
-The tokens of a block attend to the cache, which holds the budget, and to earlier tokens of the block: at most budget +
-128 KV pairs. Chosen here: texts are read without a template; `between` precedes a summary; only the first
-`context_length` scored tokens and the first `given` tokens before them count.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -142,7 +126,18 @@ class Likelihood(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class PG19(FromFiles, Likelihood):
-    """One sample per book."""
+    """One sample per book.
+
+    - Protocol: `examples/eval_long_ppl.py` of https://github.com/mit-han-lab/streaming-llm, one token at a time.
+      `task.evict=before` evicts before a token, as in OBCache's Algorithm 2: the cache holds one KV pair fewer.
+    - Split: none. Eviction takes place while a text is read; `schedule.evict_after=context` is refused.
+    - Metric: negative log-likelihood of the tokens, also by position; the result is exp of the mean over all books.
+    - Source: `pg19/*.txt`, the test split.
+    - Traps: published runs keep the cache from book to book (`task.reset=false`) and count positions within the cache
+      (`policy.positions=cache`): report which you used.
+    - Differences: at most `task.context_length` tokens of each book are scored (published: one limit for all books).
+      Books are in the order of their names. One that is not UTF-8 is skipped when later ones continue from the cache.
+    """
 
     name: str = "pg19"
     context_length: int = 32768
@@ -178,7 +173,15 @@ class PG19(FromFiles, Likelihood):
 
 @dataclass(frozen=True, kw_only=True)
 class BookSum(jsonl.RowTask, Likelihood):
-    """One sample per chapter, or one per summary."""
+    """One sample per chapter, or one per summary.
+
+    - Protocol: section 5 and table 4 of CAOTE: blocks of 128 tokens, with eviction when the budget is exceeded. A block
+      attends to the cache and to itself, at most budget + 128 KV pairs. CAOTE does not say whose perplexity it reports.
+    - Split: none, as for PG19.
+    - Metric: negative log-likelihood of the tokens, also by position.
+    - Source: kmfoda/booksum, split test.
+    - Traps: compare differences to the full cache, not perplexities.
+    """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("reset", "given", "between")
     chat: bool = False

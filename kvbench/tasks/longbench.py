@@ -249,6 +249,31 @@ class LongBenchTask(jsonl.RowTask):
     the range. max_new_tokens: null for the benchmark's own table. stop_replaces: an answer ends only at `stop` and the
     tokenizer's end of sequence, not at the model's other stop tokens, as pred.py does for samsum; false adds `stop` to
     all of them, as LAVa does for Llama 3.
+
+    - Protocol: THUDM/LongBench, `pred.py`, `eval.py`, `metrics.py`; templates and lengths from the benchmark's own
+      `config/*.json`, read at run time. The whole prompt is truncated in the middle to `task.max_prompt_tokens` (31500;
+      published are 3500 to 127500), special tokens counted, before a chat template wraps it.
+    - Era: version 1, 21 tasks of 200 rows (multifieldqa_en 150, lcc and repobench-p 500).
+    - Split: after the row's `context`; the question and the instructions after it are read after eviction. For tasks
+      with examples the examples are the context; for code the lines before the one to write are read after eviction.
+    - Metric: the best over a row's references. ROUGE is the package `rouge` 1.0.1, not rouge-score. Chinese is split
+      into words by jieba 0.42.1. Code is compared by fuzzywuzzy 0.18.0; python-Levenshtein would change its scores and
+      is refused.
+    - No chat template: trec, triviaqa, samsum, lsht, lcc, repobench-p. For the first four, only the first line of an
+      answer counts.
+    - samsum: an answer ends at a line break or at the tokenizer's end of sequence, not at the model's other stop
+      tokens, as in `pred.py` (`task.stop_replaces=false` keeps them, as LAVa does for Llama 3); an answer has at least
+      one new token.
+    - Averages: `kvbench report table --average official|lava|caote`: of six categories (README of LongBench), of 20
+      tasks without passage_count (LAVa), of the 16 tasks in English and code (CAOTE, OBCache). A missing task, or a
+      sample without a number, is refused.
+    - Source: `longbench/TASK.jsonl` of THUDM/LongBench.
+    - Traps: kvpress strips white space before an answer, truncates contexts on the right, allows 20 tokens more and
+      repeats the suffix of triviaqa and samsum. lm-evaluation-harness trims prompts and ends few-shot answers at any
+      line break. The package rouge returns 0 if its recursion is too deep; kvbench calls it at the same depth as the
+      official script.
+    - LongBench-E: the same prompts and metrics on rows balanced by length. `task.bucket=0-4k|4-8k|8k+` selects one of
+      the reported ranges (words: below 4000, below 8000, the rest).
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("extended", "bucket", "stop_replaces")

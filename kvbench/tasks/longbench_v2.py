@@ -38,7 +38,28 @@ def chosen_letter(answer: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class LongBenchV2(jsonl.RowTask):
-    """The rows that `length` and `difficulty` select; null selects all."""
+    """The rows that `length` and `difficulty` select; null selects all.
+
+    - Protocol: THUDM/LongBench 2e00731, `pred.py` and `prompts/0shot.txt`, read at run time and with its placeholders
+      replaced one after the other; the prompt is truncated in the middle to 120000 tokens (both ends decoded together;
+      of an odd limit the second end has one more, `-max_len//2` there), then a chat template wraps it.
+    - Split: after the text; the question, its four choices and the form of the answer are read after eviction.
+    - Metric: 1 if the letter of "The correct answer is (C)" is right, as `extract_answer` finds it; an answer of
+      another form is 0 (`result.py` has an option `compensated` that gives 0.25 instead; it is off by default).
+    - `task.length=short|medium|long` and `task.difficulty=easy|hard` select the rows of one reported column; together
+      they are 503.
+    - Source: `data.json` of THUDM/LongBench-v2, as lines.
+    - Reasoning (`--cot` of `pred.py`) takes two requests. `prompts/0shot_cot.txt` has the text and the question, and
+      the model reasons in 1024 tokens. `prompts/0shot_cot_ans.txt` has the question and the reasoning, but not the
+      text, and its answer of 128 tokens (`task.answer_tokens`) is scored. The second request is a prompt of its own:
+      each cell reads it with nothing left of the first cache, and evicts from it by the same policy, budget and
+      schedule; with `schedule.evict_after=context` that is before the last sentence, after the reasoning. In rows
+      `prediction` is the reasoning, a blank line and the answer; `new_tokens` counts both; `decode_seconds` holds the
+      whole second request; `peak_bytes` is the larger; columns of the prompt and of kept pairs describe the first.
+    - Differences: greedy answers, where `pred.py` samples at temperature 0.1 (`task.temperature=0.1`); an empty answer
+      is 0, or empty reasoning, where `pred.py` leaves the row out.
+    - Traps: kvpress allows 16 new tokens and drops a quotation mark of the prompt.
+    """
 
     length: Length | None = None
     difficulty: Difficulty | None = None

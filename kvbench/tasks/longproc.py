@@ -55,7 +55,21 @@ MARKS = dict.fromkeys(map(ord, string.punctuation + "’"))
 
 @dataclass(frozen=True, kw_only=True)
 class LongProc(jsonl.RowTask):
-    """The rows of one data set; its name ends with the length of the answers."""
+    """The rows of one data set; its name ends with the length of the answers.
+
+    - Protocol: princeton-pli/LongProc 78e873a, `longproc_data.py`; templates are read at run time, the examples of
+      `countdown` and `travel_planning` are the searches that its solvers write. Names end with the length of the
+      answers; HELMET's configs have their limits. Answers are long: evict while decoding too
+      (`schedule.decode_every`).
+    - Split: after the page, the connections or the story; of `countdown` and `travel_planning` after the examples.
+    - Metric: F1 of the rows of the table (`longproc_f1`); for the others 1 if the answer is right, else 0: the route,
+      all beliefs, three equations, the plan. Partial accuracies and rates of extraction are not computed.
+    - Source: the repository, 200 rows per data set (html_to_tsv: 100, 189 and 120). HELMET draws 100 of them by
+      `datasets.shuffle`, here they are taken in order.
+    - Missing: `pseudo_to_code`, whose metric compiles and runs what the model writes.
+    - Traps: the official script calls `eval()` on the equations of an answer and may end with an error; here they are
+      computed, and anything else is 0.
+    """
 
     dataset: str
     max_new_tokens: int

@@ -45,7 +45,24 @@ Prompt = Literal["boxed", "rkv"]
 
 @dataclass(frozen=True, kw_only=True)
 class MathProblems(jsonl.RowTask):
-    """The problems of a file."""
+    r"""The problems of a file.
+
+    - Protocol: the problem and the sentence that the model cards of DeepSeek-R1 and Qwen3 ask for
+      (`task.prompt=boxed`), or the prompt of R-KV's `run_math.py` (`task.prompt=rkv task.chat=false`). Answers are
+      long: evict while decoding (`schedule.decode_every`).
+    - Split: after the problem.
+    - Source: openai/prm800k, Zefan-Cai/R-KV (2024), math-ai/aime25 (2025).
+    - Metric: the last `\boxed{...}`, braces balanced, equals the reference, either as text without spaces or by
+      math-verify 0.9.0 (sympy), which runs in a separate process with a limit of 20 seconds per comparison. An answer
+      without a box is 0. All 500 reference answers of MATH-500 equal themselves. Of several boxes the last counts, as
+      in MATH's own grader: the earlier ones are of steps, and a model that corrects itself boxes again. A full stop at
+      the end is ignored. `75\%` is 3/4 and, as in MATH's own grader, 75. A list without parentheses is the tuple in the
+      same order.
+    - Answers are greedy. As the model cards ask: `task.temperature=0.6 task.top_p=0.95 task.samples_per_prompt=8`; see
+      docs/tasks.md#drawn-answers.
+    - Traps: kvpress ends the box at the first closing brace and compares texts, so that 103 of the 500 reference
+      answers score 0 against themselves.
+    """
 
     file: str
     max_new_tokens: int

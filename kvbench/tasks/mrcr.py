@@ -35,7 +35,20 @@ def grade(response: str, answer: str, prefix: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class MRCR(jsonl.RowTask):
-    """The rows of one number of `needles`. max_chars: only those with at most so many characters; null: all 800."""
+    """The rows of one number of `needles`. max_chars: only those with at most so many characters; null: all 800.
+
+    - Protocol: the messages of a row as they are, the last one is the question: it asks for the n-th of 2, 4 or 8 texts
+      that the conversation asked for in the same words, after a random string. A model without a chat template reads
+      the texts of the messages alone.
+    - Split: before the last message.
+    - Source: openai/mrcr, 800 rows for each number of needles, from 4K to 1M tokens of o200k; `task.max_chars=100000`
+      takes the rows with at most so many characters.
+    - Metric: `grade` of the data card: 0 unless the answer begins with the random string, else the ratio of
+      `difflib.SequenceMatcher` over the rest.
+    - Traps: half of the rows are longer than 128K tokens; those that the model does not read become rows with an error.
+    - Differences: answers end after `task.max_new_tokens`, 2048 by default; the card has no limit, and reports by bins
+      of o200k tokens.
+    """
 
     needles: Literal[2, 4, 8]
     max_new_tokens: int

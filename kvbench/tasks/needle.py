@@ -89,6 +89,23 @@ class Needle(FromFiles, Task):
     answer. scorer: `words` (KVCache-Factory), `words_without_dots` (LAVa), `rouge1`, or `inclusion`: the
     answer says the needle's, both normalised (KVzip). stop_replaces: an answer
     ends only at `stop` and the tokenizer's end of sequence, as in both scripts.
+
+    - Protocol: `llm_needle_haystack_tester.py` of LLMTest_NeedleInAHaystack (`needle/official`) and
+      `run_needle_in_haystack.py` of KVCache-Factory and LAVa, one prompt for each `task.depth` and
+      `task.context_length`.
+    - Era: essays are joined in the order of their names; the testers took the order of the file system.
+    - Split: after the essays.
+    - Source: `paul_graham_essays`.
+    - Answers of `needle/lava` and `needle/pyramidkv` end at a line break or at the tokenizer's end of sequence, even if
+      that is the first token: the answer is then empty, with the score 0.
+    - Prompts of `needle/pyramidkv` follow KVCache-Factory until December 2024, which encodes essays and needle with the
+      tokenizer's special tokens; later states do not. The official tester sends a system turn ("You are a helpful AI
+      bot that answers questions for a user. Keep your response short and direct") and two user turns, context and
+      question; here `model.system` is yours to set, and one turn has both.
+    - Traps: contexts are 200 tokens shorter than their label; a perfect answer has ROUGE-1 0.727; with `words` the
+      final full stop of "day." counts, so an answer without it scores 0.909 in KVCache-Factory and 1.0 in LAVa. The
+      official grader is a GPT and is not implemented. `task.scorer=inclusion` is 1 if the answer holds the needle's,
+      else 0.
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("stop_replaces",)

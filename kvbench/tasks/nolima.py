@@ -52,7 +52,21 @@ class Test:
 
 @dataclass(frozen=True, kw_only=True)
 class NoLiMa(FromFiles, Task):
-    """All tests at all depths of all books. kind: only questions of one kind (onehop, twohop); null: all."""
+    """All tests at all depths of all books. kind: only questions of one kind (onehop, twohop); null: all.
+
+    - Protocol: prompt, needles and places of `run_tests.py` and `book_haystack.py`: `task.context_length` tokens of a
+      book with the needle in place of a line break, at 26 depths; the name in it is drawn by numpy's RandomState from
+      the needle's number and the book. Books are encoded without special tokens, as there for models that vLLM serves,
+      so that a BOS moves no depth. The system turn "You are a helpful assistant" is `model.system`. The published
+      lengths are 250 to 32000.
+    - Split: after the book.
+    - Source: amodaresi/NoLiMa, `needle_set.json` and five books; non-commercial research only.
+    - Metric: `contains`, whether a right name occurs in the answer. The base score and the effective length of its
+      table are means over 250 to 1000 tokens, and the longest length with 85 % of it.
+    - Traps: the published runs draw names with the seed 42; `seed` here is 42 too unless it is set.
+    - Differences: books are numbered by name, in `run_tests.py` in the order of the file system; samples go through the
+      tests first, then through depths and books.
+    """
 
     context_length: int
     kind: str | None = None

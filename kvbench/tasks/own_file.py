@@ -49,6 +49,19 @@ class OwnFile(jsonl.RowTask):
     """Sample i is line i of the file `path`, blank lines left out. In rows the task is called `jsonl/` and the file's
     name. Its cells depend on the contents of the file, not on where it is.
 
+    - Protocol: `task=jsonl task.path=FILE`. Each line is an object with `context`, `question` (or none) and `answers`,
+      or with `messages` and `answers`; the last message is the question. If a line cannot be read, the command ends
+      with exit code 2 and names its number.
+    - Split: after the question, which follows its context after a blank line. With `schedule.evict_after=context` lines
+      with equal contexts share a prefill.
+    - Source: your file. Cells depend on its contents, not on its folder: an edited file makes new rows. In rows the
+      task is called `jsonl/` and the file's name.
+    - Metrics by name, `task.metric=`: `string_match_part` (any answer occurs), `string_match_all` (the share of answers
+      that occur), `exact_match`, and of LongBench `qa_f1_score`, `rouge_score`, `code_sim_score`, `count_score`,
+      `qa_f1_zh_score`, `rouge_zh_score`, which count the best over the answers.
+    - Traps: only a chat template marks where a message begins; a model without a template reads the texts one after the
+      other.
+
     Raises MissingFile where there is no file, UserError for a line that cannot be read.
     """
 

@@ -91,6 +91,26 @@ class OfficialSCBench(SCBench):
 
     max_turns: only the first so many turns of a context. max_seq_length: of a whole conversation; `max_prompt_tokens`
     is what it leaves beside the answers. max_new_tokens: of an answer; mixed tasks have fewer for some kinds (`MIXED`).
+
+    - Protocol: `scbench/` of microsoft/MInference at `fb56c91`. `task.turns=gold`, the default, is its multi-turn mode,
+      in which right answers precede a question; `own` is `--disable_golden_context`, in which the model's own do;
+      `none` is `--same_context_different_query`, separate requests. `task.max_turns=5` and `task.max_seq_length=131072`
+      are its flags.
+    - Split: official multi-turn runs read the context with the first question and evict then, which is the default here
+      (`schedule.evict_after=prompt`); with separate requests they evict after the context: `task.turns=none
+      schedule.evict_after=context`. Evicting again over turns (`schedule.decode_every=N`) is kvbench's own.
+      docs/reference/turns.md#conversations says how caches are carried.
+    - Tokens: what is read after the eviction is tokenised alone, question by question, as the official code does: a
+      tokenizer that puts a blank before a text (SentencePiece) puts it before each question.
+    - Source: microsoft/SCBench, the JSON lines that the official code names. No SHA-256 is pinned yet.
+    - Truncation: the middle of what is read before the first answer, as tokens (`task.truncation=middle_tokens`), so
+      that the conversation fits into `task.max_seq_length`. A model with shorter sequences needs a smaller one.
+    - Metrics: `compute_scores.py`, of each turn; a table with `cols=question_number` has the official numbers
+      by turn. Of mixed tasks the official code has a mean for each kind, kvbench one over both: their turns alternate.
+    - Traps: in many_shot and qa_chn one right character is enough for a point, or a part of it, as in the official
+      code. With a chat template later questions of mf name the last statistic, and answers of summary begin with "This
+      paper".
+    - Differences: the file `kvbench/tasks/scbench_official.py` lists them.
     """
 
     turns: Turns = "gold"

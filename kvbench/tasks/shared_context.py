@@ -7,12 +7,6 @@ Follows data/load.py, data/wrapper.py and model/template.py of https://github.co
 
 The instruction is a part of the head of the prompt, which KVzip never evicts (`policy.sink=head`). A sample is one
 question; questions are numbered context by context, so that sample i is the same for any `samples`.
-
-Differences from KVzip: the chat template is the model's own (KVzip writes out the templates of Llama and Qwen and adds
-a blank line at the end of Llama's turn); a model without a template reads no "Answer:" after the question; an answer
-that its length ended keeps its last token. Tables average over
-questions, and as KVzip does with `--mean-over contexts`: over contexts, each with the mean of its questions, which
-differs if contexts have different numbers of questions.
 """
 
 from abc import abstractmethod
@@ -60,6 +54,18 @@ class SharedContext(FromFiles, Task):
     first so many contexts, null for all. samples: number of questions; at most all are asked.
     turns: `none` asks each question alone, `gold` and `own` in one conversation, after those before it with their right
     answers or with the model's own.
+
+    - Protocol: KVzip's setting, `data/load.py` and `results/{metric,parse}.py` of snu-mllab/KVzip. With
+      `schedule.evict_after=context`, the default of these tasks, eviction takes place once, and each question starts
+      from the same compressed cache. Rows have `question_number`, for tables by the number of the question.
+    - Split: after the context; the chat template's head and the context are read before eviction, the question after.
+    - Source: Jang-Hyun/SCBench-preprocessed, rajpurkar/squad (train), openai/gsm8k (test).
+    - Traps: KVzip always drops the last generated token. SCBench's own scorer differs from KVzip's. KVzip averages over
+      contexts, each with the mean of its questions: `kvbench report table --mean-over contexts`. Its `eval.py --num
+      100` reads 100 contexts (of SQuAD `task.contexts=100 task.cut_last=false`), not 100 questions.
+    - Differences: the chat template is the model's own (KVzip writes out Llama's and Qwen's, with a blank line at the
+      end of Llama's turn); a model without a template reads no "Answer:" after the question; an answer that its length
+      ended keeps its last token.
     """
 
     instruction: str

@@ -44,7 +44,23 @@ MEASURES = {"calls": ("call_match", "share", "higher"), "likelihood": ("call_nll
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectories(FromFiles, Task):
-    """Base class of these tasks. distance: only the calls that need what was read so many turns before; null: all."""
+    """Base class of these tasks. distance: only the calls that need what was read so many turns before; null: all.
+
+    - Protocol: recorded runs with tools; every call from the second turn on is asked for after the recorded turns
+      before it. docs/reference/turns.md#runs-of-agents has the form of a file, the definitions and commands.
+    - Split: before the last turn, the newest output of a tool and the user's words, which is read after the eviction;
+      with `schedule.evict_after=prompt` after it. With `schedule.prefill_block=turn` the cache is evicted from after
+      every turn.
+    - Source: your file (`trajectories`), runs that are made up in any length (`trajectories_synthetic`), or runs of the
+      multi-turn long context of BFCL v4 (`bfcl`), whose simulators, the package bfcl-eval, give the outputs.
+    - Metric: `call_match`, whether the answer begins with the recorded calls, compared as values of JSON; `call_nll`,
+      the mean negative log-likelihood of the recorded call, in nats per token; `state_match`, whether the first
+      generated call leaves BFCL's simulators in the recorded state with the recorded output, by BFCL's own functions.
+    - Traps: `call_match` runs no tool: a call that would do the same in other words is no match. BFCL's leaderboard
+      counts whole runs, each continued with the model's own calls; `state_match` counts calls after recorded ones, so
+      that the two numbers cannot be compared. `task.stop` is empty, so that a model without an end of its turn writes
+      on up to `task.max_new_tokens`; only its first calls count.
+    """
 
     measure: str
     distance: int | None = None

@@ -195,3 +195,6 @@ def test_a_list_shows_both_protocols_and_every_report(kvbench: Command) -> None:
     (overview,) = [line for line in kvbench("--help").out.splitlines() if line.strip().startswith("report ")]
     assert set(reports) <= set(re.findall(r"\w+", overview))
     assert kvbench("list", "reports", "table").code == 2
+    assert [each["name"] for each in json.loads(kvbench("list", "columns", "--json").out)] == [*COLUMNS]
+    assert kvbench("list", "columns", "kept_*").out.split()[0] == "kept_tokens"
+    assert "did you mean" in kvbench("list", "columns", "kept_token").err

@@ -68,7 +68,7 @@ def test_every_setting_that_is_offered_is_one() -> None:
 
 
 def test_names_are_those_of_the_lists(kvbench: Command) -> None:
-    assert set(candidates(["list", ""])) == {*GROUPS, "reports", "settings"}
+    assert set(candidates(["list", ""])) == {*GROUPS, "reports", "settings", "columns"}
     for group in ("policy", "score", "model"):
         assert {word.partition("=")[2] for word in candidates(["run", f"{group}="])} >= {
             name for name in options(group) if "/" not in name

@@ -1,40 +1,40 @@
-"""docs/notebooks/first_idea.ipynb: small, without outputs, and its cells run one after the other."""
+"""docs/notebooks/first_idea.ipynb: small, without outputs; it runs, and its page shows what it says."""
 
-import json
-from pathlib import Path
-from typing import Any
+import re
 
 import pytest
 from matplotlib.figure import Figure
 
-FILE = Path(__file__).parents[2] / "docs" / "notebooks" / "first_idea.ipynb"
-CELLS = json.loads(FILE.read_text("utf-8"))["cells"]
+from scripts.document_notebook import NOTEBOOK, PAGE, cells, page, run, shown
+
+STALE = "run python scripts/document_notebook.py"
+
+
+def without_seconds(text: str) -> str:
+    return re.sub(r"[\d.]+ m?s\b", "", text)
 
 
 def test_it_is_short_and_has_no_outputs() -> None:
-    assert len(CELLS) <= 16 and FILE.stat().st_size < 10_000
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in CELLS)
-    assert len({cell["id"] for cell in CELLS}) == len(CELLS)
+    assert len(cells()) <= 16 and NOTEBOOK.stat().st_size < 10_000
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells())
+    assert len({cell["id"] for cell in cells()}) == len(cells())
+    code = [line for cell in cells() if cell["cell_type"] == "code" for line in "".join(cell["source"]).splitlines()]
+    assert max(map(len, code)) <= 76, "the site shows 76 columns"
+
+
+def test_its_page_has_its_cells() -> None:
+    text, place = PAGE.read_text("utf-8"), 0
+    for cell in cells():
+        place = text.find("".join(cell["source"]), place)
+        assert place >= 0, f"{cell['id']}: {STALE}"
+    assert text.count("```python\n") == sum(cell["cell_type"] == "code" for cell in cells()), STALE
 
 
 @pytest.mark.slow
-def test_its_cells_run() -> None:
-    """In the namespace of a module, as a kernel has it; what a cell shows at its end can be shown."""
-    shared: dict[str, Any] = {"__name__": "__main__"}
-    shown = [_run("".join(cell["source"]), shared) for cell in CELLS if cell["cell_type"] == "code"]
-    figures = [value for value in shown if isinstance(value, Figure)]
+def test_its_page_has_its_outputs() -> None:
+    """As in the namespace of a module. Seconds differ from run to run."""
+    outputs = [*run()]
+    figures = [value for _, _, value in outputs if isinstance(value, Figure)]
     assert len(figures) == 2 and all(figure._repr_png_().startswith(b"\x89PNG") for figure in figures)  # type: ignore
-    assert "moves power=2.0" in repr(shared["result"]) and "<table>" in shared["result"]._repr_html_()
-    assert len(shared["mine"].frame) == 9 and shared["mine"].frame["error"].isna().all()
-
-
-def _run(source: str, shared: dict[str, Any]) -> Any:
-    """The value of the last line of a cell, if it is an expression."""
-    *_, last = source.splitlines()
-    try:
-        code = compile(last, "<cell>", "eval")
-    except SyntaxError:
-        exec(compile(source, "<cell>", "exec"), shared)
-        return None
-    exec(compile(source.removesuffix(last), "<cell>", "exec"), shared)
-    return eval(code, shared)
+    made = page({name: shown(name, printed, value) for name, printed, value in outputs})
+    assert without_seconds(made) == without_seconds(PAGE.read_text("utf-8")), STALE

@@ -42,7 +42,7 @@ def cell_of(words: Sequence[str]) -> Cell:
 
 @pytest.mark.parametrize("page", PARTS, ids=lambda page: page.stem)
 def test_a_page_is_what_conf_says(page: Path) -> None:
-    assert written(page) == page.read_text("utf-8"), "stale: run python scripts/document_methods.py"
+    assert written(page) == page.read_text("utf-8"), "stale: run make pages"
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])

@@ -33,7 +33,17 @@ LENGTHS = (4096, 8192, 16384)
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRuler(FromFiles, Task):
-    """The rows of one RULER task, `member`. `context_length` is the data set's label."""
+    """The rows of one RULER task, `member`. `context_length` is the data set's label.
+
+    - Protocol: the rows of `simonjegou/ruler` that kvpress reads: era 2024, Llama 3.1's tokenizer, 4096, 8192 and 16384
+      tokens. kvpress wraps them in a chat template and adds the answer prefix after it, as `model.chat=auto` does here.
+    - Split: after the column `context`. With `schedule.evict_after=context` the question keeps its white space, which
+      Llama's template would trim, and is tokenised with what follows it; without a template a line break follows the
+      question.
+    - Metric: RULER's.
+    - Source: simonjegou/ruler.
+    - Traps: `task.context_length` counts tokens of Llama 3.1; other tokenizers count others.
+    """
 
     member: str
     max_new_tokens: int

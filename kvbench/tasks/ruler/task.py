@@ -63,6 +63,31 @@ class RulerTask(Task):
     """One RULER task. Lengths in tokens.
 
     `step` is the increment and the minimum of the haystack's size, in the task's own units; null is the benchmark's.
+
+    - Protocol: NVIDIA/RULER, `scripts/data/synthetic/*.py`, samples from one generator with seed 42; the benchmark
+      takes 500 samples per task, `task.samples` is 50 by default.
+    - Era: `task.era=2026` is c3f5e3b (sizes by bisection), `task.era=2024` is e40fae1 (sizes step by step), which made
+      the data sets published in 2024. Prompts of the two eras differ in text and in size: report the era with every
+      number.
+    - Length: `task.context_length` counts the prompt, the tokens of the model's chat template and the new tokens, so
+      that a model that reads 8192 tokens can be given `task.context_length=8192`. The official `prepare.py` also
+      measures a prompt with its template. Without a chat template the special token before a text (BOS) is not counted,
+      as officially: such a prompt may be one token longer than declared. A prompt that is too long is shortened by one
+      step of the haystack, so prompts are up to three steps shorter than the declared length. Without the setting, all
+      RULER tasks of a command have the longest of their default lengths with the embedded model (`task=ruler`: 4096
+      tokens); any other model needs the setting.
+    - Split: after the haystack. A solved example (vt, cwe) is part of the context.
+    - Texts: officially all prompts of a task hide their needles in one text, so that intervals tell of needles and not
+      of texts. `task.texts=varied` gives each prompt another part of the essays, `task.haystack=book` of the books of
+      PG19, and prompts with one part are one cluster of every test and interval. With `task.step=25` prompts have the
+      declared length.
+    - Metric: share of the references that the answer contains, regardless of case (`string_match_all`), or whether it
+      contains any (`string_match_part`).
+    - Source: generated; essays from `paul_graham_essays`, qa from SQuAD 2.0 and HotpotQA. Words come from wonderwords
+      2.2.0; another release would be another benchmark and is refused.
+    - Traps: kvpress deletes control characters before it matches. For qa, lm-evaluation-harness averages over the
+      references, where the official metric takes the best one. LAVa and KVCache-Factory allow 64 new tokens for all
+      tasks. nltk's sentence splitter changes prompts with essays: the version names the splitter.
     """
 
     name: str
