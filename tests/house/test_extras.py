@@ -9,7 +9,7 @@ import pytest
 
 from kvbench.config.compose import step_parts, step_settings
 from kvbench.support.paths import extras
-from kvbench.support.plugins import held_groups, items
+from kvbench.support.plugins import groups, held_groups, items
 
 ROOT = Path(__file__).parents[2]
 CORE = [file for file in (ROOT / "kvbench").rglob("*.py") if "extras" not in file.parts]
@@ -27,9 +27,15 @@ NAMESAKES = {"int4", "int8", "think"}
 def words() -> set[str]:
     """Settings that extras bring, and the names of their members."""
     kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
-    members = {name for group, usual in held_groups().items() for name in items(group) if name != usual}
+    members = {name.partition("/")[0] for group in groups() if group != "step" for name in brought(group)}
     settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}
-    return settings | (kinds | members) - NAMESAKES | {f"{part}=" for part in step_parts()}
+    members -= NAMESAKES | {*held_groups().values()}
+    return settings | (kinds - NAMESAKES) | members | {f"{part}=" for part in step_parts()}
+
+
+def brought(group: str) -> list[str]:
+    """The names of a group that extras bring."""
+    return [name for name, item in items(group).items() if "extras" in item.path.parts]
 
 
 def said(file: Path) -> Iterator[str]:
