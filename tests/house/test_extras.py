@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
-from kvbench.config.compose import step_parts, step_settings
+from kvbench.config.compose import file_of, step_parts, step_settings
 from kvbench.support.paths import extras
 from kvbench.support.plugins import groups, held_groups, items
 
@@ -45,6 +46,13 @@ def said(file: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
             yield node.value
+
+
+def test_tasks_of_extras_do_without_torch() -> None:
+    """As those of the core, which import-linter checks."""
+    graph = grimp.build_graph("kvbench", include_external_packages=True, cache_dir=None)
+    for module in {file_of("task", name)["_target_"].rpartition(".")[0] for name in brought("task")}:
+        assert not graph.find_upstream_modules(module) & {"torch", "transformers"}, module
 
 
 def test_the_core_says_no_word_of_an_extra() -> None:

@@ -15,11 +15,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.helmet.helmet import Helmet
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.support.errors import MissingFile
-from kvbench.tasks.helmet import Helmet
 from kvbench.tasks.task import InvalidSample, Sample
-from tests.tasks import helmet_rows
+from tests.extras import helmet_rows
 from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "prompts" / "helmet.json").read_text("utf-8"))
