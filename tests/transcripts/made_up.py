@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from kvbench.support.plugins import own_sources
-from tests.extras import helmet_rows
-from tests.tasks import longproc_rows, nolima
+from tests.extras import helmet_rows, longproc_rows
+from tests.tasks import nolima
 
 FILES = {path.stem: path for source in own_sources() for path in (source.conf / "task").glob("*.yaml")}
 """The settings files of tasks, by family."""

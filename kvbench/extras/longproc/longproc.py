@@ -8,8 +8,8 @@
     travel_planning  {"disambig_question_text": "...", "ground_truth_cities": "A**B", "ground_truth_durations": "3**5",
                      "estimated_output_tokens": 1200}
 
-Follows longproc_data.py and the evaluators at 78e873a. The examples of countdown are made in `longproc_countdown.py`,
-travel_planning's in `longproc_travel.py`. Nothing of an answer is evaluated as Python, as
+Follows longproc_data.py and the evaluators at 78e873a. The examples of countdown are made in `countdown.py`,
+travel_planning's in `travel.py`. Nothing of an answer is evaluated as Python, as
 countdown_evaluator.py does with its equations: one that is no equation of two whole numbers scores 0, also where the
 official script ends with an error.
 """
@@ -25,11 +25,11 @@ from itertools import pairwise
 
 import yaml
 
+from kvbench.extras.longproc.countdown import countdown
+from kvbench.extras.longproc.travel import travel
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import NoData, find, listing
-from kvbench.tasks.longproc_countdown import countdown
-from kvbench.tasks.longproc_travel import travel
 from kvbench.tasks.metrics import english
 from kvbench.tasks.task import Sample, Tokens
 

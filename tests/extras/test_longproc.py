@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.longproc import longproc as metrics
+from kvbench.extras.longproc.countdown import countdown
+from kvbench.extras.longproc.longproc import LongProc
 from kvbench.support.errors import MissingFile
-from kvbench.tasks import longproc as metrics
-from kvbench.tasks.longproc import LongProc
-from kvbench.tasks.longproc_countdown import countdown
 from kvbench.tasks.task import InvalidSample, Sample
-from tests.tasks import longproc_rows
+from tests.extras import longproc_rows
 from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "prompts" / "longproc.json").read_text("utf-8"))
