@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 
 from kvbench.support.plugins import own_sources
-from tests.extras import helmet_rows, longproc_rows
-from tests.tasks import nolima
+from tests.extras import helmet_rows, longproc_rows, nolima
 
 FILES = {path.stem: path for source in own_sources() for path in (source.conf / "task").glob("*.yaml")}
 """The settings files of tasks, by family."""

@@ -13,11 +13,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.nolima.nolima import NoLiMa
 from kvbench.models.prompts.prompt import TokensOf
-from kvbench.tasks.nolima import NoLiMa
 from kvbench.tasks.task import Sample
+from tests.extras import nolima
 from tests.models.tokenizers import of_bytes
-from tests.tasks import nolima
 from tests.tasks.versions import GOLDEN
 
 OFFICIAL = json.loads((GOLDEN / "prompts" / "nolima.json").read_text("utf-8"))
