@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from kvbench.conformance.golden.prompts import task_of
-from kvbench.tasks.mrcr import MRCR, grade
+from kvbench.extras.mrcr.mrcr import MRCR, grade
 from kvbench.tasks.task import InvalidSample, Sample, Tokens
 from tests.tasks.scbench.rows import write
 from tests.tasks.versions import mrcr_row
