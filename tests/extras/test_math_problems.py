@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvbench.conformance.golden.prompts import task_of
-from kvbench.tasks.math_problems import MathProblems
+from kvbench.extras.math.math_problems import MathProblems
 from kvbench.tasks.task import InvalidSample, Sample, Tokens
 
 PROBLEM = r"What is $\frac{a}{b}$ of {3}?"

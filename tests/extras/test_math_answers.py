@@ -2,9 +2,9 @@
 
 import pytest
 
+from kvbench.extras.math import math_problems as math_answers
+from kvbench.extras.math.math_problems import boxed, same_value
 from kvbench.support.errors import UserError
-from kvbench.tasks import math_problems as math_answers
-from kvbench.tasks.math_problems import boxed, same_value
 
 
 @pytest.mark.parametrize(
