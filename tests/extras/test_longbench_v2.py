@@ -9,8 +9,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2, chosen_letter
 from kvbench.models.prompts.prompt import TokensOf, truncate
-from kvbench.tasks.longbench_v2 import LongBenchV2, chosen_letter
 from kvbench.tasks.task import InvalidSample, Sample
 from tests.tasks.versions import GOLDEN
 
