@@ -21,8 +21,8 @@ OWED = {
     "kvbench/records/earlier.py",
 }
 """Files that still name settings of extras, in rows: this list only shrinks."""
-NAMESAKES = {"int4", "int8", "think"}
-"""Names that mean other things too: types of numbers, a tag of reasoning."""
+NAMESAKES = {"hub", "int4", "int8", "think"}
+"""Names that mean other things too: the hub of models, types of numbers, a tag of reasoning."""
 
 
 def words() -> set[str]:

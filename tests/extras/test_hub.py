@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, feather, parquet
 
+from kvbench.extras.hub import table_rows
+from kvbench.extras.hub.hub import HubRows
 from kvbench.run.plan import describe_task
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.tasks import table_rows
-from kvbench.tasks.hub import HubRows
 
 COLUMNS = {"context": "article", "question": "q", "answers": "label"}
 TABLE = pa.table(

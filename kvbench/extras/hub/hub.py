@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from kvbench.extras.hub.table_rows import sha256_of_rows, table_rows
 from kvbench.tasks import jsonl
 from kvbench.tasks.own_file import OwnFile
-from kvbench.tasks.table_rows import sha256_of_rows, table_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class HubRows(OwnFile):
     """Sample i is row i of the table `path`. In rows the task is called `hub/` and the name of the data set or file.
 
     Its cells depend on the contents of the columns that are read, and on the settings that name them. Raises what
-    `kvbench.tasks.table_rows.table_rows` raises, and UserError for a row that cannot be read.
+    `kvbench.extras.hub.table_rows.table_rows` raises, and UserError for a row that cannot be read.
     """
 
     name: str = "hub"
