@@ -82,6 +82,8 @@ def _modules(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
         module = type(part).__module__
         if module.startswith(within) or module.partition(".")[0] not in (OURS, "builtins"):
             yield module
+        if named := getattr(part, "turn_texts", ""):
+            yield named.partition(":")[0]
 
 
 @cache

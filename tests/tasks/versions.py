@@ -18,8 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.extras import helmet_rows, longproc_rows, nolima
-from tests.tasks import bfcl_package, runs
+from tests.extras import bfcl_package, helmet_rows, longproc_rows, nolima, runs
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad

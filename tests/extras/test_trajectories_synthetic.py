@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.task import Sample
-from kvbench.tasks.trajectories_synthetic import WORLDS, SyntheticTrajectories
+from kvbench.extras.trajectories.trajectories_synthetic import WORLDS, SyntheticTrajectories
+from kvbench.extras.trajectories.trajectory import TrajectorySample
 
 
 def words(text: str) -> int:
@@ -19,15 +19,14 @@ def task_of(**fields: Any) -> SyntheticTrajectories:
     )
 
 
-def generated(task: SyntheticTrajectories) -> list[Sample]:
+def generated(task: SyntheticTrajectories) -> list[TrajectorySample]:
     tokens: Any = words
-    return [sample for sample in task.generate(tokens, range(task.samples)) if isinstance(sample, Sample)]
+    return [sample for sample in task.generate(tokens, range(task.samples)) if isinstance(sample, TrajectorySample)]
 
 
 def test_the_needed_message_alone_holds_the_value() -> None:
     for sample in generated(task_of()):
         run = sample.trajectory
-        assert run is not None
         *history, recorded = run.messages
         (call,), needs = recorded.calls, recorded.needs
         number = next(iter(json.loads(call.arguments).values()))
@@ -44,7 +43,7 @@ def test_runs_fill_their_length_and_do_not_depend_on_samples() -> None:
     last = [sample for sample in samples if sample.question_number == 6]
     for sample in last:
         assert 700 < words(sample.prompt) + sample.max_new_tokens <= 900
-    assert {sample.trajectory.tools for sample in last if sample.trajectory} == {world.tools for world in WORLDS}
+    assert {sample.trajectory.tools for sample in last} == {world.tools for world in WORLDS}
     some = list(task_of().generate(words, [3, 17]))  # type: ignore[arg-type]
     assert some == [samples[3], samples[17]] and generated(task_of(samples=5)) == samples[:5]
     assert generated(task_of(seed=1))[0].context != samples[0].context
@@ -65,7 +64,7 @@ def test_a_distance_selects_calls(distance: int) -> None:
     chosen = task_of(distance=distance, samples=2)
     assert list(chosen.points(range(len(expected))).values()) == expected
     for sample in generated(chosen):
-        assert sample.trajectory is not None and sample.question_number is not None
+        assert sample.question_number is not None
         assert sample.trajectory.distance(sample.question_number) == distance
 
 

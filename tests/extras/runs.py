@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvbench.tasks.trajectories import RecordedTrajectories
-from kvbench.tasks.trajectory import Trajectory
+from kvbench.extras.trajectories.trajectories import RecordedTrajectories
+from kvbench.extras.trajectories.trajectory import Trajectory
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvbench.tasks.bfcl import ANSWERS, QUESTIONS, TOOLS, LongContextBFCL
-from kvbench.tasks.bfcl_simulators import VERSION
+from kvbench.extras.trajectories.bfcl import ANSWERS, QUESTIONS, TOOLS, LongContextBFCL
+from kvbench.extras.trajectories.bfcl_simulators import VERSION
 
 TOOL_CLASSES = """
 class GorillaFileSystem:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from kvbench.extras.trajectories.trajectories import RecordedTrajectories
 from kvbench.models.prompts.prompt import Prompt, build
-from kvbench.tasks.task import Sample, TaskSettings
+from kvbench.tasks.task import Sample
+from tests.extras.runs import THREE, TOOLS, task_of
 from tests.models.tokenizers import TURNS, of_bytes, of_words
-from tests.tasks.runs import THREE, TOOLS, task_of
 
 NATIVE = (
     "{% if tools %}<|system|>{{ tools | tojson }}</s>{% endif %}"
@@ -26,12 +27,15 @@ FORGETS = NATIVE.replace("{{ m['content'] }}", "{{ m['content'] if loop.last els
 )
 
 
+NAMED: dict[str, Any] = {"path": "mine.jsonl", "name": "mine", "measure": "calls"}
+
+
 def samples_of(tmp_path: Path, *rows: Any) -> list[Sample]:
     return list(task_of(tmp_path, *rows).generate(len, range(2)))  # type: ignore[arg-type]
 
 
 def prompt_of(tokenizer: Any, sample: Sample, evict_after: Any = "context", **settings: Any) -> Prompt:
-    return build(tokenizer, sample, TaskSettings(), 5000, evict_after=evict_after, **settings)
+    return build(tokenizer, sample, RecordedTrajectories(**NAMED), 5000, evict_after=evict_after, **settings)
 
 
 def texts(tokenizer: Any, prompt: Prompt) -> list[str]:

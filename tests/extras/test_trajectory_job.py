@@ -21,11 +21,11 @@ from kvbench.records import Row
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.tasks.task import Sample
+from tests.extras.runs import task_of
 from tests.models.conftest import tiny_llama
 from tests.models.masked_blocks import MaskedReader, Shared
 from tests.models.tokenizers import of_bytes
 from tests.questions import Questions
-from tests.tasks.runs import task_of
 
 FULL = Policy("full", takes=())
 SNAPKV = Policy("snapkv", window=8, recent=4, sink=2)

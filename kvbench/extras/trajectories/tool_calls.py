@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvbench.extras.trajectories.trajectory import Call
 from kvbench.tasks.jsonl import unrepeated
-from kvbench.tasks.trajectory import Call
 
 
 def calls_in(text: str) -> list[tuple[str, Mapping[str, Any]]]:

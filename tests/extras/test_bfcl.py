@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kvbench.tasks.bfcl import ANSWERS, LongContextBFCL, _recorded, _started
+from kvbench.extras.trajectories.bfcl import ANSWERS, LongContextBFCL, _recorded, _started
 from kvbench.tasks.task import Sample
-from tests.tasks import bfcl_package
-from tests.tasks.bfcl_package import FILES, task_of
+from tests.extras import bfcl_package
+from tests.extras.bfcl_package import FILES, task_of
 
 REAL = "KVBENCH_BFCL"
 """The variable that names a folder for data.root with BFCL's own files; bfcl-eval is then installed."""

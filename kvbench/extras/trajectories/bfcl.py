@@ -6,10 +6,10 @@
 
 Berkeley Function Calling Leaderboard v4, https://github.com/ShishirPatil/gorilla, `bfcl_eval/data`. A run is the user's
 words and the calls of the ground truth, each answered by what the simulators return. Every call from the second on is a
-sample, as in `kvbench.tasks.trajectories`, whose measures are these and one more:
+sample, as in `kvbench.extras.trajectories.trajectories`, whose measures are these and one more:
 
     state        the calls that the model generates are run instead of the recorded ones, after the same earlier ones; 1
-                 if BFCL's rule holds (`kvbench.tasks.bfcl_simulators`)
+                 if BFCL's rule holds (`kvbench.extras.trajectories.bfcl_simulators`)
 """
 
 import ast
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+from kvbench.extras.trajectories.bfcl_simulators import Simulators, require_package
+from kvbench.extras.trajectories.tool_calls import calls_in
+from kvbench.extras.trajectories.trajectories import MEASURES, Trajectories
+from kvbench.extras.trajectories.trajectory import Call, Message, Trajectory, TrajectorySample
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.bfcl_simulators import Simulators, require_package
 from kvbench.tasks.files import limit_samples, remembered
 from kvbench.tasks.task import Sample, Tokens, require_samples
-from kvbench.tasks.tool_calls import calls_in
-from kvbench.tasks.trajectories import MEASURES, Trajectories
-from kvbench.tasks.trajectory import Call, Message, Trajectory
 
 Value = TypeVar("Value")
 QUESTIONS = "bfcl/BFCL_v4_multi_turn_long_context.json"
@@ -108,7 +108,7 @@ class LongContextBFCL(Trajectories):
         """Of `state`: whether the first generated call does what the recorded one does, by BFCL's rule."""
         if self.measure != "state":
             return super().score(prediction, sample)
-        assert sample.trajectory is not None
+        assert isinstance(sample, TrajectorySample)
         number, _ = self._points[sample.id // self.samples_per_prompt]
         *earlier, recorded = (call for message in sample.trajectory.messages for call in message.calls)
         (_, own), (_, expected) = self._start(number), self._start(number)
@@ -147,7 +147,8 @@ def _read(root: str | None, name: str, parse: Callable[[jsonl.Row], Value]) -> t
         except UserError as error:
             raise UserError(f"{line.place}: {error}") from None
         except (TypeError, KeyError, AttributeError):
-            raise UserError(f"{line.place}: it is no row of BFCL v4, as in kvbench/tasks/bfcl.py") from None
+            form = "kvbench/extras/trajectories/bfcl.py"
+            raise UserError(f"{line.place}: it is no row of BFCL v4, as in {form}") from None
     return tuple(rows)
 
 

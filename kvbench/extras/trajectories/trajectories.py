@@ -27,13 +27,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from kvbench.extras.trajectories.tool_calls import call_of, match
+from kvbench.extras.trajectories.trajectory import Call, Message, Trajectory, TrajectorySample, plain_text, plain_turns
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, current_sha256, own_file, own_name
 from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive, require_samples
-from kvbench.tasks.tool_calls import call_of, match
-from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plain_turns
 
 ROLES = ("system", "user", "assistant", "tool")
 CALL_FORM = 'a call is {"name": TEXT, "arguments": {...}}'
@@ -49,7 +49,7 @@ class Trajectories(FromFiles, Task):
     measure: str
     distance: int | None = None
     max_new_tokens: int = 128
-    has_turns = True
+    turn_texts = "kvbench.extras.trajectories.turn_texts:turn_texts"
     measures: ClassVar[Mapping[str, tuple[str, str, str]]] = MEASURES
 
     def __post_init__(self) -> None:
@@ -98,11 +98,11 @@ class Trajectories(FromFiles, Task):
             for sample in samples:
                 yield self._sample(sample, run.until(places[sample][1]), places[sample][1])
 
-    def _sample(self, index: int, run: Trajectory, turn: int) -> Sample:
+    def _sample(self, index: int, run: Trajectory, turn: int) -> TrajectorySample:
         *history, recorded = run.messages
         last = run.answers[-2] + 1
         before, whole = (plain_turns(messages, run.tools) for messages in (history[:last], history))
-        return Sample(
+        return TrajectorySample(
             index,
             self.name,
             plain_text(before),
@@ -111,12 +111,13 @@ class Trajectories(FromFiles, Task):
             tuple(map(str, recorded.calls)),
             self.max_new_tokens,
             question_number=turn,
+            text_in_common=run.opening,
             trajectory=run,
         )
 
     def score(self, prediction: str, sample: Sample) -> float:
         """1 if the first calls of an answer equal the recorded ones."""
-        assert sample.trajectory is not None
+        assert isinstance(sample, TrajectorySample)
         return float(match(prediction, sample.trajectory.messages[-1].calls))
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.extras.trajectories.tool_calls import calls_in, match, same_json
+from kvbench.extras.trajectories.trajectory import Call
 from kvbench.run.plan import describe_task
 from kvbench.tasks.task import Sample
-from kvbench.tasks.tool_calls import calls_in, match, same_json
-from kvbench.tasks.trajectory import Call
-from tests.tasks.runs import THREE, row, run_of, task_of
+from tests.extras.runs import THREE, row, run_of, task_of
 
 VALUES: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),

@@ -9,7 +9,7 @@
 
 Every output lists as many records as `context_length` has room for; a call names one of them by a random number that
 only its output says. How many turns before it was read (`distance`) is drawn from all that are possible in its turn.
-Messages and calls are as in `kvbench.tasks.trajectories`, in the form of
+Messages and calls are as in `kvbench.extras.trajectories.trajectories`, in the form of
 https://platform.openai.com/docs/guides/function-calling.
 """
 
@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
 
+from kvbench.extras.trajectories.trajectories import Trajectories
+from kvbench.extras.trajectories.trajectory import Call, Message, Trajectory, plain_text, plain_turns
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Tokens
-from kvbench.tasks.trajectories import Trajectories
-from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plain_turns
 
 FIRST, SECOND, THIRD = (
     words.split()

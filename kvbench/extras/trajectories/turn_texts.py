@@ -3,38 +3,25 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from kvbench.extras.trajectories.trajectory import Call, Message, TrajectorySample, plain_text, plain_turns
 from kvbench.models.prompts.chat import CONTENT, render_turns, template_of
+from kvbench.models.prompts.prompt import TurnTexts
 from kvbench.support.errors import UserError
-from kvbench.tasks.trajectory import Call, Message, Trajectory, plain_text, plain_turns
 
 Show = Callable[[Sequence[Message], bool], str]
 """The text of messages, up to the assistant's next words if the second argument is true."""
 
 
-@dataclass(frozen=True)
-class TurnTexts:
-    """A run up to its last answer.
-
-    turns: the text of each turn, with what a template puts around it; the last one ends where the answer begins.
-    answer: the recorded one. head: what precedes the user's first words. tail: what follows the last message.
-    """
-
-    turns: tuple[str, ...]
-    answer: str
-    head: str
-    tail: str
-
-
-def turn_texts(tokenizer: Any, templated: bool, system: str | None, run: Trajectory) -> TurnTexts:
-    """The texts of a run whose last message is the recorded answer.
+def turn_texts(tokenizer: Any, templated: bool, system: str | None, sample: TrajectorySample) -> TurnTexts:
+    """Return the texts of a run whose last message is the recorded answer.
 
     Calls, outputs and tools go through the tokenizer's chat template if that reads `tools` and `tool_calls`, else as
-    the words of `kvbench.tasks.trajectory.plain_turns`. Raises UserError for a template that refuses or rewrites them.
+    the words of `plain_turns`. Raises UserError for a template that refuses or rewrites them.
     """
+    run = sample.trajectory
     show = _show(tokenizer, system, run.tools) if templated else _show_plainly(run.tools)
     *history, recorded = run.messages
     text, borders = show(history, True), [0]

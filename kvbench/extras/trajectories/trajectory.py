@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from kvbench.tasks.task import Sample
+
 INSTRUCTION = (
     'Call one tool at a time. Answer with the call alone, as one line of JSON: {"name": TOOL, "arguments": {...}}'
 )
@@ -70,6 +72,20 @@ class Trajectory:
     def until(self, turn: int) -> "Trajectory":
         """The messages up to the end of a turn."""
         return Trajectory(self.messages[: self.answers[turn - 1] + 1], self.tools)
+
+    @property
+    def opening(self) -> str:
+        """The beginning up to the second answer, the first that can be asked for, in plain words."""
+        return plain_text(plain_turns(self.messages[: self.answers[1]], self.tools))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectorySample(Sample):
+    """A call that is asked for. trajectory: the run up to it, its last message; it is read instead of context and
+    question, which say the same to models without a chat template.
+    """
+
+    trajectory: Trajectory
 
 
 def plain_turns(messages: Sequence[Message], tools: str) -> list[tuple[str, str]]:
