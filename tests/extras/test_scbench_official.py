@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from kvbench.config.compose import options
+from kvbench.extras.scbench_official.scbench_official import MEMBERS
 from kvbench.models.prompts.prompt import Prompt, TokensOf, build, template_tokens
-from kvbench.tasks.scbench_official import MEMBERS
 from kvbench.tasks.task import InvalidSample, Sample
+from tests.extras import scbench_official_rows as official_rows
+from tests.extras.scbench_official_rows import PREDICTIONS
 from tests.models.tokenizers import of_words
 from tests.tasks.infinitebench.conftest import Words
-from tests.tasks.scbench import official_rows
-from tests.tasks.scbench.official_rows import PREDICTIONS
 from tests.tasks.scbench.rows import make, write
 from tests.tasks.scbench.templates import TEMPLATES, tokenizer
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "prompts" / "scbench.json").read_text("utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "prompts" / "scbench.json").read_text("utf-8"))
 
 
 def task_of(root: Path, member: str, *rows: Any, **fields: Any) -> Any:
