@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kvbench.eviction.scores.gates import FastKVzip, KVzap
+from kvbench.extras.gates.gates import FastKVzip, KVzap
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.support.errors import MissingFile, UserError
