@@ -10,7 +10,7 @@ from kvbench.eviction.evict import Eviction, rank_layer, raw_scores
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.rkv import RKV
+from kvbench.extras.rkv.rkv import RKV
 from tests.arrays import random_layer
 
 POLICY = Policy("rkv", window=8, recent=8, pool=Pool("max", 7))
