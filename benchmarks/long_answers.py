@@ -30,8 +30,8 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
-from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.extras.rkv.rkv import RKV
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
@@ -145,7 +145,7 @@ def tokens(count: int) -> torch.Tensor:
 
 
 def rkv(budget: int) -> Eviction:
-    """conf/policy/rkv.yaml."""
+    """kvbench/extras/rkv/conf/policy/rkv.yaml."""
     return Eviction(Policy("rkv", window=8, reduce="mean", pool=Pool("max", 7), recent=8), RKV(), Tokens(budget))
 
 

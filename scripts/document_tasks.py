@@ -17,25 +17,25 @@ from kvbench.cli.list import Setting, settings_of
 from kvbench.config.compose import options
 from kvbench.config.meaning import words_of
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.helmet.helmet import Helmet
+from kvbench.extras.hub.hub import HubRows
+from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2
+from kvbench.extras.longproc.longproc import LongProc
+from kvbench.extras.math.math_problems import MathProblems
+from kvbench.extras.mrcr.mrcr import MRCR
+from kvbench.extras.nolima.nolima import NoLiMa
+from kvbench.extras.scbench_official.scbench_official import OfficialSCBench
+from kvbench.extras.trajectories.trajectories import Trajectories
 from kvbench.support.plugins import items
 from kvbench.tasks.efficiency import Efficiency
-from kvbench.tasks.helmet import Helmet
-from kvbench.tasks.hub import HubRows
 from kvbench.tasks.infinitebench import InfiniteBench, SyntheticInfiniteBench
 from kvbench.tasks.likelihood import PG19, BookSum
 from kvbench.tasks.longbench import LongBenchTask
-from kvbench.tasks.longbench_v2 import LongBenchV2
-from kvbench.tasks.longproc import LongProc
-from kvbench.tasks.math_problems import MathProblems
-from kvbench.tasks.mrcr import MRCR
 from kvbench.tasks.needle import Needle
-from kvbench.tasks.nolima import NoLiMa
 from kvbench.tasks.own_file import OwnFile
 from kvbench.tasks.ruler.published import PublishedRuler
 from kvbench.tasks.ruler.task import RulerTask
-from kvbench.tasks.scbench_official import OfficialSCBench
 from kvbench.tasks.shared_context import SharedContext
-from kvbench.tasks.trajectories import Trajectories
 from scripts.parts import with_parts
 from tests.composed import TABLE
 

@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.transcripts.stand_ins import empty
-from tests.tasks.scbench.official_rows import MEMBERS, PREDICTIONS, rows
+from tests.extras.scbench_official_rows import MEMBERS, PREDICTIONS, rows
 from tests.tasks.scbench.templates import TEMPLATES, tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "prompts" / "scbench.json"

@@ -40,7 +40,7 @@ EXTRAS = {
     "energy": (("pynvml",), "joules of GPUs in kvbench report cost"),
     "flash": (("flash_attn",), "model.attention=flash, model.kernels=flash_attn"),
     "gguf": (("gguf", "accelerate"), "model.path=FILE.gguf, kvbench data pull smollm2"),
-    "hub": (("datasets",), "task=hub with a data set of the Hub"),
+    "hub": (("datasets",), "data sets of the Hub as prompts"),
     "slurm": (("submitit",), "launcher=slurm"),
     "wandb": (("wandb",), "logger=wandb"),
 }

@@ -58,7 +58,7 @@ PLACEHOLDERS = {
     "model.path": "FOLDER_OR_HUB_ID",
     "endpoint.url": "http://127.0.0.1:8000/v1 (of the API of a server)",
     "endpoint.method": "full (how the server evicts, such as snapkv)",
-    "task.path": "FILE of JSON lines with context, question and answers; for task=hub a table or a data set org/name",
+    "task.path": "FILE of JSON lines with context, question and answers; a task of rows reads a table or a data set",
     LENGTH: "4096 (tokens of a prompt of RULER and its answer, at most the model's longest sequence)",
     "score.press": "LagKVPress (a class of kvpress, docs/reference/presses.md)",
     "score.path": "FILE with a head table (full_attention_heads.tsv of DuoAttention, or kvbench heads writes one)",

@@ -1,7 +1,7 @@
 """The code that a cell executes, by parts: what a row names, so that two versions of the code are never one mean."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +16,16 @@ if TYPE_CHECKING:
     from kvbench.eviction.scores.score import Score
     from kvbench.models.decode.holder import Holder
 
-SCORES, EXTRAS, TASKS = "kvbench.eviction.scores", "kvbench.extras", "kvbench.tasks"
+SCORES, EXTRAS, TASKS = "kvbench.eviction.scores.", "kvbench.extras.", "kvbench.tasks."
 ANSWERS, PROMPT = "kvbench.run.answers", "kvbench.run.prefill_job"
 """What asks several prompts at a time, which changes no bit, and what answers each."""
-EXECUTED = ("kvbench.cache.", "kvbench.eviction.", f"{EXTRAS}.", "kvbench.models.", f"{TASKS}.")
+EXECUTED = ("kvbench.cache.", "kvbench.eviction.", EXTRAS, "kvbench.models.", TASKS)
 """Packages whose functions count where another part imports them; the functions of others write words."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """Hashes of the code of a cell by part: cache, eviction, engine, run, its score, steps, holder
-    and task, and plugins.
+    """Hashes of the code of a cell by part: cache, eviction, engine, run, score, steps, holder, task and plugins.
 
     None: a source cannot be read.
     """
@@ -47,9 +46,10 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     """
     module = task.procedure.partition(":")[0]
     run, procedure = ("run", PROMPT) if module == ANSWERS else (f"run {module.rpartition('.')[2]}", module)
-    components: dict[str, tuple[Any, str]] = {f"task {task.name}": (task, TASKS)}
+    components: dict[str, tuple[Any, str | tuple[str, ...]]] = {f"task {task.name}": (task, (TASKS, EXTRAS))}
     if "budget" in policy.takes:
-        components |= {f"score {score.name}": (score, SCORES), f"policy {policy.name}": (policy, SCORES)}
+        own, scores = replace(policy, steps=()), (SCORES, EXTRAS)
+        components |= {f"score {score.name}": (score, scores), f"policy {policy.name}": (own, scores)}
     components |= {f"step {type(step).__name__.lower()}": (step, EXTRAS) for step in policy.steps}
     for part in (holder,) if holder else ():
         components[f"{part.group} {getattr(part, 'name', '')}"] = (part, EXTRAS)
@@ -69,24 +69,26 @@ def served_code(task: Task) -> Code:
     """The code of a cell that a server answers: what asks it, what builds prompts, and the task with its metric."""
     try:
         parts = {"servers": _package_sha256("servers"), "prompts": _package_sha256("models.prompts")}
-        if modules := frozenset(_modules(task, TASKS)):
-            parts[f"task {task.name}"] = _component_sha256(modules, TASKS)
+        if modules := frozenset(_modules(task, (TASKS, EXTRAS))):
+            parts[f"task {task.name}"] = _component_sha256(modules, (TASKS, EXTRAS))
     except NoSource:
         return Code(None)
     return Code(parts)
 
 
-def _modules(component: Any, within: str) -> Iterator[str]:
-    """The modules that define a component and its parts: in the package `within`, and in plugins."""
+def _modules(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
+    """The modules that define a component and its parts: in the packages `within`, and in plugins."""
     for part in parts_of(component):
         module = type(part).__module__
-        if module.startswith(f"{within}.") or module.partition(".")[0] not in (OURS, "builtins"):
+        if module.startswith(within) or module.partition(".")[0] not in (OURS, "builtins"):
             yield module
+        if named := getattr(part, "turn_texts", ""):
+            yield named.partition(":")[0]
 
 
 @cache
-def _component_sha256(modules: frozenset[str], within: str) -> str:
-    packages = {module: within if module.startswith(within) else module.partition(".")[0] for module in modules}
+def _component_sha256(modules: frozenset[str], within: str | tuple[str, ...]) -> str:
+    packages = {module: within if module.startswith(within) else module.partition(".")[0] + "." for module in modules}
     return _sha256(tuple(set[str]().union(*(closure([module], package) for module, package in packages.items()))))
 
 
@@ -94,7 +96,7 @@ def _component_sha256(modules: frozenset[str], within: str) -> str:
 def _package_sha256(name: str) -> str:
     """A package, eviction without its scores."""
     modules = modules_in(f"kvbench.{name}")
-    return _sha256(tuple(module for module in modules if not module.startswith(SCORES)))
+    return _sha256(tuple(module for module in modules if not module.startswith(SCORES[:-1])))
 
 
 @cache

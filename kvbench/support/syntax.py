@@ -48,8 +48,8 @@ def code_sha256(modules: Iterable[str], packages: Sequence[str] = ()) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-def closure(modules: Iterable[str], within: str) -> set[str]:
-    """These modules and all that they import, directly or not, of the package `within`. Raises NoSource."""
+def closure(modules: Iterable[str], within: str | tuple[str, ...]) -> set[str]:
+    """These modules and those that they import, directly or not, whose names begin so. Raises NoSource."""
     todo, reached = list(modules), set[str]()
     while todo:
         module = todo.pop()
@@ -58,7 +58,7 @@ def closure(modules: Iterable[str], within: str) -> set[str]:
         reached.add(module)
         for package, name in {pair for statement in statements(module) for pair in statement.imports}:
             target = f"{package}.{name}" if _is_module(f"{package}.{name}") else package
-            if target.startswith(f"{within}."):
+            if target.startswith(within):
                 todo.append(target)
     return reached
 

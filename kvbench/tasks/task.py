@@ -11,7 +11,6 @@ from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ASKED, TURNS, Claim
 from kvbench.support.grouped import grouped
-from kvbench.tasks.trajectory import Trajectory, plain_text, plain_turns
 
 Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 Reasoning = Literal["auto", "strip", "keep"]
@@ -42,8 +41,6 @@ class Sample:
     that begins every context of the task, such as an instruction; it belongs to the head of the prompt. messages: turns
     of a conversation before the question, as role and text, for a chat template; without one `context` is read.
     earlier: the turns before the question in one conversation about the context.
-    trajectory: a recorded run of an agent up to the answer that is asked for, which is its last message; it is read
-    instead of context and question, which say the same to models without a chat template.
     second: the request that follows, which `Task.follow_up` completes with the answer. drawn: tokens that the request
     before this one could have, whose random numbers are used up. text_in_common: the part of the context that other
     samples have too; empty: all of it.
@@ -62,7 +59,6 @@ class Sample:
     opening: str = ""
     messages: tuple[tuple[str, str], ...] = ()
     earlier: tuple[Turn, ...] = ()
-    trajectory: Trajectory | None = None
     second: "Sample | None" = None
     drawn: int = 0
     text_in_common: str = ""
@@ -80,16 +76,8 @@ class Sample:
 
     @property
     def context_sha256(self) -> str:
-        """Hash that dependent samples share: the context, the text in it, or the run of an agent.
-
-        A run is told by its beginning up to the second answer, the first that can be asked for: all its calls have it.
-        """
-        if self.trajectory is None:
-            text = self.text_in_common or self.context
-        else:
-            run = self.trajectory
-            text = plain_text(plain_turns(run.messages[: run.answers[1]], run.tools))
-        return hashlib.sha256(text.encode()).hexdigest()
+        """Hash that dependent samples share: of the context, or of the text in it."""
+        return hashlib.sha256((self.text_in_common or self.context).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -168,7 +156,9 @@ class TaskSettings:
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
     one_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
-    has_turns = False  # whether prompts are runs of agents, with turns that `schedule.prefill_block=turn` evicts after
+    turn_texts = (
+        ""  # what divides prompts into turns, which `schedule.prefill_block=turn` evicts after: module:function
+    )
     forces_answers = False  # the recorded answer is read, and the value of a row is its negative log-likelihood
     has_prompts = True  # whether a sample is a prompt of a known length, with an answer to it
     scores_text = False  # in place of an answer, the tokens of a text are scored while the cache is evicted from
@@ -253,8 +243,8 @@ class Task(TaskSettings, ABC):
 
     def claims(self) -> Iterator[Claim]:
         """Return what its protocol needs of other settings, and what it makes untrue for them."""
-        if not self.has_turns:
-            fix = "a number of tokens, or task=trajectories"
+        if not self.turn_texts:
+            fix = "a number of tokens, or a task whose prompts have turns"
             yield Claim(f"task {self.name}", fix, breaks={TURNS: "has no turns"})
         if self.forces_answers:
             broken = {ASKED: "scores recorded answers, whose tokens a server does not score"}

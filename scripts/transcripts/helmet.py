@@ -19,7 +19,7 @@ import yaml
 
 from scripts.transcripts.longbench import rows
 from scripts.transcripts.stand_ins import Recorder, empty, load
-from tests.tasks import helmet_rows, longproc_rows
+from tests.extras import helmet_rows, longproc_rows
 from tests.transcripts.families import FAMILIES, model_ends, tokenizer
 from tests.transcripts.made_up import SAMPLES, members
 from tests.transcripts.transcript import Transcript, case, transcript

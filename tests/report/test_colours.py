@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.report.colours import COLOURS, DARK, LATER, MARKERS, POLICIES, SCORES, SYMBOLS, looks
+from kvbench.support.plugins import items
 
 ROOT = Path(__file__).resolve().parents[2]
 DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
@@ -133,7 +134,7 @@ def test_colours_stand_out_on_both_pages(page: str, colours: tuple[str, ...], co
 def test_every_method_of_conf_has_its_own_look() -> None:
     """And keeps it, whatever else a figure shows."""
     for group, listed in (("policy", POLICIES), ("score", SCORES)):
-        names = {file.stem for file in (ROOT / "conf" / group).glob("*.yaml")} - {"full"}
+        names = {*items(group)} - {"full"}
         assert names | {*LATER} == {*listed, *LATER}
         assert len({(look.colour, look.marker) for look in looks(names).values()}) == len(names)
         assert all(looks([name, "mine"])[name] == looks([*listed, *LATER])[name] for name in names)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kvbench.extras.hub.table_rows import table_rows
 from kvbench.records import SCHEMA, Recorder, ResultsFolder, Row, read_rows
 from kvbench.records import lines as lines_of_files
 from kvbench.records.environment import content_hash
@@ -18,7 +19,6 @@ from kvbench.report.rows import describer, load, load_table, write_parquet
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import NEEDED, summaries
 from kvbench.support.errors import UserError
-from kvbench.tasks.table_rows import table_rows
 
 Lines = Callable[..., Path]
 

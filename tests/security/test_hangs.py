@@ -22,9 +22,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.conformance.golden.files import _read
-from kvbench.eviction.scores import gates
-from kvbench.eviction.scores.gates import FastKVzip
 from kvbench.eviction.scores.head_table import read_head_file
+from kvbench.extras.gates import gates
+from kvbench.extras.gates.gates import FastKVzip
 from kvbench.models.loading.load import model_info
 from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.tokenizer_growth import growth

@@ -12,10 +12,9 @@ from kvbench.config.meaning import NO_SETTINGS, meanings_of
 from kvbench.config.overrides import parse
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.support import paths
 from kvbench.support.annotations import Means, Range, check_ranges, meanings
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import items
+from kvbench.support.plugins import items, own_sources
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def test_a_complaint_names_the_range_and_the_meaning_of_a_field(settings: Derive
 
 @pytest.mark.parametrize("group", ["model", "launcher", "logger", "policy", "score", "probe"])
 def test_files_hold_values_and_classes_say_what_each_setting_means(group: str) -> None:
-    for path in (paths.conf() / group).rglob("*.yaml"):
+    for path in (path for source in own_sources() for path in (source.conf / group).rglob("*.yaml")):
         settings = [line for line in path.read_text("utf-8").splitlines() if line.lstrip()[:2] not in ("- ", "# ")]
         assert [line for line in settings if " # " in line] == [], path
     for name in options(group):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbench.extras.hub.hub import HubRows
 from kvbench.support.errors import UserError
-from kvbench.tasks.hub import HubRows
 
 NAMES: tuple[str, ...] = ("context", "question", "answers")
 PIECES = ['"', '""', "'", "\n", "\r\n", "\r", ",", ";", "\t", "\\", " ", "00713", "1.10", "1e3", "2024-03-05", "12:30"]

@@ -18,11 +18,11 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.tasks import bfcl_package, helmet_rows, longproc_rows, nolima, runs
+from tests.extras import bfcl_package, helmet_rows, longproc_rows, nolima, runs
+from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
 from tests.tasks.ruler.conftest import hotpotqa, squad
-from tests.tasks.scbench import official_rows
 from tests.tasks.scbench import rows as scbench
 
 GOLDEN = Path(__file__).parents[1] / "golden"

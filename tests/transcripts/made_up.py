@@ -11,9 +11,11 @@ from typing import Any
 
 import yaml
 
-from tests.tasks import helmet_rows, longproc_rows, nolima
+from kvbench.support.plugins import own_sources
+from tests.extras import helmet_rows, longproc_rows, nolima
 
-CONF = Path(__file__).parents[2] / "conf" / "task"
+FILES = {path.stem: path for source in own_sources() for path in (source.conf / "task").glob("*.yaml")}
+"""The settings files of tasks, by family."""
 SAMPLES = 2
 SHORT = '  The {context} of {0}\tcosts 3.5 \u20ac.\r\n\u5929\u7a7a\u662f\u84dd\u8272\u7684\u3002 \U0001f98a is "it"?\n'
 SYSTEM = "You are a helpful assistant."
@@ -57,8 +59,8 @@ V2_TEMPLATES = {
 
 
 def members(family: str) -> tuple[str, ...]:
-    """The names of a family's tasks after its own, in the order of conf/task."""
-    content = yaml.safe_load((CONF / f"{family}.yaml").read_text("utf-8"))
+    """The names of a family's tasks after its own, in the order of its file."""
+    content = yaml.safe_load(FILES[family].read_text("utf-8"))
     return tuple(name.partition("/")[2] for name in content["members"])
 
 
@@ -157,7 +159,7 @@ def _ruler(root: Path) -> None:
 
 def ruler_rows(member: str) -> list[dict[str, Any]]:
     """Rows of simonjegou/ruler for a task; a question there ends with a blank."""
-    content = yaml.safe_load((CONF / "ruler_published.yaml").read_text("utf-8"))
+    content = yaml.safe_load(FILES["ruler_published"].read_text("utf-8"))
     most = content["members"][f"ruler_published/{member}"].get("max_new_tokens", content["max_new_tokens"])
     asked = ("What is hidden in it? ", "\nWhat are all the values of {x}? ")
     return [

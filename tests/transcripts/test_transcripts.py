@@ -18,11 +18,11 @@ from kvbench.models.prompts.chat import give_arguments
 from kvbench.models.prompts.prompt import TokensOf, begin, build, ends, template_tokens
 from kvbench.tasks.likelihood import Likelihood
 from kvbench.tasks.task import Sample
-from tests.tasks.scbench import official_rows
+from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.scbench.rows import write as write_rows
 from tests.transcripts.families import FAMILIES, FOLDER, model_ends, tokenizer
 from tests.transcripts.made_up import (
-    CONF,
+    FILES,
     NEEDLES,
     SAMPLES,
     SYSTEM,
@@ -167,7 +167,7 @@ NONE = {
     "trajectories_synthetic": "made up here, and nobody else's",
     "mrcr": "the data card has no code that makes ids; its messages are compared below",
 }
-"""Why tasks of a file in conf/task have no transcript."""
+"""Why tasks of a settings file have no transcript."""
 SUFFIXES = re.compile(r"/(answer|rkv|2024|none|gold|own)$")
 """What the name of a case has after its task."""
 
@@ -184,9 +184,9 @@ def differing(benchmark: str, root: Path) -> dict[str, set[str]]:
 
 
 def files_of_tasks() -> dict[str, str]:
-    """The file in conf/task of each task."""
+    """The settings file of each task."""
     files = {}
-    for path in CONF.glob("*.yaml"):
+    for path in FILES.values():
         content = yaml.safe_load(path.read_text("utf-8"))
         files |= dict.fromkeys(content.get("members") or [path.stem], path.stem)
     return files

@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, takewhile
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from kvbench.eviction.schedule import EvictAfter
 from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template, wrap
-from kvbench.models.prompts.trajectory import TurnTexts, turn_texts
 from kvbench.support.deadline import within
 from kvbench.support.errors import OverLimit, UserError, refusing_panics
 from kvbench.tasks.shared_context import GAP
@@ -54,6 +54,20 @@ class Prompt:
     def first_question(self) -> tuple[int, ...]:
         """The tokens between `context` and the first answer."""
         return self.turns[0] if self.turns else self.question
+
+
+@dataclass(frozen=True)
+class TurnTexts:
+    """A prompt with a recorded answer, divided where its turns end (`kvbench.tasks.task.TaskSettings.turn_texts`).
+
+    turns: the text of each turn, with what a template puts around it; the last one ends where the answer begins.
+    answer: the recorded one. head: what precedes the user's first words. tail: what follows the last message.
+    """
+
+    turns: tuple[str, ...]
+    answer: str
+    head: str
+    tail: str
 
 
 def _read(what: str, call: Callable[[], Result]) -> Result:
@@ -211,8 +225,8 @@ def _build(
 ) -> Prompt:
     """The prompt truncated to `limit` tokens; the template may add more."""
     templated = uses_template(tokenizer, chat, task.chat)
-    if sample.trajectory is not None:
-        return _of_trajectory(tokenizer, turn_texts(tokenizer, templated, system, sample.trajectory), evict_after)
+    if task.turn_texts:
+        return _of_turns(tokenizer, resolve_name(task.turn_texts)(tokenizer, templated, system, sample), evict_after)
     context = sample.context
     if templated and tokenizer.bos_token:
         context = context.removeprefix(tokenizer.bos_token)
@@ -291,7 +305,7 @@ def _build(
     )
 
 
-def _of_trajectory(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prompt:
+def _of_turns(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prompt:
     """The prompt before a recorded answer, each of its turns tokenised alone, so that later ones change none before.
 
     With `evict_after="context"` the last turn, up to the answer, is what is read after the eviction.

@@ -16,10 +16,10 @@ from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.attn import Attention
-from kvbench.eviction.scores.compactor import Leverage
 from kvbench.eviction.scores.host import CriticalKV
 from kvbench.eviction.scores.keys import Cur
 from kvbench.eviction.scores.kvzip import strongest
+from kvbench.extras.compactor.compactor import Leverage
 from kvbench.support.errors import UserError
 from scripts.golden_methods import FOLDER, made_up, sketch
 from tests.arrays import layer_of, random_layer

@@ -1,0 +1,1 @@
+"""Compactor: leverage of keys and attention that is not causal."""

@@ -1,0 +1,1 @@
+"""Tables of your own or of the Hub as prompts."""

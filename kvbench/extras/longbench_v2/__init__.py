@@ -1,0 +1,1 @@
+"""LongBench v2: questions of four options about long texts, with reasoning or without."""

@@ -1,0 +1,1 @@
+"""Problems of mathematics, answered at length and compared by value."""

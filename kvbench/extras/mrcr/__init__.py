@@ -1,0 +1,1 @@
+"""MRCR: one of several equal requests in a long conversation."""

@@ -1,0 +1,1 @@
+"""NoLiMa: a needle that shares no word with its question."""

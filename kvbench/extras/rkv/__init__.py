@@ -1,0 +1,1 @@
+"""R-KV: attention and redundancy of keys, while long answers are written."""

@@ -1,0 +1,1 @@
+"""SCBench as its authors run it: its prompts, conversations and metrics."""

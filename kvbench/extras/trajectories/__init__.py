@@ -1,0 +1,1 @@
+"""Runs of agents with tools: recorded, made up, and from BFCL."""
