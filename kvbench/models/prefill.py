@@ -142,10 +142,11 @@ class Prefill:
         _, heads, block, head_dim = queries.shape
         if layer not in self._layers:
             matrices, stack = self._projections(layer, heads * head_dim), self._stack(layer, heads, keys, values, rule)
-            shapes = ((part.shape[1], self.tokens, part.shape[3]) for part in (keys, values))
-            named = zip(("keys", "values"), shapes, (keys, values), strict=True)
-            storage = (stack.room(name, layer, shape, like) for name, shape, like in named)
-            self._layers[layer] = LayerRecord(heads, rule, *storage, stack, self._moments(layer), matrices)
+            own_keys, own_values = (
+                stack.room(name, layer, (part.shape[1], self.tokens, part.shape[3]), part)
+                for name, part in (("keys", keys), ("values", values))
+            )
+            self._layers[layer] = LayerRecord(heads, rule, own_keys, own_values, stack, self._moments(layer), matrices)
         record, stop = self._layers[layer], self.num_tokens + block
         for moments in record.moments:
             moments.add(queries[0], self.num_tokens)

@@ -21,7 +21,7 @@ class HubRows(OwnFile):
     """Sample i is row i of the table `path`. In rows the task is called `hub/` and the name of the data set or file.
 
     Its cells depend on the contents of the columns that are read, and on the settings that name them. Raises what
-        `kvbench.extras.hub.table_rows.table_rows` raises, and UserError for a row that cannot be read.
+    `kvbench.extras.hub.table_rows.table_rows` raises, and UserError for a row that cannot be read.
 
     - Protocol: `task=hub task.path=org/name task.revision=COMMIT
       task.columns={context:article,question:q,answers:label}`. A row is what a line of `task=jsonl` is, and is scored

@@ -24,7 +24,7 @@ from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.paired import scale_of
 from kvbench.report.tables.summary import budget_key
-from kvbench.support.errors import CannotTell
+from kvbench.support.errors import CannotTell, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size, plural, size
 
