@@ -36,7 +36,7 @@ def moved(extra: str, tree: Path, site: Path) -> str:
 def results(tree: Path, site: Path | None, folder: Path, *words: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of a run in a tree, and the plugins of one of its cells."""
     path = os.pathsep.join(map(str, (tree, site) if site else (tree,)))
-    task = ("task.samples=1", "task.context_length=400", "reference=none", f"results.dir={folder}")
+    task = ("task.samples=1", "task.context_length=1600", "reference=none", f"results.dir={folder}")
     command = [sys.executable, "-m", "kvbench", "run", "policy=snapkv", "budget=0.3", *words, *task, "--quiet"]
     subprocess.run(command, check=True, cwd=folder.parent, env={**os.environ, "PYTHONPATH": path}, timeout=300)
     rows = [json.loads(line) for file in (folder / "rows").glob("*.jsonl") for line in file.open()]
@@ -44,7 +44,14 @@ def results(tree: Path, site: Path | None, folder: Path, *words: str) -> tuple[l
     return rows, cell.get("plugins", {})
 
 
-@pytest.mark.parametrize(("extra", "words"), [("readers", "reader=quest"), ("merging", "policy.apply=d2o")])
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("readers", "reader=quest"),
+        ("merging", "policy.apply=d2o"),
+        ("trajectories", "task=trajectories_synthetic/likelihood"),
+    ],
+)
 def test_an_extra_works_as_a_plugin(extra: str, words: str, tmp_path: Path) -> None:
     package = moved(extra, tmp_path / "tree", tmp_path / "site")
     (inside,), none = results(ROOT, None, tmp_path / "ours", words)
