@@ -25,9 +25,9 @@ from kvbench.eviction.scores.keys import Cur, KeyDiff, KeyNorm, LagKV
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.random import Random
 from kvbench.eviction.scores.recency import Recency
-from kvbench.extras.rkv.rkv import RKV
 from kvbench.eviction.scores.score import Score
 from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
+from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.rope import KeyReRotation, KeyRotation
