@@ -36,14 +36,17 @@ def moved(extra: str, tree: Path, site: Path) -> str:
     return package
 
 
-WORDS = ("policy=snapkv", "policy.apply=drop,d2o", "reader=dense,quest", "budget=0.3")
-"""A cell of neither extra, one of each; the two do not go together."""
+LINES = (
+    ("policy.apply=drop,d2o", "reader=dense,quest", "task.context_length=400"),
+    ("task=trajectories_synthetic/likelihood", "task.context_length=1600"),
+)
+"""Cells of readers, of merging, of neither; then of a task."""
 SAME = ("policy", "score", "store", "prediction", "scores", "kept_fraction", "kept_sha256", "bytes_held", "error")
 
 
-def words_of(folder: Path) -> list[str]:
-    task = ("task.samples=1", "task.context_length=400", "reference=none", f"results.dir={folder}")
-    return ["run", *WORDS, *task, "--quiet"]
+def words_of(folder: Path) -> list[list[str]]:
+    every = ("policy=snapkv", "budget=0.3", "task.samples=1", "reference=none", f"results.dir={folder}", "--quiet")
+    return [["run", *line, *every] for line in LINES]
 
 
 def results(folder: Path) -> tuple[list[dict[str, Any]], set[tuple[str, ...]]]:
@@ -57,11 +60,12 @@ def results(folder: Path) -> tuple[list[dict[str, Any]], set[tuple[str, ...]]]:
 def test_extras_work_as_plugins(tmp_path: Path) -> None:
     tree, site = tmp_path / "tree", tmp_path / "site"
     copied(tree)
-    packages = {moved(extra, tree, site) for extra in ("readers", "merging")}
+    packages = {moved(extra, tree, site) for extra in ("readers", "merging", "trajectories")}
     path = os.pathsep.join(map(str, (tree, site)))
-    command = [sys.executable, "-m", "kvbench", *words_of(tmp_path / "theirs")]
-    subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=300)
-    assert main(words_of(tmp_path / "ours")) == 0
+    for words in words_of(tmp_path / "theirs"):
+        command = [sys.executable, "-m", "kvbench", *words]
+        subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=300)
+    assert [main(words) for words in words_of(tmp_path / "ours")] == [0, 0]
     inside, outside = results(tmp_path / "ours"), results(tmp_path / "theirs")
-    assert inside[0] == outside[0] and len(inside[0]) > 2 and not any(row["error"] for row in inside[0])
+    assert inside[0] == outside[0] and len(inside[0]) > 3 and not any(row["error"] for row in inside[0])
     assert inside[1] == {()} and {name for names in outside[1] for name in names} == packages
