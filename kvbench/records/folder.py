@@ -35,7 +35,7 @@ from typing import Any
 
 from kvbench.records.environment import content_hash, environment_id
 from kvbench.records.lines import listed, read_json, small_file
-from kvbench.support.errors import UserError, naming
+from kvbench.support.errors import JSON_KINDS, UserError, naming
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
@@ -225,7 +225,7 @@ def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is incomplete ({error}): {fix}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
+        raise UserError(f"{path} is {JSON_KINDS[type(data)]}, not an object: {fix}")
     return data
 
 
