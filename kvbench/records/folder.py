@@ -128,7 +128,7 @@ class ResultsFolder(os.PathLike[str]):
         return [environment for name in names if (environment := self.read_environment(name)) is not None]
 
     def write_finished(self, name: str, finished: Finished) -> None:
-        """Write what the file of this name holds, as its writer ends it."""
+        """Write the row count and checksum of the finished file of this name."""
         _write_once(self.path / "finished" / f"{name}.json", (json.dumps(asdict(finished)) + "\n").encode())
 
     def read_finished(self, name: str) -> Finished | None:
