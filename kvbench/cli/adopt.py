@@ -97,18 +97,18 @@ def _check_found(found: list[int], adopted: "Adopted", source: str) -> None:
     """
     if not any(found):
         raise UserError(
-            f"{source}: none of its {adopted.count} prompts is one of these settings: give the task, "
-            "task.context_length, task.samples, seed and model.path that the prompts were made with"
+            f"{source}: none of its {adopted.count} prompts belongs to these settings: give the task, "
+            "task.context_length, task.samples, seed and model.path that made the prompts"
         )
     if adopted.format != "kvpress":
         return
     if several := sum(count > 1 for count in found):
         raise UserError(
-            f"{source}: {several} of {len(found)} prompts have several answers, whose contexts are not in the file: "
-            "order tells them apart if all are asked for: give the task.samples of its evaluation"
+            f"{source}: {several} of {len(found)} prompts have several answers and the file has no contexts: "
+            "give the task.samples of its evaluation, so that their order tells them apart"
         )
     if not all(found) and adopted.config.get("fraction", 1) == 1:
         raise UserError(
-            f"{source}: {found.count(0)} of {len(found)} prompts have no answer, and a mean of the others would be of "
-            "a selected part: give the task.samples and seed of its evaluation"
+            f"{source}: {found.count(0)} of {len(found)} prompts have no answer, and would be left out of means: "
+            "give the task.samples and seed of its evaluation"
         )

@@ -312,7 +312,7 @@ def places(root: str | None, whole: bool = True) -> Iterator[Finding]:
 
 
 def _free_space(path: Path) -> str:
-    """A folder, whether it is there, and what is free on the disk that holds it or would hold it."""
+    """A folder: whether it exists, and the free space of its disk."""
     at = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(at).free / 2**30
     return f"{path}{'' if path.is_dir() else ' (not there yet)'}, {free:.0f} GiB free"

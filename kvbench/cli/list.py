@@ -163,7 +163,7 @@ def _explained(group: str, described: Description) -> Description:
 
 
 def settings_of(item: Item) -> Iterator[Setting]:
-    """Settings with what the file notes of a value, else with what the class says of the field."""
+    """Yield settings with the note of the file, else with the meaning of the field."""
     from kvbench.config.compose import STEP, composed, content
     from kvbench.config.overrides import GROUPS as OF_RUNS
 

@@ -80,7 +80,7 @@ def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
 
 
 def _mirror(sweep: Sweep, logger: Logger, rows: pa.Table) -> None:
-    """Mirror the rows of a sweep, and say what the logger has to say."""
+    """Mirror the rows of a sweep, and print the message of the logger."""
     said = logger.mirror(sweep.results, fetched(rows))
     if said is not None and not sweep.quiet:
         tell(said)

@@ -35,7 +35,7 @@ from typing import Any
 
 from kvbench.records.environment import content_hash, environment_id
 from kvbench.records.lines import listed, read_json, small_file
-from kvbench.support.errors import UserError, naming
+from kvbench.support.errors import JSON_KINDS, UserError, naming
 
 SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
@@ -128,7 +128,7 @@ class ResultsFolder(os.PathLike[str]):
         return [environment for name in names if (environment := self.read_environment(name)) is not None]
 
     def write_finished(self, name: str, finished: Finished) -> None:
-        """Write what the file of this name holds, as its writer ends it."""
+        """Write the row count and checksum of the finished file of this name."""
         _write_once(self.path / "finished" / f"{name}.json", (json.dumps(asdict(finished)) + "\n").encode())
 
     def read_finished(self, name: str) -> Finished | None:
@@ -225,7 +225,7 @@ def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is incomplete ({error}): {fix}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path} is a {type(data).__name__}, not an object: {fix}")
+        raise UserError(f"{path} is {JSON_KINDS[type(data)]}, not an object: {fix}")
     return data
 
 

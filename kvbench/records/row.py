@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from kvbench.records.earlier import LAST_UNNAMED, named_today
-from kvbench.support.errors import UserError
+from kvbench.support.errors import JSON_KINDS, UserError
 
 SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
@@ -46,10 +46,10 @@ LIMIT = "limit"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One JSON object a line of a rows file.
+    """One JSON object a line of a rows file. `kvbench.records.meanings` has the meaning of each column.
 
-    `kvbench.records.meanings` has the meaning of each column. Names end with units: ``*_tokens``, ``*_bytes``,
-    ``*_seconds``, ``*_fraction`` (0..1). A task declares ``unit`` and ``better`` with its ``metric``.
+    Names end with units: ``*_tokens``, ``*_bytes``, ``*_seconds``, ``*_fraction`` (0..1). A task declares ``unit`` and
+    ``better`` with its ``metric``.
 
     Raises ValueError for a column of the wrong type, a number that JSON cannot hold (NaN, infinity) or that is larger
     than `LARGEST_NUMBER`, a share outside 0..1, and an unknown direction.
@@ -149,7 +149,7 @@ class Row:
         except RecursionError:
             raise UserError("a row must be a JSON object of plain values, this one is nested too deeply") from None
         if not isinstance(data, dict):
-            raise UserError(f"a row must be a JSON object, got {type(data).__name__}")
+            raise UserError(f"a row must be a JSON object, not {JSON_KINDS[type(data)]}")
         version = data.get("schema", 1)
         if is_marked(line) and not has_checksum(line):
             raise UserError("its bytes do not match its checksum")

@@ -41,7 +41,7 @@ def acted(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _having(column: pa.ChunkedArray, pattern: str) -> tuple[np.ndarray, np.ndarray]:
-    """The texts of a column, and which of them have a pattern."""
+    """Return the text of each row of a column, and whether it matches a pattern; both [rows]."""
     coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     texts, codes = [text or "" for text in coded.dictionary.to_pylist()], coded.indices.to_numpy()
     found = np.array([re.search(pattern, text) is not None for text in texts], bool)

@@ -70,7 +70,7 @@ def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str
 
 
 def _files_with(folder: ResultsFolder, kind: type[Line]) -> set[str]:
-    """The names of the rows files whose writers recorded such lines, whether those are still there or not."""
+    """Names of the rows files whose writers recorded such lines, including lost ones."""
     names = {path.stem for path in listed(folder.path / kind.folder, ".jsonl")}
     for path in listed(folder.path / "finished", ".json"):
         finished = folder.read_finished(path.stem)

@@ -164,7 +164,7 @@ def _generation(task: Mapping[str, Any]) -> Record:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Details as the schema wants them, as texts: numbers, lists and truth values as JSON; without what is missing."""
+    """Details as texts, as the schema asks: numbers, lists and truth values as JSON; missing ones are left out."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Rows that a folder should hold and does not: fewer rows than were asked for never look like all of them."""
+"""Rows that a folder should hold and does not, so that an incomplete folder never looks complete."""
 
 from collections.abc import Mapping
 

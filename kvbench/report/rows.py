@@ -166,7 +166,7 @@ def with_values(rows: pa.Table, column: str, values: Collection[str]) -> pa.Tabl
 
 
 def within(rows: pa.Table, samples: Mapping[str, int]) -> pa.Table:
-    """The rows whose sample is below the number that their cell has; rows of other cells are left out."""
+    """Rows whose sample is below the number given for their cell; other cells are left out."""
     coded = rows["cell"].combine_chunks().dictionary_encode()
     limits = np.array([samples.get(cell, 0) for cell in coded.dictionary.to_pylist()], np.int64)
     return rows.filter(pa.array(rows["sample"].to_numpy() < limits[coded.indices.to_numpy()]))

@@ -71,7 +71,7 @@ def as_typed(value: Any) -> str:
 
 
 def _matches(pattern: str, value: str) -> bool:
-    """Whether a value is what a pattern stands for; 0.10 is 0.1, but 1 (a token) is not 1.0 (all); True is true."""
+    """Whether a value matches a pattern; 0.10 is 0.1, but 1 (a token) is not 1.0 (all); True is true."""
     if fnmatchcase(value, pattern) or (value in ("true", "false") and value == pattern.lower()):
         return True
     is_whole = [not any(mark in number for mark in ".eE") for number in (pattern, value)]

@@ -4,6 +4,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+JSON_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number"}
+JSON_KINDS |= {float: "a number", type(None): "null"}
+"""A value that JSON gives, in words, by its type."""
+
 
 class UserError(ValueError):
     """Input that is not allowed: a setting, a flag, a file's content. Commands end with exit code 2."""

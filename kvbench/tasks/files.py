@@ -72,9 +72,8 @@ class FromFiles(ABC):
         """Raise MissingFile if the files no longer fit `data_sha256`: what was read of them is unknown."""
         if self.hash_data() != self.data_sha256:
             raise MissingFile(
-                f"a file of task {self.name} has changed while it was read ({', '.join(self.files)[:400]}): rows of "
-                "what is in it now belong to other cells, and none was recorded; put the file back, or run the same "
-                "command again"
+                f"a file of task {self.name} has changed while it was read ({', '.join(self.files)[:100]}): no row was "
+                "recorded; put the file back, or run the same command again"
             )
 
     def hash_data(self) -> str | None:

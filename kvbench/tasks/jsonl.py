@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kvbench.support.errors import UserError
+from kvbench.support.errors import JSON_KINDS, UserError
 from kvbench.tasks.files import FromFiles, TaskError, find, limit_samples, remembered
 from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
 
@@ -33,7 +33,7 @@ class Line:
         except ValueError as error:
             raise UserError(f"not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise UserError(f"not a JSON object but {type(row).__name__}")
+            raise UserError(f"not a JSON object but {JSON_KINDS[type(row)]}")
         return row
 
 
@@ -103,7 +103,7 @@ def text(row: Row, name: str) -> str:
     """A field that is a text. Raises UserError for another type and for a text that UTF-8 cannot encode."""
     value = field(row, name)
     if not isinstance(value, str):
-        raise UserError(f"its {name} is a {type(value).__name__}, not a text")
+        raise UserError(f"its {name} is {JSON_KINDS.get(type(value), type(value).__name__)}, not a text")
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -177,8 +177,7 @@ class BookSum(jsonl.RowTask, Likelihood):
 
     - Protocol: section 5 and table 4 of CAOTE: blocks of 128 tokens, with eviction when the budget is exceeded. A block
       attends to the cache and to itself, at most budget + 128 KV pairs. CAOTE does not say whose perplexity it reports.
-    - Split: none, as for PG19.
-    - Metric: negative log-likelihood of the tokens, also by position.
+    - Split: none, and the same metric, as for PG19.
     - Source: kmfoda/booksum, split test.
     - Traps: compare differences to the full cache, not perplexities.
     """

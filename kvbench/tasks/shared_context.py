@@ -63,9 +63,8 @@ class SharedContext(FromFiles, Task):
     - Traps: KVzip always drops the last generated token. SCBench's own scorer differs from KVzip's. KVzip averages over
       contexts, each with the mean of its questions: `kvbench report table --mean-over contexts`. Its `eval.py --num
       100` reads 100 contexts (of SQuAD `task.contexts=100 task.cut_last=false`), not 100 questions.
-    - Differences: the chat template is the model's own (KVzip writes out Llama's and Qwen's, with a blank line at the
-      end of Llama's turn); a model without a template reads no "Answer:" after the question; an answer that its length
-      ended keeps its last token.
+    - Differences: the chat template is the model's own (KVzip writes out Llama's and Qwen's, Llama's with a blank line
+      at the end of a turn). A model without a template reads no "Answer:" after the question.
     """
 
     instruction: str

@@ -34,7 +34,7 @@ def lines_of(good: dict) -> list[Case]:
         (encoded(context=[1]), "its context is a list, not a text"),
         (encoded(context="{0} {} {context} {{ \x00 }"), None),
         (encoded(context="many words " * 20_000), None),
-        (encoded(input=None), "its input is a NoneType, not a text"),
+        (encoded(input=None), "its input is null, not a text"),
         (encoded(), None),
     ]
 
@@ -68,7 +68,7 @@ def published(root: Path) -> tuple[str, list[str | None]]:
     }
     bad: list[tuple[dict, str | None]] = [
         ({}, None),
-        ({"context": None}, "its context is a NoneType, not a text"),
+        ({"context": None}, "its context is null, not a text"),
         ({"context": " "}, "its context is empty"),
         ({"answer": []}, "its answer is []: a list of at least one text"),
         ({}, None),

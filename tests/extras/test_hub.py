@@ -106,7 +106,7 @@ def test_what_is_refused(tmp_path: Path, fields: dict[str, Any], message: str, m
 
 def test_a_row_without_text_is_named(tmp_path: Path) -> None:
     task = HubRows(path=written(tmp_path, "parquet"), columns=COLUMNS | {"context": "label"})
-    with pytest.raises(UserError, match=r"line 1: its context is a int, not a text"):
+    with pytest.raises(UserError, match=r"line 1: its context is a number, not a text"):
         samples_of(task)
 
 

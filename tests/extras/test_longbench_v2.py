@@ -105,7 +105,7 @@ def test_length_and_difficulty_select_rows(
     ("change", "message"),
     [
         ({"answer": "E"}, "its answer is 'E': one of A, B, C, D"),
-        ({"choice_C": None}, "its choice_C is a NoneType, not a text"),
+        ({"choice_C": None}, "its choice_C is null, not a text"),
         ({"context": " "}, "its context is empty"),
     ],
 )

@@ -76,7 +76,7 @@ def test_equations_are_computed_and_never_evaluated() -> None:
     [
         ("path_traversal_0.5k", {"question_repr": []}, "its question_repr is []: a list of at least one text"),
         ("countdown_0.5k", {"target": "24"}, "its target '24': whole numbers"),
-        ("tom_tracking_0.5k", {"solution": None}, "its solution is a NoneType, not a text"),
+        ("tom_tracking_0.5k", {"solution": None}, "its solution is null, not a text"),
     ],
 )
 def test_an_invalid_row_is_named(name: str, change: dict[str, Any], message: str, tmp_path: Path) -> None:

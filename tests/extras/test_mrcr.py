@@ -72,7 +72,7 @@ def test_long_conversations_can_be_left_out(tmp_path: Path) -> None:
         ({"prompt": "no list"}, "Expecting value"),
         ({"prompt": '[{"role": "robot", "content": "a"}]'}, "a message has the role 'robot'"),
         ({"answer": " "}, "its answer is empty"),
-        ({"random_string_to_prepend": 3}, "its random_string_to_prepend is a int, not a text"),
+        ({"random_string_to_prepend": 3}, "its random_string_to_prepend is a number, not a text"),
     ],
 )
 def test_an_invalid_row_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:

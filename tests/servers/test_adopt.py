@@ -210,7 +210,7 @@ def test_what_is_missing_and_what_is_none(tmp_path: Path, prompts: list[dict[str
     [
         ("", "holds no line"),
         ("not json\n", "line 1: not JSON"),
-        ("[1]\n", "line 1: not a JSON object but list"),
+        ("[1]\n", "line 1: not a JSON object but a list"),
         ("[" * 20000 + "\n", "line 1: nested too deeply"),
         (f'{{"prompt_sha256": "0", "answer": "x", "more": {"9" * 9000}}}\n', "line 1: not JSON"),
         ('{"prompt_sha256": "0", "answer": "a", "answer": "b"}\n', "line 1: not JSON: the key 'answer' stands in"),
@@ -403,4 +403,4 @@ def test_rows_that_look_alike_are_refused_where_order_cannot_tell_them(
 ) -> None:
     assert adopt_written("ruler__4096__reference__knorm__0.50", "cwe", tmp_path, samples=1) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "several answers, whose contexts are not in the file" in said
+    assert "several answers and the file has no contexts" in said

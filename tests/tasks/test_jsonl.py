@@ -34,7 +34,7 @@ def test_a_row_that_is_not_there_is_named(root: str, index: int):
         (b'{"n": 1', "not JSON: "),
         (b'{"n": "a\xff"}', "not UTF-8: invalid start byte at byte 8"),
         (b'{"n": "a\x00"}', "not JSON: Invalid control character"),
-        (b"[1]", "not a JSON object but list"),
+        (b"[1]", "not a JSON object but a list"),
         (b"[" * 100_000, "nested too deeply"),
     ],
     ids=["cut", "bytes", "nul", "list", "deep"],

@@ -115,7 +115,7 @@ def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", "line 3: not JSON"),
-        ('["a"]', "line 3: not a JSON object but list"),
+        ('["a"]', "line 3: not a JSON object but a list"),
         ({"context": "A", "answers": []}, r"its answers are \[\]"),
         ({"context": "A", "answer": "B"}, "unknown key 'answer': do you mean answers"),
         ({"context": "A", "questions": "Q", "answers": ["B"]}, "unknown key 'questions': do you mean question"),
@@ -123,7 +123,7 @@ def test_a_cell_depends_on_the_contents_alone(tmp_path: Path) -> None:
         ({"context": "A", "question": "Q", "input": "Q", "answers": ["B"]}, "question and input, which both are"),
         ({"context": "A"}, "it has no answers, only context"),
         ({"context": " ", "answers": ["B"]}, "its context is empty"),
-        ({"context": "A", "question": 3, "answers": ["B"]}, "its question is a int, not a text"),
+        ({"context": "A", "question": 3, "answers": ["B"]}, "its question is a number, not a text"),
         ({"messages": TALK, "context": "A", "answers": ["B"]}, "messages and also a context"),
         ({"messages": [], "answers": ["B"]}, "a list of at least one object"),
         ({"messages": TALK[:3], "answers": ["B"]}, "allowed: the last by user"),

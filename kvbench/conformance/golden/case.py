@@ -30,7 +30,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.eviction.scores.score import Repeat, Score
-from kvbench.support.errors import UserError
+from kvbench.support.errors import JSON_KINDS, UserError
 from kvbench.support.text import closest
 from kvbench.support.whole_file import check_unpacked
 
@@ -110,7 +110,7 @@ def load(path: Path) -> Case:
         reason = f"no array {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         raise UserError(f"{path} is not a golden case: {reason}") from error
     if not isinstance(spec, dict):
-        raise UserError(f"{path} is not a golden case: its spec is a {type(spec).__name__}, not an object")
+        raise UserError(f"{path} is not a golden case: its spec is {JSON_KINDS[type(spec)]}, not an object")
     return Case(spec, arrays)
 
 

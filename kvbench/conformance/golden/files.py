@@ -78,7 +78,7 @@ def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterat
 
 def _object_checks(path: Path, content: Any, sources: prompts.Sources) -> Iterator[Check]:
     if not isinstance(content, Mapping) or not content:
-        raise UserError(f"{path} is not a golden case: a {type(content).__name__}")
+        raise UserError(f"{path} is not a golden case: it holds no JSON object, or an empty one")
     if "contexts" in content or "hand_scores" in content:
         yield "contexts", lambda: prompts.check_needle_contexts(path, content.get("contexts", []), sources)
         for key in ("hand_scores", "real_claude_answers"):

@@ -114,8 +114,8 @@ def _of_cell(cell: str, role: str, number: int) -> Any:
         return content
     if _are_texts(_python(cell)):
         raise UserError(
-            f"row {number}: its answers are {cell[:80]}, a list as Python writes it: several answers are a JSON list, "
-            f"{json.dumps(['a', 'b'])}, and one answer in brackets is a JSON list of one text"
+            f"row {number}: its answers are {cell[:80]}, a list as Python writes it: write a JSON list, "
+            f"{json.dumps(['a', 'b'])}, also for one answer in brackets"
         )
     return cell
 

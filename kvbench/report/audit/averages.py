@@ -25,7 +25,7 @@ from kvbench.support.grouped import grouped
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of several differences, each of which weighs the same."""
+    """The unweighted mean of several differences."""
 
     pairs: tuple[Pair, ...]
 

@@ -88,7 +88,7 @@ def _holm(cells: Sequence[Judged | None]) -> list[float | None]:
 
 
 def _unknown(pairs: Iterable[Compared]) -> list[str]:
-    """Say what the digits show of every n that is not known."""
+    """Say what the printed digits show about each unknown n."""
     unknown = [each for each in pairs if not each.known]
     notes = []
     for source, members in grouped(unknown, lambda each: each.source).items():

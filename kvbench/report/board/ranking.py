@@ -73,7 +73,7 @@ class Place:
 
     @property
     def is_full(self) -> bool:
-        """Whether this is the full cache, which others are held against."""
+        """Whether this is the full cache, the reference of all others."""
         return self.policy == FULL
 
 

@@ -101,7 +101,7 @@ def read_submissions(
 
 
 def _gate(first: Path, second: Path, cells: Sequence[str], warn: Warn) -> Gate:
-    """The rows of these cells and the samples that both have, held against each other."""
+    """Compare the rows of these cells on the samples that both have."""
     a, b = (side(str(path), path, {"cell": cells}, warn) for path in (first, second))
     common = {(row.cell, row.sample) for row in a.rows} & {(row.cell, row.sample) for row in b.rows}
     a, b = (replace(each, rows=[row for row in each.rows if (row.cell, row.sample) in common]) for each in (a, b))

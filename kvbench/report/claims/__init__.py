@@ -1,1 +1,1 @@
-"""Claims that are written down before their rows exist, and what the rows then say of them."""
+"""Claims written down before their rows exist, and their verdicts once the rows are there."""

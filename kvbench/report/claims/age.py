@@ -1,4 +1,4 @@
-"""Which is older, a file of claims or its rows: what the history of the file and the rows say, in sentences."""
+"""Which is older, a file of claims or its rows: sentences from the history of both."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

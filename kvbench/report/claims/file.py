@@ -108,7 +108,7 @@ class Claims(Strict):
         return self
 
     def _check_budgets(self, claim: Claim) -> None:
-        """Raise ValueError for a side that says no budget, or several, for what stands beside it."""
+        """Raise ValueError for a side without a budget, or with several, for what stands beside it."""
         if all("budget" in conditions for conditions in self.beside.values()):
             return
         for name, side in (("a", claim.a), ("b", claim.b)):

@@ -85,7 +85,7 @@ def _claimed(claim: Claim) -> str:
 
 
 def _verdict(each: Verdict) -> str:
-    """The verdict, and what is shown by it."""
+    """The verdict of a claim, and the evidence for it."""
     if each.verdict == WAITING:
         return f"not run: {each.rows} of {each.planned} rows"
     if each.verdict not in _TONES:

@@ -138,7 +138,7 @@ def _of_task(claims: Claims, name: str, needed: int, rows: Sequence[tuple[Row, R
 
 
 def _p(claim: Claim, paired: Paired, finest: float) -> float:
-    """The p of what a claim tests."""
+    """The p value of the test of a claim."""
     if claim.shows == "difference":
         return sign_flip(paired.sums()[0], finest=finest).p
     assert claim.margin is not None

@@ -364,7 +364,7 @@ def notes(comparison: Comparison) -> tuple[list[str], list[str]]:
 
 
 def _needed(comparison: Comparison) -> list[str]:
-    """Return a sentence on what the inconclusive lines can show, and the prompts that the margin needs; or none."""
+    """Return a sentence on what the inconclusive lines can show and how many prompts the margin needs, or none."""
     margin = comparison.relevant
     blind = [
         (line.detectable, line.clusters)
@@ -379,7 +379,7 @@ def _needed(comparison: Comparison) -> list[str]:
 
 
 def _only_on(line: Difference) -> str:
-    """The side without whose rows nothing of a line is there; "" if both have some."""
+    """Name the side that has no rows of a line; "" if both have some."""
     samples = {row.sample for row in line.unpaired}
     for side, other in ("AB", "BA"):
         absent = {row.sample for row in line.unpaired if (row.side, row.reason) == (side, "absent")}

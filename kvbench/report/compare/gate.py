@@ -216,7 +216,7 @@ def _groups(matches: Sequence[Match], names: Sequence[str], by: Sequence[str]) -
 
 
 def _without_baseline(match: Match, where: str) -> list[Finding]:
-    """Rows of the run that the baseline lacks, and values where it has none: nothing says whether they are worse."""
+    """Rows and values of the run that the baseline lacks: they cannot be judged."""
     groups = counted(match.unpaired)
     unusable_in_run = {sample for (side, _), samples in groups.items() if side == "B" for sample in samples}
     findings = []

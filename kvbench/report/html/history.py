@@ -238,10 +238,10 @@ def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
 
 
 def _extended(anchor: Side, run: Side, name_of: Mapping[str, str]) -> Side:
-    """The anchor, and the rows of an accepted run that it lacks: what came later is held against its own first run."""
+    """The anchor, with rows of accepted runs that it lacks: a later cell is compared with its own first run."""
 
     def place(row: Row) -> tuple[Any, ...]:
-        """The experiment, what the gate pairs rows by, and the sample."""
+        """Key of a row: experiment, pairing columns of the gate, sample."""
         columns = (getattr(row, name) for name in (*QUESTION, *CELL) if name != "task_version")
         return (name_of[row.cell], *columns, row.sample)
 
@@ -279,7 +279,7 @@ def _sums(gate: Gate, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, problems: Sequence[Finding]) -> list[Finding]:
-    """The tests whose CUSUM is an alarm, where nothing else is."""
+    """Tests for which CUSUM alone raises an alarm."""
     places = {finding.where for finding in problems}
     return [
         Finding("regression", test.where, (), f"losses against the anchor, {anchor}, add up over the runs")
@@ -410,7 +410,7 @@ def _outcome(tag: str, findings: Sequence[Finding], where: str) -> Outcome | Non
 
 
 def _earlier(runs: Sequence[Run]) -> list[Case]:
-    """One case per run before the newest: what it was is told, and no failure any more."""
+    """One case per run before the newest, as a note: an old failure fails no build."""
     lines = [[run.status, *(run.findings or ())] for run in runs[:-1]]
     return [Case("kvbench.history", run.label, (), "\n".join(texts)) for run, texts in zip(runs, lines, strict=False)]
 

@@ -66,7 +66,7 @@ def metric_of(cells: Sequence[Summary]) -> str:
 
 
 def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
-    """How many samples the means are over, and what the bands are, if there are any."""
+    """Return the number of samples behind the means, and the meaning of bands if there are any."""
     lower = "" if all(cell.higher for cell in cells) else "; lower is better"
     failed = sum(cell.errors for cell in {cell.cell: cell for cell in cells}.values())
     intervals = intervals and any(cell.low is not None for cell in cells)

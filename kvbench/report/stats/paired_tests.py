@@ -160,7 +160,7 @@ def detectable(paired: Paired, alpha: float) -> float | None:
 
 @dataclass(frozen=True)
 class Regressions:
-    """One-sided p and decision of every cell, and of all of them together (None if there is no pooled test).
+    """One-sided p and decision of every cell, and of the pooled test (None without one).
 
     ``threshold pooled_threshold``: what p was compared with; for the cells, at the last step.
     """

@@ -124,7 +124,7 @@ def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], 
 
 
 def _number(value: float, places: int) -> str:
-    """A number with so many decimals, or by its power of ten where it has many digits."""
+    """A number with this many decimals, or in scientific form where it has many digits."""
     return f"{value:.{places}f}" if abs(value) < MANY_DIGITS else f"{value:.3g}"
 
 
@@ -262,7 +262,7 @@ def _acted(cell: Summary) -> str:
 
 
 def _extremes(block: Block) -> list[str]:
-    """Return a line that names cells whose rate is the lowest or the highest there is: they cannot be told apart."""
+    """Return a line that names cells at 0 or 100 %, which cannot be told apart."""
     if any(cell.rate and cell.mean == 0 for cell in block.cells(reference=True)):
         return ["The full cache is at the floor (0 %): the model does not do this, whatever is evicted."]
     ends: dict[str, list[str]] = {}

@@ -182,7 +182,7 @@ def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) 
 
 
 def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
-    """A warning if anything but time was measured on random weights, whose answers are as random."""
+    """A warning if anything but time was measured on random weights: their answers mean nothing."""
     cell_of = {cell.model: cell.cell for cell in cells if cell.metric != TIMED}
     parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
     models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kvbench.support.errors import UserError
+from kvbench.support.errors import JSON_KINDS, UserError
 from kvbench.support.parquet import LARGEST_RATIO, text_bytes
 from kvbench.tasks.csv_rows import csv_rows
 from kvbench.tasks.data.download import Unobtained
@@ -184,7 +184,7 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
 def _list_rows(file: Path) -> list[Any]:
     content = json.loads(file.read_text("utf-8"))
     if not isinstance(content, list):
-        raise UserError(f"it holds a {type(content).__name__}, not a list of rows")
+        raise UserError(f"it holds {JSON_KINDS[type(content)]}, not a list of rows")
     return content
 
 

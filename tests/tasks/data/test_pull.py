@@ -110,7 +110,7 @@ BAD: dict[str, tuple[str, bytes, dict[str, str], str]] = {
     "gzip by its header": ("a.jsonl", b"x", {"Content-Encoding": "gzip"}, r"compressed \(gzip\)"),
     "gzip by its bytes": ("a.txt", gzip.compress(b"text"), {}, "compressed by gzip"),
     "truncated lines": ("a.jsonl", b'{"a": 1}\n{"a": ', {}, "line 2: not JSON"),
-    "no objects": ("a.jsonl", b"1\n", {}, "line 1: not a JSON object but int"),
+    "no objects": ("a.jsonl", b"1\n", {}, "line 1: not a JSON object but a number"),
     "truncated JSON": ("a.json", b'[{"a": 1}, {', {}, "Expecting"),
     "no text": ("a.txt", b"\xff\xfe\x00", {}, "codec can't decode"),
     "truncated parquet": ("a.parquet", PARQUET.getvalue()[:-9], {}, "Parquet"),

@@ -126,9 +126,9 @@ def test_the_scorer_is_a_setting(root: Path):
 @pytest.mark.parametrize(
     ("member", "fields", "message"),
     [
-        ("passkey", {"context": 3}, "passkey.jsonl:1: its context is a int, not a text"),
+        ("passkey", {"context": 3}, "passkey.jsonl:1: its context is a number, not a text"),
         ("passkey", {"context": " \n"}, "passkey.jsonl:1: its context is empty"),
-        ("passkey", {"input": None}, "its input is a NoneType, not a text"),
+        ("passkey", {"input": None}, "its input is null, not a text"),
         ("passkey", {"input": "\ud800"}, "its input has an incomplete character"),
         ("passkey", {"answer": []}, "its answer is []: a text, a number or a list"),
         ("passkey", {"answer": [""]}, "holds an empty text"),

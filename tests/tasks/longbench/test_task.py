@@ -106,9 +106,9 @@ def test_a_range_of_lengths_has_rows_of_its_own(root: Path):
     [
         ({"context": ""}, "its context is empty"),
         ({"context": " \n"}, "its context is empty"),
-        ({"context": None}, "its context is a NoneType, not a text"),
+        ({"context": None}, "its context is null, not a text"),
         ({"context": "\ud800"}, "its context has an incomplete character"),
-        ({"input": 3}, "its input is a int, not a text"),
+        ({"input": 3}, "its input is a number, not a text"),
         ({"answers": []}, "its answers are []: a list of at least one text"),
         ({"answers": "x"}, "its answers are x: a list"),
         ({"answers": ["x", 3]}, "its answers are ['x', 3]: a list"),

@@ -71,7 +71,7 @@ def test_more_rows_than_published_are_refused(root: Path):
     ("broken", "message"),
     [
         ({"answer": []}, "its answer is []: a list of at least one text"),
-        ({"context": None}, "its context is a NoneType, not a text"),
+        ({"context": None}, "its context is null, not a text"),
         ({"context": ""}, "its context is empty"),
     ],
 )
