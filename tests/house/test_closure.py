@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[2]
 NAMED = ("kvbench.run.local", "kvbench.run.answers")
 """What the runner names and does not import: the backend of the usual model, the procedure of the usual task."""
 LIMITS = {
-    ("kvbench.run.runner",): (64, 11_482),
-    ("kvbench.run.runner", *NAMED): (97, 18_273),
-    ("kvbench.cli.run", *NAMED): (179, 29_871),
+    ("kvbench.run.runner",): (64, 11_484),
+    ("kvbench.run.runner", *NAMED): (97, 18_276),
+    ("kvbench.cli.run", *NAMED): (179, 29_874),
 }
 """Files and lines that modules import directly or not, they and imports within functions included."""
 

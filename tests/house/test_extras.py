@@ -28,7 +28,8 @@ NAMESAKES = {"hub", "int4", "int8", "think"}
 def words() -> set[str]:
     """Settings that extras bring, and the names of their members."""
     kinds = {name.rpartition("/")[2] for name in items("step") if "/" in name}
-    members = {name.partition("/")[0] for group in groups() if group != "step" for name in brought(group)}
+    settled = {*groups()} - {"step", "command", "report", "plot"}
+    members = {name.partition("/")[0] for group in settled for name in brought(group)}
     settings = {f"policy.{name}" for name in step_settings()} | {f"{group}=" for group in held_groups()}
     members -= NAMESAKES | {*held_groups().values()}
     return settings | (kinds - NAMESAKES) | members | {f"{part}=" for part in step_parts()}
