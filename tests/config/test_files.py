@@ -59,7 +59,7 @@ models, whose files are alike."""
 @cache
 def store_members() -> None:
     """Store the members of files one by one, since Hydra knows files of one name; and the files of extras."""
-    for item in (item for group in groups() for item in items(group).values()):
+    for item in (item for group in KINDS for item in items(group).values()):
         if item.name in member_names(item.path.read_text("utf-8")) or item.source.conf != paths.conf():
             folder, _, name = f"{item.group}/{item.name}".rpartition("/")
             tree = content(item)

@@ -18,6 +18,7 @@ import torch
 from benchmarks.first_hour.__main__ import PARTS, TRANSFORMERS, Hour, bundles, main
 from benchmarks.first_hour.blocks import TABLE, write
 from kvbench.cache.kernels import programs as kernels
+from kvbench.tasks.data.lock import read_lock
 from scripts import gpu_bundle
 
 ROOT = Path(__file__).parents[2]
