@@ -10,7 +10,7 @@ VALUE, MOST = 12, 220
 """Characters of a value that a message names, and of a whole message."""
 
 OWED = {
-    "kvbench/eviction/scores/gates.py",
+    "kvbench/extras/gates/gates.py",
     "kvbench/models/loading/tokenizer_file.py",
     "kvbench/models/rope.py",
 }
