@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.attention import Rule, explicit
-from kvbench.cache.kernels.choice import Kernels
+from kvbench.cache.kernels.choice import Kernels, kernel_module
 from kvbench.cache.kv_cache import KVCache, LayerCache, Window
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
@@ -132,9 +132,14 @@ def check_alone(
             assert torch.allclose(layer.state[name], numbers, rtol=1e-3, atol=1e-5), what
 
 
-@pytest.mark.parametrize(("every", "rule"), [(1, "plain"), (3, "soft cap and sinks")])
-def test_every_score_and_policy(every: int, rule: str) -> None:
-    """Cells fill up at different times; then a question of several tokens, then an answer."""
+@pytest.mark.parametrize(("every", "rule", "block"), [(1, "plain", 8), (3, "soft cap and sinks", 1024)])
+def test_every_score_and_policy(every: int, rule: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells fill up at different times; then a question of several tokens, then an answer. A segment is longer than a
+    block of 8, as one of thousands of tokens is longer than the block that GPUs have.
+    """
+    monkeypatch.setattr(kernel_module("slots"), "BLOCK", block)
+    for name in ("pooled", "norms", "cosines"):
+        monkeypatch.setattr(kernel_module(name), "LONG_BLOCK", block)
     evictions = evictors_of(PAIRS)
     arrays = given(len(evictions), [7, *[1] * 6, 4, *[1] * 3])
     batched = together([cache_of(evictor, every) for evictor in evictions], arrays, RULES[rule])
