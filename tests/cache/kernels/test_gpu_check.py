@@ -4,10 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+
+from kvbench.cache.kv_cache import LayerCache, Window, from_dense
+from kvbench.eviction.ranking import Ranking
 
 BLOCKED = """
 import sys
@@ -84,3 +88,45 @@ def test_a_number_that_is_none_is_wrong() -> None:
 
     assert not Check("x", float("nan"), 1.0).passed and not Check("x", 2.0, 1.0).passed
     assert Check("x", 1.0, 1.0).passed and Check("x", skipped="no package").passed
+
+
+NEAR, FAR = 1e-6, 1e-2
+"""Relative gaps between two scores: rounding of float32, and more than that."""
+
+
+@pytest.mark.parametrize(("gap", "explained"), [(NEAR, True), (FAR, False)])
+@pytest.mark.parametrize("by_score", [False, True])
+def test_a_near_tie_is_told_from_a_fault(gap: float, explained: bool, by_score: bool) -> None:
+    """Two neighbours in rank change places: one is evicted for the other, or they lie in each other's slots."""
+    from benchmarks.gpu_check import decoding
+
+    policy = decoding.BY_SCORE if by_score else decoding.H2O
+    scores = torch.tensor([[0.9, 0.5, 0.5 * (1 - gap), 0.1]], dtype=torch.float64)
+    before = from_dense(0, 1, torch.zeros(1, 6, 2), torch.zeros(1, 6, 2))  # two newest pairs are protected
+    ranking = Ranking(scores, scores, first=0)
+
+    def judged(*positions: int) -> bool:
+        kept = torch.tensor(positions)
+        after = replace(before.select(torch.isin(torch.arange(6), kept)[None], (len(kept),)), positions=kept.int())
+        return decoding._explained(policy, before, ranking, after, torch.float32)
+
+    assert judged(0, 1, 4, 5)
+    assert judged(*((0, 2, 1, 4, 5) if by_score else (0, 2, 4, 5))) == explained
+    assert not judged(1, 3, 4, 5) and not judged(0, 1, 4), "a fault: the best or a protected pair is gone"
+
+
+def test_decoding_that_keeps_other_pairs_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A score of the kernels' side that is off by more than rounding shows as evictions that nothing explains."""
+    from benchmarks.gpu_check import decoding
+
+    pairs = [(decoding.TOVA, decoding.Attention())]
+    arrays = decoding._drawn(1, 18, 6, 16, torch.float32, torch.device("cpu"))
+    assert decoding.compared(pairs, 18, arrays).wrong == 0
+    ranked = decoding.Watched.rank
+
+    def reversed_(self: decoding.Watched, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
+        layer, ranking = ranked(self, layer, rows)
+        return layer, ranking.mapped(torch.neg) if rows is not None and rows.kernels == "triton" else ranking
+
+    monkeypatch.setattr(decoding.Watched, "rank", reversed_)
+    assert decoding.compared(pairs, 18, arrays).wrong > 0
