@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFL
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 # Kernels run in Triton's interpreter, which must be asked for before anything imports triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# absl, which rouge_score imports, keeps the stderr that it finds, here a file of pytest, and closes it when another
+# package configures logging.
+with suppress(ImportError):
+    from absl import logging as absl_logging
+
+    absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 # How long an example takes says nothing about it; what failed once is printed so that it can be pasted into a test.
 settings.register_profile("kvbench", deadline=None, print_blob=True)
