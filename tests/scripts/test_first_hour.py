@@ -32,6 +32,7 @@ EXPECTED = {
     "memory": {"rows"},
     "devices": {"layers", "caches", "difference"},
     "kvpress": {"ratios"},
+    "sweep": {"rows", "seconds", "rows_per_hour"},
     "blocks": {"ms", "fastest"},
 }
 """Figures that each part has among others."""
