@@ -54,6 +54,8 @@ POLICIES = (
 )
 SWEPT = "snapkv,ada_snapkv,pyramidkv,h2o_obcache,lava,cake"
 """Policies whose 24 cells are swept."""
+RATIOS = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16")
+"""Of `benchmarks/sweep_ratios.py`, on a GPU."""
 EQUAL = ("output_sha256", "top2_margin", "kept_sha256", "peak_bytes", "value")
 """Columns of a row that do not depend on the prompts that are decoded with its own."""
 WITH_GIGABYTES = """
@@ -252,17 +254,19 @@ def devices(hour: Hour) -> bool:
 
 
 def kvpress(hour: Hour) -> bool:
-    """24 cells against kvpress, or only against transformers where its wheels are not there."""
-    site = install(hour.work / "kvpress_site", "kvpress")
-    words = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
+    """24 cells of a random model against kvpress."""
     small = ("--tokens", "256", "--new", "2", "--repeat", "1", "--turns", "1", "--budgets", "1", "--prompts", "2")
-    large = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16")
-    code, text = hour.run(
-        "benchmarks/sweep_ratios.py", *words, *(small if hour.small else large), "--write", str(hour.out / "ratios")
-    )
-    path = hour.out / "ratios" / "sweep_ratios.json"
+    return against_kvpress(hour, "kvpress", hour.out / "ratios", *(small if hour.small else RATIOS))
+
+
+def against_kvpress(hour: Hour, part: str, out: Path, *words: str) -> bool:
+    """Ratios to kvpress, or only to transformers where its wheels are not there, as a figure of a part."""
+    site = install(hour.work / "kvpress_site", "kvpress")
+    others = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
+    code, text = hour.run("benchmarks/sweep_ratios.py", *others, *words, "--write", str(out))
+    path = out / "sweep_ratios.json"
     measured = json.loads(path.read_text("utf-8"))["lengths"] if path.exists() else {}
-    hour.figure("kvpress", code=code, kvpress=site is not None, ratios=measured, says=text.splitlines()[-3:])
+    hour.figure(part, code=code, kvpress=site is not None, ratios=measured, says=text.splitlines()[-3:])
     return code == 0
 
 
@@ -290,12 +294,7 @@ def sweep(hour: Hour) -> bool:
     hour.figure("sweep", rows=len(rows), seconds=round(seconds, 1), rows_per_hour=round(3600 * len(rows) / seconds))
     if hour.small or folder is None:
         return folder is not None
-    site = install(hour.work / "kvpress_site", "kvpress")
-    words = ["--no-kvpress"] if site is None else ["--kvpress", str(site)]
-    ratios = ("--tokens", "4096", "--device", "cuda", "--dtype", "bfloat16", "--folder", str(data / "smollm2"))
-    code, text = hour.run("benchmarks/sweep_ratios.py", *words, *ratios, "--write", str(hour.out / "sweep_ratios"))
-    hour.figure("sweep", code=code, kvpress=site is not None, says=text.splitlines()[-5:])
-    return code == 0
+    return against_kvpress(hour, "sweep", hour.out / "sweep_ratios", *RATIOS, "--folder", str(data / "smollm2"))
 
 
 def blocks(hour: Hour) -> bool:

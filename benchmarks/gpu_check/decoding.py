@@ -196,16 +196,18 @@ def _explained(policy: Policy, before: LayerCache, ranking: Ranking, after: Laye
     for head, (every, left) in enumerate(zip(held, kept, strict=True)):
         candidates = every[first : first + ranking.available[head]]
         value_of = dict(zip(candidates.tolist(), scores[head].tolist(), strict=False))
-        order = [value_of[position] for position in left.tolist() if position in value_of]
-        protected = {*every.tolist()} - {*value_of}
-        evicted = {*value_of} - {*left.tolist()}
-        if len({*left.tolist()}) < len(left) or not protected <= {*left.tolist()} <= {*every.tolist()}:
+        before_it, slots = {*every.tolist()}, left.tolist()
+        protected, evicted = before_it - {*value_of}, {*value_of} - {*slots}
+        if len({*slots}) < len(slots) or not protected <= {*slots} <= before_it:
             return False
+        order = [value_of[position] for position in slots if position in value_of]
         above = max((value_of[position] for position in evicted), default=-torch.inf)
         room = SUMS[dtype] * max(map(abs, value_of.values()))
-        in_order = order if policy.slot_order == "score" else [min(order, default=torch.inf)]
-        if policy.slot_order != "score" and left.tolist() != sorted(left.tolist()):
-            return False
+        in_order = order
+        if policy.slot_order != "score":
+            if slots != sorted(slots):
+                return False
+            in_order = [min(order, default=torch.inf)]
         pairs = zip(in_order, [*in_order[1:], above], strict=True)
         if any(lower - higher > room + OUTPUTS[dtype] * max(abs(higher), abs(lower)) for higher, lower in pairs):
             return False

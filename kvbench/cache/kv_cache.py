@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -386,20 +386,16 @@ def compact(
 
 @dataclass(frozen=True)
 class CutLayer:
-    """A layer of a full cache, and the pairs that are marked in `kept`, `lengths` of each cache head."""
+    """An evictable layer of a full cache, and the pairs marked in `kept`, `lengths` of each cache head."""
 
     whole: LayerCache
     kept: Kept
     lengths: tuple[int, ...]
+    sliding_window: ClassVar[None] = None
 
     @property
     def index(self) -> int:
         return self.whole.index
-
-    @property
-    def sliding_window(self) -> None:
-        """Local layers are not cut."""
-        return
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -407,10 +403,14 @@ class CutLayer:
         return (0, *accumulate(self.lengths))
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether no pair is evicted; `kept` may then have another number of heads."""
+        return self.lengths == self.whole.lengths
+
+    @property
     def copied(self) -> LayerCache:
         """The kept pairs; the layer itself if it keeps all."""
-        keeps_all = self.lengths == self.whole.lengths
-        return self.whole if keeps_all else self.whole.select(self.kept, self.lengths)
+        return self.whole if self.keeps_all else self.whole.select(self.kept, self.lengths)
 
 
 @dataclass(frozen=True)
@@ -468,16 +468,8 @@ class CutCache:
     def bytes_allocated(self) -> int:
         """`bytes_held`, and the bytes of positions."""
         local = storage_bytes(layer.positions for layer in self.whole.layers if not layer.evictable)
-        return (
-            self.bytes_held
-            + local
-            + sum(layer.offsets[-1] * layer.whole.positions.itemsize for layer in self.evictable)
-        )
-
-    @property
-    def copied(self) -> KVCache:
-        """The smaller cache."""
-        return self.whole.with_evictable([layer.copied for layer in self.evictable])
+        copied = sum(layer.offsets[-1] * layer.whole.positions.itemsize for layer in self.evictable)
+        return self.bytes_held + local + copied
 
 
 def marks(stack: LayerCache, kept: Sequence[Sequence[CutLayer]]) -> Bool[Tensor, "layers cells cache_heads tokens"]:
@@ -485,8 +477,7 @@ def marks(stack: LayerCache, kept: Sequence[Sequence[CutLayer]]) -> Bool[Tensor,
     device, heads = stack.keys.device, len(kept[0][0].lengths)
 
     def mask(layer: CutLayer) -> Kept:
-        keeps_all = layer.lengths == layer.whole.lengths
-        return ones if keeps_all else layer.kept.to(device, non_blocking=True)
+        return ones if layer.keeps_all else layer.kept.to(device, non_blocking=True)
 
     ones = torch.ones(heads, stack.lengths[0], dtype=torch.bool, device=device)
     masks = torch.stack([mask(layer) for cells in kept for layer in cells])

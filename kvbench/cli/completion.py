@@ -15,6 +15,7 @@ from kvbench.config.meaning import NO_SETTINGS
 from kvbench.config.protocol import protocols
 from kvbench.records.row import COLUMNS
 from kvbench.support.errors import UserError
+from kvbench.support.named import member
 from kvbench.support.plugins import items
 from kvbench.support.text import closest
 
@@ -75,7 +76,7 @@ def _all(before: Sequence[str], typed: str) -> Iterable[str]:
     command, *rest = before
     if command == "help" and not rest:
         return commands()
-    if command not in commands():
+    if member("command", command) is None:
         return []
     parser = declared(command)
     if rest and parser.verbs:

@@ -3,7 +3,7 @@
 import argparse
 import fnmatch
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kvbench.cli.errors import Exit
@@ -131,11 +131,17 @@ def describe(item: Item) -> Description:
 def _named(group: str, names: Sequence[str]) -> list[Description]:
     """Raises UserError for a name or pattern that nothing has."""
     available = items(group)
-    for pattern in names:
+    return [describe(available[name]) for name in _matching(group, names, available)]
+
+
+def _matching(kind: str, patterns: Sequence[str], available: Iterable[str]) -> list[str]:
+    """The names that match a pattern, or all. Raises UserError for a pattern that nothing matches."""
+    available = list(available)
+    for pattern in patterns:
         if not fnmatch.filter(available, pattern):
-            raise UserError(f"unknown {group} {pattern}: {closest(pattern, available)}")
-    matches = {name for pattern in names or ("*",) for name in fnmatch.filter(available, pattern)}
-    return [describe(item) for name, item in available.items() if name in matches]
+            raise UserError(f"unknown {kind} {pattern}: {closest(pattern, available)}")
+    matches = {name for pattern in patterns or ("*",) for name in fnmatch.filter(available, pattern)}
+    return [name for name in available if name in matches]
 
 
 def _names(before: Sequence[str]) -> Sequence[str]:
@@ -217,11 +223,7 @@ def _print_columns(names: Sequence[str], as_json: bool) -> int:
     """Print the columns of a row. Raises UserError for a name or pattern that no column has."""
     from kvbench.records.meanings import MEANINGS
 
-    for pattern in names:
-        if not fnmatch.filter(MEANINGS, pattern):
-            raise UserError(f"unknown column {pattern}: {closest(pattern, MEANINGS)}")
-    chosen = {name for pattern in names or ("*",) for name in fnmatch.filter(MEANINGS, pattern)}
-    columns = [(name, says) for name, says in MEANINGS.items() if name in chosen]
+    columns = [(name, MEANINGS[name]) for name in _matching("column", names, MEANINGS)]
     if as_json:
         print(json.dumps([{"name": name, "says": says} for name, says in columns], indent=1))
     else:

@@ -23,7 +23,7 @@ from kvbench.eviction.allocation.shares import BudgetInfo
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
-from kvbench.eviction.ranking import Ranking, Rankings, best_entries
+from kvbench.eviction.ranking import Ranking, Rankings, best_entries, by_stack
 from kvbench.eviction.scores.score import Score, is_separate
 from kvbench.eviction.step import Step
 from kvbench.support.errors import UserError
@@ -295,8 +295,7 @@ def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: B
         return tuple(heads(ranking, share, terms) for ranking, share in zip(rankings, layer_shares, strict=True))
     if isinstance(heads, BinaryHeads):
         return whole_heads(rankings, terms.base, terms.candidates, heads.strict(terms))
-    parts = rankings.stacks if isinstance(rankings, Rankings) else rankings
-    on_host = [torch.stack((part.scores.flatten(), part.unpooled.flatten())).cpu() for part in parts]
+    on_host = [torch.stack((part.scores.flatten(), part.unpooled.flatten())).cpu() for part in by_stack(rankings)]
     scores, unpooled = torch.cat(on_host, dim=1)
     available = torch.tensor([ranking.available for ranking in rankings])
     pairs = min(available.numel() * terms.base, int(available.sum()))

@@ -173,6 +173,11 @@ class Rankings(tuple[Ranking, ...]):
                 self[place]._known[each] = tuple(by_head)
 
 
+def by_stack(rankings: Sequence[Ranking]) -> Sequence[Ranking]:
+    """The rankings of all layers, of several at a time where layers lie so: the heads are in the same order."""
+    return rankings.stacks if isinstance(rankings, Rankings) else rankings
+
+
 def _counts_beyond(stack: Ranking, asked: Sequence[tuple[int, int]]) -> Int[Tensor, "layers heads"]:
     """`counts_beyond` of every layer of a stack for (least, pairs), not yet read from the device."""
     candidates, order = stack.candidates, stack.flat_orders

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from kvbench.support.errors import UserError
-from kvbench.support.plugins import SUFFIX, own_sources, plugins, source_of
+from kvbench.support.plugins import SUFFIX, own_sources, usable_plugins
 from kvbench.support.settings_file import LOADER
 
 
@@ -49,9 +49,9 @@ def named(group: str) -> dict[str, Named]:
     """
     ours = [_read(file) for source in own_sources() for file in _files(source.conf, group)]
     found = {each.name: each for each in sorted(ours, key=lambda each: (each.place is None, each.place, each.name))}
-    for point in plugins():
+    for source in usable_plugins():
         with suppress(UserError):
-            brought = [_read(file) for file in _files(source_of(point).conf, group)]
+            brought = [_read(file) for file in _files(source.conf, group)]
             found = {each.name: each for each in brought} | found
     return found
 

@@ -80,6 +80,15 @@ def plugins() -> list[EntryPoint]:
     return list(_entry_points(tuple(sys.path)))
 
 
+def usable_plugins() -> list[Source]:
+    """The settings of every plugin that is not broken; `sources` says what is wrong with the others."""
+    found = []
+    for point in plugins():
+        with suppress(UserError):
+            found.append(source_of(point))
+    return found
+
+
 def plugin_packages() -> list[str]:
     """The packages of installed plugins, outermost names only."""
     return sorted({point.value.partition(".")[0] for point in plugins()})
@@ -125,11 +134,8 @@ def held_groups() -> dict[str, str]:
     has unless it names another. A plugin that is broken brings none; `sources` says what is wrong.
     """
     found: dict[str, str] = {}
-    for source in own_sources()[1:]:
+    for source in (*own_sources()[1:], *usable_plugins()):
         found |= _brought(source.conf)
-    for point in plugins():
-        with suppress(UserError):
-            found |= _brought(source_of(point).conf)
     return dict(sorted(found.items()))
 
 

@@ -13,7 +13,7 @@ import torch
 
 from kvbench.cache.shapes import Ranked
 from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
-from kvbench.eviction.ranking import Ranking, Rankings, best_entries
+from kvbench.eviction.ranking import Ranking, best_entries, by_stack
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
 
@@ -218,8 +218,7 @@ def whole_heads(rankings: Sequence[Ranking], base: int, candidates: int, strict:
     heads = len(rankings[0].scores)
     if candidates == 0:
         return ((0,) * heads,) * len(rankings)
-    parts = rankings.stacks if isinstance(rankings, Rankings) else rankings
-    best = [torch.stack((part.scores.amax(dim=1), part.unpooled.amax(dim=1))).cpu() for part in parts]
+    best = [torch.stack((part.scores.amax(dim=1), part.unpooled.amax(dim=1))).cpu() for part in by_stack(rankings)]
     scores, unpooled = torch.cat(best, dim=1)
     complete = torch.tensor([count == candidates for ranking in rankings for count in ranking.available])
     scores = scores.masked_fill(~complete, -torch.inf)
