@@ -182,6 +182,29 @@ def lukv() -> None:
     (TESTS / "methods_2026" / "lukv.json").write_text(text, "utf-8")
 
 
+def dms() -> None:
+    """Pairs that `DMSPress` of kvpress leaves to each head, by threshold; tests/golden/methods_2026."""
+    DMSPress, KnormPress = (getattr(import_module("kvpress"), name) for name in ("DMSPress", "KnormPress"))
+
+    seed, window, tokens, left = 16, 7, SHAPE["tokens"], {}
+    keys = torch.from_numpy(inputs(seed)["key"])
+    layers = [types.SimpleNamespace(keys=key[None], values=key[None]) for key in keys]
+    cache = types.SimpleNamespace(layers=layers)
+    arguments = {"hidden_states": keys[:1, 0], "cache_position": torch.arange(tokens), "past_key_values": cache}
+    module = types.SimpleNamespace(config=types.SimpleNamespace(_attn_implementation="sdpa"))
+    for threshold in (-0.5, -2.75, -3.5, -9.0):
+        press, left[f"{threshold:g}"] = DMSPress(KnormPress(), threshold, window), []
+        for module.layer_idx in range(len(layers)):
+            module.masked_key_indices = None
+            press.forward_hook(module, [], arguments, [])
+            kept = np.ones((SHAPE["kv_heads"], tokens), dtype=bool)
+            if module.masked_key_indices is not None:
+                kept[module.masked_key_indices[1], module.masked_key_indices[2]] = False
+            left[f"{threshold:g}"].append([np.flatnonzero(head).tolist() for head in kept])
+    text = json.dumps({"seed": seed, "window": window, "kept_by_threshold": left}) + "\n"
+    (TESTS / "methods_2026" / "dms.json").write_text(text, "utf-8")
+
+
 def simlayerkv(folder: Path, variant: str) -> Case:
     """Laziness as the last lines of `ori_forward` have it, with its own attention, for 4 sinks and 9 recent tokens."""
     seed, sink, recent, threshold = 12, 4, 9, 0.42
@@ -242,9 +265,10 @@ def main() -> None:
         "simlayerkv": lambda: simlayerkv(options.code / "SimLayerKV", "paper"),
         "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),
     }
-    if "lukv" in options.names:
-        lukv()
-    for name in [name for name in options.names if name != "lukv"] or ([] if options.names else makers):
+    files = {"lukv": lukv, "dms": dms}
+    for name in options.names:
+        files.get(name, lambda: None)()
+    for name in [name for name in options.names if name not in files] or ([] if options.names else makers):
         spec, arrays = makers[name]()
         np.savez_compressed(
             options.output / f"{name}.npz", allow_pickle=False, spec=np.array(json.dumps(spec)), **arrays

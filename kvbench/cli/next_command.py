@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kvbench.config.overrides import parse
-from kvbench.report.tables.summary import Summary, budget_key, summaries
+from kvbench.report.tables.summary import NUMBER, SCORE, Summary, budget_key, summaries
 from kvbench.support.quantity import parse_size
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def _budgets(cells: Sequence[Summary], larger: bool) -> list[str]:
     measured = sorted({cell.budget for cell in cells}, key=budget_key)
     if any(parse_size(budget) is not None for budget in measured):
         return []
-    is_count, edge, _ = budget_key(measured[-1 if larger else 0])
-    if is_count:
+    kind, edge, _ = budget_key(measured[-1 if larger else 0])
+    if kind == SCORE:  # what scores mean is up to the score
+        return []
+    if kind == NUMBER:
         others = [f"{edge * 2**step:.0f}" for step in range(1, MORE + 1)] if larger else []
     else:
         others = [str(part) for part in FRACTIONS if (part > edge if larger else part < edge)]

@@ -79,8 +79,8 @@ class RunSettings:
     budget: Annotated[
         Any,
         Means(
-            "what is kept, protected tokens included: a fraction of the prompt (0.1), KV pairs per head (1024), or "
-            "bytes (600KiB)"
+            "what is kept, protected tokens included: a fraction of the prompt (0.1), KV pairs per head (1024), bytes "
+            "(600KiB), or all pairs from a score on (threshold:-4)"
         ),
     ] = 0.1
     protocol: Annotated[

@@ -1,21 +1,34 @@
 """Budgets: what is kept, never what is removed. `Fraction(0.1)` of the tokens, or `Tokens(1024)` KV pairs per head.
 
 Both count KV pairs per cache head on average over heads and layers, protected ones included. `Bytes` become `Tokens`
-once the model is known.
+once the model is known. With a `Threshold` the scores decide how many pairs stay.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from kvbench.support.errors import UserError
-from kvbench.support.facts import COUNTED_BUDGET, PLAIN_COPY, Claim
+from kvbench.support.facts import (
+    COUNTED_BUDGET,
+    EVEN_BUDGET,
+    EVEN_HEADS,
+    EVEN_IN_LAYER,
+    EVEN_LAYERS,
+    ONE_EVICTION,
+    PLAIN_COPY,
+    SIZED_BUDGET,
+    Claim,
+)
 from kvbench.support.quantity import parse_size, size
 
 ALLOWED = (
     "allowed: a fraction of the prompt in (0, 1] with a dot or exponent (0.1), a number of KV pairs per head, 1 or "
-    "more (1024), or the bytes of a prompt's KV pairs (600KiB, 2GiB)"
+    "more (1024), the bytes of a prompt's KV pairs (600KiB, 2GiB), or the least score of a kept pair (threshold:-4)"
 )
+THRESHOLD = "threshold:"
+"""What a threshold begins with on the command line."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,37 @@ class Fraction:
         return str(float(self.share))
 
 
-Budget = Tokens | Fraction
+@dataclass(frozen=True)
+class Threshold:
+    """The least score of a pair that stays; protected pairs stay whatever their scores.
+
+    A prompt decides how many pairs that is, in each cache head for itself: rows say how many were kept. Source:
+    `DMSPress` of kvpress, which evicts every pair whose score is below its threshold.
+    """
+
+    score: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.score):
+            raise UserError(f"budget={self} is no number: {ALLOWED}")
+
+    def of(self, num_tokens: int) -> int:
+        """The most pairs per cache head that may stay of `num_tokens` tokens: all of them."""
+        return num_tokens
+
+    def claims(self) -> Iterator[Claim]:
+        """Return what it needs of other settings, and what it makes untrue."""
+        decides = "lets the scores decide how many pairs stay"
+        facts = (SIZED_BUDGET, COUNTED_BUDGET, EVEN_BUDGET, EVEN_LAYERS, EVEN_IN_LAYER, EVEN_HEADS)
+        needs = {ONE_EVICTION: "is applied once, to the prompt"}
+        yield Claim(f"budget={self}", "a fraction or a number of KV pairs", needs, dict.fromkeys(facts, decides))
+
+    def __str__(self) -> str:
+        short = f"{self.score:g}"
+        return THRESHOLD + (short if float(short) == self.score else repr(self.score))
+
+
+Budget = Tokens | Fraction | Threshold
 
 
 @dataclass(frozen=True)
@@ -101,12 +144,23 @@ def parse_bytes(literal: object) -> Bytes | None:
     return None if number is None else Bytes(number, text)
 
 
+def _parse_threshold(text: str) -> Threshold:
+    try:
+        score = float(text.removeprefix(THRESHOLD))
+    except ValueError:
+        raise UserError(f"budget={text} has no number after {THRESHOLD} {ALLOWED}") from None
+    return Threshold(score)
+
+
 def parse_budget(literal: str | int | float) -> Budget:
-    """Read a budget as it is written on the command line: digits count pairs, a dot or an exponent makes a share.
+    """Read a budget as it is written on the command line: digits count pairs, a dot or an exponent makes a share, and
+    `threshold:` comes before a score.
 
     Raises UserError for anything else.
     """
     text = str(literal).strip()
+    if text.startswith(THRESHOLD):
+        return _parse_threshold(text)
     try:
         if isinstance(literal, bool):
             raise InvalidOperation

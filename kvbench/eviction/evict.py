@@ -20,7 +20,7 @@ from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
 from kvbench.eviction.allocation.heads import BinaryHeads, HeadAllocation, Heads, MixHeads, whole_heads
 from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo
-from kvbench.eviction.budget import Budget
+from kvbench.eviction.budget import Budget, Threshold
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, Rankings, best_entries, by_stack
@@ -92,23 +92,35 @@ class Eviction:
             kept = tuple(torch.ones(count, cache.num_tokens, dtype=torch.bool) for count in heads)
             return Decision(kept, torch.full((len(heads), max(heads, default=1)), cache.num_tokens), None)
         rankings = self.rank(cache) if rankings is None else rankings
-        budget = self.policy.budget_info(self.pairs(cache.num_tokens), cache.num_tokens)
         units = self.policy.units(cache.num_tokens)
         if isinstance(rankings, Rankings) and self._marks_stacks:
-            counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
-            kept, places = [], counts.split([stack.layers for stack in rankings.stacks])
-            for stack, of_layers in zip(rankings.stacks, places, strict=True):
-                marked = mark(self.policy.chooses(stack), of_layers.flatten(), units.number)
+            stacks = [self.policy.chooses(stack) for stack in rankings.stacks]
+            counts, kept = self._counts(rankings, stacks, cache.num_tokens), []
+            of_stacks = counts.split([stack.layers for stack in stacks])
+            for stack, of_layers in zip(stacks, of_stacks, strict=True):
+                marked = mark(stack, of_layers.flatten(), units.number)
                 kept += marked.unflatten(0, (stack.layers, -1)).unbind()
             return Decision(tuple(kept), units.lengths(counts, kept), rankings)
         rankings = tuple(rankings)
         by_unit = [units.ranking(ranking) for ranking in rankings]
-        counts = torch.tensor(allocate(self.policy.layers, self.policy.heads, by_unit, budget))
-        kept = tuple(
-            units.kept_tokens(mark(units.ranking(chosen), layer_counts, units.number))
-            for chosen, layer_counts in zip(self.policy.choices(rankings), counts, strict=True)
-        )
+        choices = [units.ranking(chosen) for chosen in self.policy.choices(rankings)]
+        counts = self._counts(by_unit, choices, cache.num_tokens)
+        pairs = zip(choices, counts, strict=True)
+        kept = tuple(units.kept_tokens(mark(chosen, of_layer, units.number)) for chosen, of_layer in pairs)
         return Decision(kept, units.lengths(counts, kept), rankings)
+
+    def _counts(
+        self, rankings: Sequence[Ranking], choices: Sequence[Ranking], tokens: int
+    ) -> Int[Tensor, "layers cache_heads"]:
+        """Candidates that each cache head keeps: its share of the budget, or what reaches the threshold.
+
+        choices: what heads choose from, of one or several layers each.
+        """
+        if isinstance(self.budget, Threshold):
+            reached = [each.counts_above(self.budget.score).view(each.layers, -1) for each in choices]
+            return torch.cat([part.to(reached[0].device, non_blocking=True) for part in reached]).cpu()
+        budget = self.policy.budget_info(self.pairs(tokens), tokens)
+        return torch.tensor(allocate(self.policy.layers, self.policy.heads, rankings, budget))
 
     @property
     def _marks_stacks(self) -> bool:
@@ -151,7 +163,7 @@ class Eviction:
         """Whether nothing is scored: the budget holds every token, and the policy keeps them then."""
         policy, tokens = self.policy, cache.num_tokens
         divides = policy.variant == "official" and policy.layers.official_divides_all and tokens > policy.protected
-        return self.pairs(tokens) >= tokens and not divides
+        return policy.keeps_all(self.budget, tokens) and not divides
 
     def rank(self, cache: KVCache) -> tuple[Ranking, ...]:
         """Score, pool and order the candidates of every evictable layer."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
-from kvbench.eviction.budget import Budget
+from kvbench.eviction.budget import Budget, Threshold
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Shaping
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
@@ -31,6 +31,7 @@ from kvbench.support.facts import (
     QUESTION_READ,
     READ_ORDER,
     SCORED_BEFORE_ANSWER,
+    SIZED_BUDGET,
     WHOLE_PROMPT,
     Claim,
     check,
@@ -263,14 +264,17 @@ class Policy:
 
     def _claims_of_allocation(self) -> Iterator[Claim]:
         uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
+        divided = {SIZED_BUDGET: "divides a budget"}
         if self.heads.kind not in EVEN:
             breaks = dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER, EVEN_HEADS), uneven)
-            yield Claim(f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks, breaks)
+            yield Claim(
+                f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks | divided, breaks
+            )
         if self.layers.kind != "uniform":
             breaks = {EVEN_LAYERS: "keeps more pairs in some layers than in others", EVEN_HEADS: uneven}
             if self.layers.kind in ("global", "table"):
                 breaks |= dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER), uneven)
-            needs = ranks if self.layers.kind == "global" else {}
+            needs = divided | (ranks if self.layers.kind == "global" else {})
             yield Claim(f"policy.layers={self.layers.kind} of {self.name}", "policy.layers=uniform", needs, breaks)
         if self.keeps_whole:
             setting = f"policy.heads={self.heads.kind} policy.layers={self.layers.kind}"
@@ -278,7 +282,11 @@ class Policy:
 
     def _claims_of_tokens(self) -> Iterator[Claim]:
         for name in ("window", "recent"):
-            if getattr(self, name) == QUESTION:
+            value = getattr(self, name)
+            if isinstance(value, TokenFraction) and value.of == "budget":
+                needs = {SIZED_BUDGET: "is a share of the budget"}
+                yield Claim(f"policy.{name}={value.part} of {self.name}'s budget", f"a number for policy.{name}", needs)
+            if value == QUESTION:
                 fix = "numbers for policy.window and policy.recent"
                 yield Claim(f"policy.{name}=question of {self.name}", fix, {QUESTION_READ: "observes the question"})
         if self.sink == PROMPT:
@@ -321,6 +329,12 @@ class Policy:
     def pairs(self, budget: Budget, tokens: int) -> int:
         """KV pairs per cache head that are kept of `tokens`, protected ones included."""
         return self.unbudgeted + budget.of(max(0, tokens - self.unbudgeted))
+
+    def keeps_all(self, budget: Budget, tokens: int) -> bool:
+        """Whether a budget keeps all of `tokens`, whatever the scores."""
+        if isinstance(budget, Threshold):
+            return tokens <= self.sinks + self.last
+        return self.pairs(budget, tokens) >= tokens
 
     def of_prompt(
         self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION, tail: int = 0

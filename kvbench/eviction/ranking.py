@@ -133,6 +133,10 @@ class Ranking:
         beyond = _tally(others[: pairs - sum(guaranteed)], self.scores.shape[0], self.candidates)
         return tuple(map(int.__add__, guaranteed, beyond))
 
+    def counts_above(self, least: float) -> Int[Tensor, "cache_heads"]:
+        """Return how many candidates of each cache head score at least `least`."""
+        return (self.scores >= least).sum(dim=1)
+
     @property
     def _places(self) -> Int[Tensor, "cache_heads columns"]:
         """The place of each candidate in the order of its head."""

@@ -27,6 +27,7 @@ from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInp
 from kvbench.models.loading.architecture import refused
 from kvbench.support.annotations import Means
 from kvbench.support.errors import MissingFile, UserError
+from kvbench.support.facts import SIZED_BUDGET, Claim
 from kvbench.support.plugins import plugin_packages
 from kvbench.support.text import closest
 
@@ -92,6 +93,11 @@ class Press(Score):
         press = self._build()
         return (press, inner) if (inner := getattr(press, "press", None)) is not None else (press,)
 
+    def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
+        if self.budget is not None:
+            yield Claim(f"score.press={self.press}", "another press", {SIZED_BUDGET: "reads how much is kept"})
+
     def of_budget(self, budget: Budget) -> Score:
         return self if self.press in EVERY_BUDGET else replace(self, budget=str(budget))
 
@@ -137,7 +143,7 @@ class Press(Score):
         """The `compression_ratio` of a budget; for a press that counts, half a pair from where it rounds."""
         if self.press in COUNTING:
             return max(0.0, 1 - (budget.of(tokens) + 0.5) / tokens)
-        share = budget.share if isinstance(budget, Fraction) else Decimal(budget.pairs) / tokens
+        share = budget.share if isinstance(budget, Fraction) else Decimal(budget.of(tokens)) / tokens
         return max(0.0, float(1 - share))
 
     def _of_model(self, model: Any) -> Any:

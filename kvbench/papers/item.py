@@ -14,7 +14,7 @@ import yaml
 
 from kvbench.config.compose import file_of
 from kvbench.config.settings import build
-from kvbench.report.tables.summary import Unit, budget_key
+from kvbench.report.tables.summary import FRACTION, Unit, budget_key
 from kvbench.support import paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
@@ -168,8 +168,8 @@ def printed_name(names: Mapping[str, str], key: str, value: str) -> str:
     if key == "context_length" or value in names:
         return value if key == "context_length" else names[value]
     if key == "budget" and value:
-        is_number, number, _ = budget_key(value)
-        return value if is_number else f"{100 * number:g} %"
+        kind, number, _ = budget_key(value)
+        return f"{100 * number:g} %" if kind == FRACTION else value
     return value.rpartition("/")[2] if key == "task" else value
 
 

@@ -37,7 +37,7 @@ from kvbench.run.prefill_job import prefill, prompt_of
 from kvbench.run.progress import Progress
 from kvbench.run.samples import jobs_with_samples
 from kvbench.support.errors import UserError
-from kvbench.support.facts import ALL_READ, UNCHANGED, Claim, check
+from kvbench.support.facts import ALL_READ, SIZED_BUDGET, UNCHANGED, Claim, check
 from kvbench.support.plugins import foreign
 from kvbench.support.text import closest
 from kvbench.tasks.task import InvalidSample, Sample
@@ -47,6 +47,8 @@ PREFIX = "probe."
 NEEDS = {ALL_READ: "is about what is kept, all of which it reads", UNCHANGED: "is about which pairs are kept"}
 JUDGED = Claim("a probe", "", NEEDS)
 """What a probe needs of the cells that it judges."""
+SIZED = Claim("a probe", "", {SIZED_BUDGET: "compares what is kept with as many pairs"})
+"""What a probe needs whose numbers depend on the budget."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
         cell.check()
         if cell.task.temperature:
             raise UserError(f"task.temperature={cell.task.temperature}: a probe draws no answers; leave it out")
-        check((JUDGED, *cell.claims()))
+        check((JUDGED, *((SIZED,) if probe.reads_budget else ()), *cell.claims()))
         probe.read_for(cell)
         before = judged.get(cell.id)
         if before is None or before.task.samples < cell.task.samples:

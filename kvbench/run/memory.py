@@ -66,7 +66,7 @@ def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> t
     heads: KV heads of all layers. group: query heads per KV head.
     """
     policies = ((cell.policy.of_prompt(0, tokens, cell.budget), cell) for cell in cells)
-    ranked = [(policy, cell.score) for policy, cell in policies if policy.pairs(cell.budget, tokens) < tokens]
+    ranked = [(policy, cell.score) for policy, cell in policies if not policy.keeps_all(cell.budget, tokens)]
     copies = max((group if policy.layout == "query_heads" else 1 for policy, _ in ranked), default=1)
     return len({(ranks_alike(policy, score), score) for policy, score in ranked}), copies * heads * tokens * RANKED
 

@@ -18,6 +18,7 @@ EVEN_LAYERS = Fact("a budget that is divided evenly over the layers")
 EVEN_IN_LAYER = Fact("the same number of KV pairs in all heads of a layer")
 EVEN_HEADS = Fact("the same number of KV pairs in every head")
 COUNTED_BUDGET = Fact("a budget that is a number of KV pairs")
+SIZED_BUDGET = Fact("a budget that says how many KV pairs stay")
 COMPARABLE = Fact("scores of different heads that can be compared")
 EVICTS = Fact("pairs that are evicted")
 # what kept pairs are

@@ -1,5 +1,6 @@
 """Scores that are made of another score, their host: CAOTE and CriticalKV."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, ScoreInputs, row_term_of
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import SIZED_BUDGET, Claim
 
 Values = Float[Tensor, "kv_heads tokens head_dim"]
 Centres = Float[Tensor, "cache_heads head_dim"]
@@ -210,6 +212,11 @@ class CriticalKV(OverHost):
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
         return self.host.refine(shaped, layer)
+
+    def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
+        needs = {SIZED_BUDGET: "chooses a part of the budget by other scores"}
+        yield Claim(f"score {self.name}", "another score", needs)
 
     def second_stage(self, ranked: Ranked, layer: LayerCache, protected: int) -> SecondStage:
         norms = projected_norms(layer, ranked.shape[1], 1).unflatten(0, (ranked.shape[0], -1)).mean(dim=1)

@@ -5,6 +5,7 @@ Compactor (Chari, Van Durme 2025, https://arxiv.org/abs/2507.08143), as `Leverag
 All three scores are in standard deviations over the KV heads of a layer, and read the prompt in one pass.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar
@@ -20,6 +21,7 @@ from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.support.annotations import Means
 from kvbench.support.errors import UserError
+from kvbench.support.facts import SIZED_BUDGET, Claim
 
 ROW_TILE = 64
 """Queries that the kernel of compactor-vllm handles at a time."""
@@ -186,6 +188,12 @@ class Compactor(_OfPrompt):
         left_out = self.sink, self.recent
         leverage = Leverage(*left_out, self.sketch, self.ridge, self.span, self.seed)
         return leverage, NonCausal(*left_out, self.chunk, self.padded, self.values)
+
+    def claims(self) -> Iterator[Claim]:
+        yield from super().claims()
+        if self.budget is not None:
+            needs = {SIZED_BUDGET: "weighs its two parts by the budget"}
+            yield Claim(f"score {self.name}", "score.blending=0.5, or another number", needs)
 
     def of_budget(self, budget: Budget) -> Score:
         return self if self.blending is not None else replace(self, budget=str(budget))

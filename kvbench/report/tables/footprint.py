@@ -23,7 +23,7 @@ from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.paired import scale_of
-from kvbench.report.tables.summary import budget_key
+from kvbench.report.tables.summary import NUMBER, budget_key
 from kvbench.support.errors import CannotTell, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import parse_size, plural, size
@@ -212,11 +212,11 @@ def _measured(pairs: Sequence[tuple[Mapping[str, Any], float]], setting: str, le
 def _life(row: Mapping[str, Any]) -> Life:
     read, times, steps = tokens_read(row), copies(row), steps_of(row)
     later = row["prompt_tokens"] - read + row["new_tokens"]
-    is_number, budget, text = budget_key(row["budget"])
+    kind, budget, text = budget_key(row["budget"])
     if parse_size(text) is not None:  # bytes, of which a token takes so many in all layers
         budget = budget * read // (row["full_cache_bytes"] * times) if row["full_cache_bytes"] else 0
     block, every = steps.get("prefill_block"), steps.get("decode_every")
-    limit = budget if is_number and row["kept_fraction"] == 1 else 0
+    limit = budget if kind == NUMBER and row["kept_fraction"] == 1 else 0
     if answer := steps.get("answer_budget"):
         limit = row["kept_tokens"] + answer
     return Life(read, row["kept_tokens"], later, block, every, limit, times)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
+from kvbench.eviction.budget import THRESHOLD
 from kvbench.records import Row
 from kvbench.records.row import CUT, LIMIT
 from kvbench.report.acted import FULL, acted
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 Unit = Literal["questions", "contexts"]
 """What the mean of a cell is over: its questions, or their contexts, each with the mean of its questions (KVzip)."""
+FRACTION, NUMBER, SCORE = range(3)
+"""Kinds of budgets: a part of the prompt, a number of pairs or bytes, the least score of a kept pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,14 +233,19 @@ def sort_key(line: Summary) -> tuple:
     return (*setting, *method, line.schedule or "", line.seed or 0, line.cell, line.question_number or 0)
 
 
-def budget_key(budget: str) -> tuple[bool, float, str]:
-    """Order of budgets: fractions by size, then numbers of tokens or of bytes (first item: true) by size."""
+def budget_key(budget: str) -> tuple[int, float, str]:
+    """Order of budgets: what kind it is, its size, and how it was written.
+
+    Fractions come first, then numbers of tokens or of bytes, then thresholds, from the highest: it keeps least.
+    """
     if (in_bytes := parse_size(budget)) is not None:
-        return True, float(in_bytes), budget
+        return NUMBER, float(in_bytes), budget
     try:
-        return not any(mark in budget for mark in ".eE"), float(budget), budget
+        if budget.startswith(THRESHOLD):
+            return SCORE, -float(budget.removeprefix(THRESHOLD)), budget
+        return FRACTION if any(mark in budget for mark in ".eE") else NUMBER, float(budget), budget
     except ValueError:
-        return True, math.inf, budget
+        return NUMBER, math.inf, budget
 
 
 def _endings(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
