@@ -1,7 +1,7 @@
 """Golden cases of tests/golden/methods, computed in float64 by the published code of each method, not by kvbench.
 
     git clone https://github.com/Zefan-Cai/R-KV && git clone https://github.com/sail-sg/SimLayerKV
-    git clone https://github.com/NVIDIA/kvpress
+    git clone https://github.com/NVIDIA/kvpress && git clone https://github.com/AozhongZhang/DropKV
     PYTHONPATH=kvpress python scripts/golden_evictions.py --code . --output tests/golden/methods [NAME ...]
 
 `--code` is the folder of the clones. Runs where torch, and for presses kvpress, can be imported; nothing of kvbench is.
@@ -182,6 +182,20 @@ def lukv() -> None:
     (TESTS / "methods_2026" / "lukv.json").write_text(text, "utf-8")
 
 
+def dropkv(folder: Path) -> None:
+    """Scores of `dropkv_scores_reference` of DropKV's dropkv_triton.py, in float32; tests/golden/methods_2026."""
+    seed, window = 17, 8
+    source = (folder / "dropkv_triton.py").read_text("utf-8")
+    is_reference = lambda node: getattr(node, "name", "") == "dropkv_scores_reference"  # noqa: E731
+    parts = ast.Module([node for node in ast.parse(source).body if is_reference(node)], [])
+    names: dict[str, Any] = {"torch": torch, "math": math, "F": torch.nn.functional}
+    exec(compile(parts, "dropkv_triton.py", "exec"), names)
+    arrays = (torch.from_numpy(part) for part in inputs(seed).values())
+    scores = names["dropkv_scores_reference"](*arrays, window_size=window)
+    described = {"seed": seed, "window": window, "scores": scores.double().numpy().tolist()}
+    (TESTS / "methods_2026" / "dropkv.json").write_text(json.dumps(described) + "\n", "utf-8")
+
+
 def dms() -> None:
     """Pairs that `DMSPress` of kvpress leaves to each head, by threshold; tests/golden/methods_2026."""
     DMSPress, KnormPress = (getattr(import_module("kvpress"), name) for name in ("DMSPress", "KnormPress"))
@@ -265,7 +279,7 @@ def main() -> None:
         "simlayerkv": lambda: simlayerkv(options.code / "SimLayerKV", "paper"),
         "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),
     }
-    files = {"lukv": lukv, "dms": dms}
+    files = {"lukv": lukv, "dms": dms, "dropkv": lambda: dropkv(options.code / "DropKV")}
     for name in options.names:
         files.get(name, lambda: None)()
     for name in [name for name in options.names if name not in files] or ([] if options.names else makers):

@@ -1,15 +1,20 @@
 """Closed forms against what they stand for: pairs really removed or zeroed, one at a time, in float64."""
 
+import json
+
 import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache
+from kvbench.cache.attention import causal, observe
+from kvbench.cache.kv_cache import LayerCache, from_dense
 from kvbench.eviction.scores.obcache import ExactRemoval, ExactZeroed, OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
+from scripts.golden_evictions import TESTS, inputs
 from tests.arrays import layer_of, random_layer
 
 ROWS, TOKENS = 5, 23
+DROPKV = json.loads((TESTS / "methods_2026" / "dropkv.json").read_text("utf-8"))
 
 
 def outputs(queries: Tensor, keys: Tensor, values: Tensor, scaling: float, visible: Tensor) -> Tensor:
@@ -62,6 +67,18 @@ def test_obcache_is_the_second_order_of_the_error(score: Score, change: str) -> 
     step = 1e-4
     second = (changed_by(layer, change, step) + changed_by(layer, change, -step)) / (2 * step**2)
     assert torch.allclose(score(layer, layer.windows[0], "sum").double(), second, rtol=1e-3, atol=1e-5)
+
+
+def test_the_score_of_dropkv_is_the_exact_removal_in_the_mean_over_query_heads() -> None:
+    """But for the 1e-6 that its code adds to 1 - A."""
+    arrays = [torch.from_numpy(part) for part in inputs(DROPKV["seed"]).values()]
+    for index, (query, key, value) in enumerate(zip(*arrays, strict=True)):
+        scaling, rows = key.shape[2] ** -0.5, query[:, -DROPKV["window"] :]
+        window = observe(rows, causal(rows, key, value, scaling), key, scaling)
+        layer = from_dense(index, len(query), key, value, (window,))
+        scores = ExactRemoval()(layer, window, "sum").unflatten(0, (len(key), -1)).mean(dim=1)
+        expected = torch.tensor(DROPKV["scores"][index])
+        torch.testing.assert_close(scores, expected, rtol=2e-4, atol=1e-5)
 
 
 def saturated(dtype: torch.dtype, logit: float) -> LayerCache:
