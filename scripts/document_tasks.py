@@ -17,6 +17,7 @@ from kvbench.cli.list import Setting, settings_of
 from kvbench.config.compose import options
 from kvbench.config.meaning import words_of
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery
 from kvbench.extras.helmet.helmet import Helmet
 from kvbench.extras.hub.hub import HubRows
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2
@@ -72,6 +73,7 @@ BENCHMARKS = (
     Benchmark("HELMET", Helmet, ("helmet",)),
     Benchmark("LongProc", LongProc, ("longproc",)),
     Benchmark("MATH-500 and AIME", MathProblems, ("math_problems",)),
+    Benchmark("DFS state query", DFSStateQuery, ("dfs_state_query",)),
 )
 OWN = {"jsonl": "mine.jsonl", "hub": str(TABLE), "trajectories": "mine.jsonl"}
 """A file of your own, for the tasks of a file that need one."""
