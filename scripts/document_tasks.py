@@ -18,6 +18,7 @@ from kvbench.config.compose import options
 from kvbench.config.meaning import words_of
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery
+from kvbench.extras.graphwalks.graphwalks import GraphWalks
 from kvbench.extras.helmet.helmet import Helmet
 from kvbench.extras.hub.hub import HubRows
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2
@@ -73,6 +74,7 @@ BENCHMARKS = (
     Benchmark("HELMET", Helmet, ("helmet",)),
     Benchmark("LongProc", LongProc, ("longproc",)),
     Benchmark("MATH-500 and AIME", MathProblems, ("math_problems",)),
+    Benchmark("GraphWalks of any length", GraphWalks, ("graphwalks",)),
     Benchmark("DFS state query", DFSStateQuery, ("dfs_state_query",)),
 )
 OWN = {"jsonl": "mine.jsonl", "hub": str(TABLE), "trajectories": "mine.jsonl"}
