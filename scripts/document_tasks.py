@@ -17,6 +17,7 @@ from kvbench.cli.list import Setting, settings_of
 from kvbench.config.compose import options
 from kvbench.config.meaning import words_of
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.babilong.babilong import BABILong
 from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery
 from kvbench.extras.graphwalks.graphwalks import GraphWalks
 from kvbench.extras.helmet.helmet import Helmet
@@ -74,6 +75,7 @@ BENCHMARKS = (
     Benchmark("HELMET", Helmet, ("helmet",)),
     Benchmark("LongProc", LongProc, ("longproc",)),
     Benchmark("MATH-500 and AIME", MathProblems, ("math_problems",)),
+    Benchmark("BABILong", BABILong, ("babilong",)),
     Benchmark("GraphWalks of any length", GraphWalks, ("graphwalks",)),
     Benchmark("DFS state query", DFSStateQuery, ("dfs_state_query",)),
 )

@@ -1,14 +1,20 @@
 """Golden prompts and scores of tasks, by their authors' code on texts made up here: tests/golden/prompts/NAME.json.
 
 python scripts/golden_tasks.py dfs_state_query FOLDER      a checkout of WeianMao/triattention at c3744ee
+python scripts/golden_tasks.py babilong FOLDER             a checkout of booydar/babilong at 7a6efee
 """
 
 import hashlib
 import json
 import sys
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.extras import babilong_rows
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "prompts"
 NODE, STACK, VISITED = 1, [0, 1], [0, 1]  # of a search after one step
@@ -32,6 +38,19 @@ STATES = (
     "Answer: 1",
 )
 """Answers to the first query."""
+SENTENCES = (
+    "The most recent location of Ada is garden.",
+    "Garden",
+    "garden or office",
+    "office. No, garden",
+    "The hallway is near the garden.",
+    "<context> garden",
+    "gardens\n<example>\noffice",
+    "Question: office garden",
+    "",
+)
+"""Answers to `ASKED`, of which the garden is right."""
+ASKED = "What is east of the hallway?"
 
 
 def sha256(texts: list[str]) -> str:
@@ -57,7 +76,41 @@ def dfs_state_query(folder: Path) -> dict[str, Any]:
     return content
 
 
-OFFICIAL = {"dfs_state_query": dfs_state_query}
+def babilong(folder: Path) -> dict[str, Any]:
+    """Hashes of prompts with their answers, and whether each of `SENTENCES` is right."""
+    import numpy as np
+    import pandas
+    from transformers import AutoTokenizer
+
+    pandas.set_option("future.infer_string", False)  # its lines without an answer are None, as before pandas 3
+    sys.path.insert(0, str(folder))
+    utils, asked, rated = (import_module(f"babilong.{name}") for name in ("babilong_utils", "prompts", "metrics"))
+    tokenizer = AutoTokenizer.from_pretrained(GOLDEN.parent / "ruler" / "tokenizer")
+    content: dict[str, Any] = {"prompts": []}
+    with tempfile.TemporaryDirectory() as root:
+        babilong_rows.write(Path(root))
+        books = [{"text": path.read_text("utf-8")} for path in sorted(Path(root, "pg19").iterdir())]
+        for file, length, seed in (("qa1", 600, 42), ("qa4", 900, 42), ("qa1", 600, 7)):
+            (path,) = Path(root, "babilong", "en-10k").glob(f"{file}_*")
+            questions = utils.TaskDataset(path, max_n_facts=(length - 300) // 8)
+            noise = utils.SentenceSampler(books, tokenizer=tokenizer, shuffle=True, random_seed=seed)
+            mixed = utils.NoiseInjectionDataset(questions, noise, tokenizer, sample_size=length - 300, random_seed=seed)
+            order = list(range(len(mixed)))
+            np.random.seed(seed)
+            np.random.shuffle(order)
+            parts = asked.DEFAULT_PROMPTS[file]
+            texts = []
+            for sample in map(mixed.__getitem__, order):
+                told = tokenizer.decode(sample["input_tokens"]).strip()
+                ask = (sample["question"], parts["examples"], parts["instruction"], parts["post_prompt"])
+                texts.append(asked.get_formatted_input(told, *ask) + tokenizer.decode(sample["target_tokens"]))
+            content["prompts"].append([file, length, seed, len(texts), sha256(texts)])
+    labels = rated.TASK_LABELS["qa1"]
+    content["answers"] = [[text, rated.compare_answers("garden", text, ASKED, labels)] for text in SENTENCES]
+    return content
+
+
+OFFICIAL = {"dfs_state_query": dfs_state_query, "babilong": babilong}
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]

@@ -18,7 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.extras import bfcl_package, helmet_rows, longproc_rows, nolima, runs
+from tests.extras import babilong_rows, bfcl_package, helmet_rows, longproc_rows, nolima, runs
 from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
@@ -127,6 +127,7 @@ def made_up(root: Path) -> None:
     scbench.write(root, "gsm8k/test", *[{"question": problem, "answer": "So. #### 72"}] * 2)
     for name in ("math500/test", "aime/2024", "aime/2025"):
         scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
+    babilong_rows.write(root)
     nolima.write(root)
     helmet_rows.write(root)
     longproc_rows.write(root)
