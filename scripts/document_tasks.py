@@ -27,6 +27,7 @@ from kvbench.extras.longproc.longproc import LongProc
 from kvbench.extras.math.math_problems import MathProblems
 from kvbench.extras.mrcr.mrcr import MRCR
 from kvbench.extras.nolima.nolima import NoLiMa
+from kvbench.extras.oolong.oolong import Oolong
 from kvbench.extras.scbench_official.scbench_official import OfficialSCBench
 from kvbench.extras.trajectories.trajectories import Trajectories
 from kvbench.support.plugins import items
@@ -77,6 +78,7 @@ BENCHMARKS = (
     Benchmark("MATH-500 and AIME", MathProblems, ("math_problems",)),
     Benchmark("BABILong", BABILong, ("babilong",)),
     Benchmark("GraphWalks of any length", GraphWalks, ("graphwalks",)),
+    Benchmark("OOLONG", Oolong, ("oolong",)),
     Benchmark("DFS state query", DFSStateQuery, ("dfs_state_query",)),
 )
 OWN = {"jsonl": "mine.jsonl", "hub": str(TABLE), "trajectories": "mine.jsonl"}

@@ -2,6 +2,7 @@
 
 python scripts/golden_tasks.py dfs_state_query FOLDER      a checkout of WeianMao/triattention at c3744ee
 python scripts/golden_tasks.py babilong FOLDER             a checkout of booydar/babilong at 7a6efee
+python scripts/golden_tasks.py oolong FOLDER               a checkout of abertsch72/oolong at adbf1cb
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.transcripts.stand_ins import empty
 from tests.extras import babilong_rows
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "prompts"
@@ -51,6 +53,16 @@ SENTENCES = (
 )
 """Answers to `ASKED`, of which the garden is right."""
 ASKED = "What is east of the hallway?"
+
+
+SUMS = (
+    ("['spam']", "LABEL", ("Label: spam", "spam", "Label: **[spam]**", "Label: ham", "It is clearly labelled as spam")),
+    ("[7]", "NUMERIC", ("Answer: 7", "Answer: 9", "6", "Answer: seven", "The number that we count is 8", "", "7.0")),
+    ("['more common than']", "COMPARISON", ("Answer: spam is more common than ham here", "less common", "more common")),
+    ("[datetime.date(2024, 5, 1)]", "DATE", ("Date: May 1, 2024", "2024-05-01", "Date: May 2, 2024", "Date: none")),
+    ("['7']", "NUMERIC", ("User: 7", "Answer: 7 or so, I think it is", "Answer: -3")),
+)
+"""Right answers as rows hold them, their types, and answers."""
 
 
 def sha256(texts: list[str]) -> str:
@@ -110,7 +122,24 @@ def babilong(folder: Path) -> dict[str, Any]:
     return content
 
 
-OFFICIAL = {"dfs_state_query": dfs_state_query, "babilong": babilong}
+def oolong(folder: Path) -> dict[str, Any]:
+    """The score of each answer of `SUMS`; packages that the module imports and does not need for it are empty."""
+    import dateutil.parser  # noqa: F401  the module imports dateutil alone
+
+    empty("litellm", "datasets", "jsonlines", "tiktoken")
+    sys.path.insert(0, str(folder / "src" / "eval"))
+    process = import_module("eval_helpers").synth_process_response
+    row = {"id": 0, "context_window_id": 0, "dataset": ""}
+    scores = list[Any]()
+    for right, kind, answers in SUMS:
+        asked = row | {"answer": right, "answer_type": f"ANSWER_TYPE.{kind}"}
+        scores += [
+            [right, asked["answer_type"], text, float(process(asked, text, "")["score"])] for text in answers if text
+        ]
+    return {"scores": scores}
+
+
+OFFICIAL = {"dfs_state_query": dfs_state_query, "babilong": babilong, "oolong": oolong}
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]

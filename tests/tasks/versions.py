@@ -128,6 +128,7 @@ def made_up(root: Path) -> None:
     for name in ("math500/test", "aime/2024", "aime/2025"):
         scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
     babilong_rows.write(root)
+    scbench.write(root, "oolong/synth_test", *map(oolong_row, ("[3]", "[datetime.date(2024, 5, 1)]")))
     nolima.write(root)
     helmet_rows.write(root)
     longproc_rows.write(root)
@@ -150,6 +151,13 @@ def mrcr_row(number: int, chars: int = 90) -> dict[str, Any]:
     messages = [{"role": role, "content": text} for role, text in [*turns, ("user", ask)]]
     answer = {"answer": f"x1Tulip {number}.", "random_string_to_prepend": "x1", "n_chars": chars}
     return {"prompt": json.dumps(messages), **answer}
+
+
+def oolong_row(answer: str, context_len: int = 2000) -> dict[str, Any]:
+    """A row of OOLONG about three texts."""
+    kind = "ANSWER_TYPE.DATE" if "date" in answer else "ANSWER_TYPE.NUMERIC"
+    asked = {"question": "How many, or when?", "answer": answer, "answer_type": kind}
+    return {"context_window_text": "One.\nTwo.\nThree.", "context_len": context_len, **asked}
 
 
 if __name__ == "__main__":
