@@ -81,7 +81,8 @@ _sizes = jsonl.column(lambda row: jsonl.integer(row, "context_len"))
 def gold(answer: str) -> str:
     """The right answer as text, of the list that a row holds. Raises UserError for anything else."""
     if date := DATE.fullmatch(answer):
-        return str(datetime(*map(int, date.groups())))
+        year, month, day = map(int, date.groups())
+        return str(datetime(year, month, day))
     try:
         return str(ast.literal_eval(answer)[0])
     except (ValueError, SyntaxError, TypeError, IndexError, KeyError, MemoryError, RecursionError):
