@@ -17,6 +17,9 @@ from kvbench.cli.list import Setting, settings_of
 from kvbench.config.compose import options
 from kvbench.config.meaning import words_of
 from kvbench.conformance.golden.prompts import task_of
+from kvbench.extras.babilong.babilong import BABILong
+from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery
+from kvbench.extras.graphwalks.graphwalks import GraphWalks
 from kvbench.extras.helmet.helmet import Helmet
 from kvbench.extras.hub.hub import HubRows
 from kvbench.extras.longbench_v2.longbench_v2 import LongBenchV2
@@ -24,6 +27,7 @@ from kvbench.extras.longproc.longproc import LongProc
 from kvbench.extras.math.math_problems import MathProblems
 from kvbench.extras.mrcr.mrcr import MRCR
 from kvbench.extras.nolima.nolima import NoLiMa
+from kvbench.extras.oolong.oolong import Oolong
 from kvbench.extras.scbench_official.scbench_official import OfficialSCBench
 from kvbench.extras.trajectories.trajectories import Trajectories
 from kvbench.support.plugins import items
@@ -72,6 +76,10 @@ BENCHMARKS = (
     Benchmark("HELMET", Helmet, ("helmet",)),
     Benchmark("LongProc", LongProc, ("longproc",)),
     Benchmark("MATH-500 and AIME", MathProblems, ("math_problems",)),
+    Benchmark("BABILong", BABILong, ("babilong",)),
+    Benchmark("GraphWalks of any length", GraphWalks, ("graphwalks",)),
+    Benchmark("OOLONG", Oolong, ("oolong",)),
+    Benchmark("DFS state query", DFSStateQuery, ("dfs_state_query",)),
 )
 OWN = {"jsonl": "mine.jsonl", "hub": str(TABLE), "trajectories": "mine.jsonl"}
 """A file of your own, for the tasks of a file that need one."""

@@ -23,6 +23,7 @@ ELSEWHERE = (
     "aime",
     "mrcr",
     "nolima",
+    "babilong",
     "booksum",
     "helmet",
     "helmet_icl",

@@ -18,7 +18,7 @@ from kvbench.config.compose import options
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.models.prompts.prompt import TokensOf
 from kvbench.tasks.task import Sample
-from tests.extras import bfcl_package, helmet_rows, longproc_rows, nolima, runs
+from tests.extras import babilong_rows, bfcl_package, helmet_rows, longproc_rows, nolima, runs
 from tests.extras import scbench_official_rows as official_rows
 from tests.tasks.infinitebench import conftest as infinitebench
 from tests.tasks.longbench import conftest as longbench
@@ -127,6 +127,8 @@ def made_up(root: Path) -> None:
     scbench.write(root, "gsm8k/test", *[{"question": problem, "answer": "So. #### 72"}] * 2)
     for name in ("math500/test", "aime/2024", "aime/2025"):
         scbench.write(root, name, *({"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2)))
+    babilong_rows.write(root)
+    scbench.write(root, "oolong/synth_test", *map(oolong_row, ("[3]", "[datetime.date(2024, 5, 1)]")))
     nolima.write(root)
     helmet_rows.write(root)
     longproc_rows.write(root)
@@ -149,6 +151,13 @@ def mrcr_row(number: int, chars: int = 90) -> dict[str, Any]:
     messages = [{"role": role, "content": text} for role, text in [*turns, ("user", ask)]]
     answer = {"answer": f"x1Tulip {number}.", "random_string_to_prepend": "x1", "n_chars": chars}
     return {"prompt": json.dumps(messages), **answer}
+
+
+def oolong_row(answer: str, context_len: int = 2000) -> dict[str, Any]:
+    """A row of OOLONG about three texts."""
+    kind = "ANSWER_TYPE.DATE" if "date" in answer else "ANSWER_TYPE.NUMERIC"
+    asked = {"question": "How many, or when?", "answer": answer, "answer_type": kind}
+    return {"context_window_text": "One.\nTwo.\nThree.", "context_len": context_len, **asked}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""BABILong: facts of bAbI between the sentences of books."""

@@ -1,0 +1,1 @@
+"""DFS state query: where a depth-first search stands after so many steps."""

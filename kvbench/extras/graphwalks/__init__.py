@@ -1,0 +1,1 @@
+"""GraphWalks: which nodes a walk through a long list of edges reaches."""

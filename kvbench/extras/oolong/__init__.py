@@ -1,0 +1,1 @@
+"""OOLONG: what a long list of short texts adds up to."""
