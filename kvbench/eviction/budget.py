@@ -21,14 +21,12 @@ from kvbench.support.facts import (
     SIZED_BUDGET,
     Claim,
 )
-from kvbench.support.quantity import parse_size, size
+from kvbench.support.quantity import THRESHOLD, parse_size, size
 
 ALLOWED = (
     "allowed: a fraction of the prompt in (0, 1] with a dot or exponent (0.1), a number of KV pairs per head, 1 or "
     "more (1024), the bytes of a prompt's KV pairs (600KiB, 2GiB), or the least score of a kept pair (threshold:-4)"
 )
-THRESHOLD = "threshold:"
-"""What a threshold begins with on the command line."""
 
 
 @dataclass(frozen=True)

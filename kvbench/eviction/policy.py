@@ -105,34 +105,17 @@ class Phases:
 class Policy:
     """Everything about an eviction method except its score and its budget (a kvpress Press is a policy plus a score).
 
-    window: size of the observation window: the newest queries whose attention counts, `all`, or `question`:
-        the tokens from the question on.
-    window_skips: newest tokens that the window leaves out: it ends before them, they are always kept, inside the
-        budget, and scores are those that the prompt would have without them. `template`: the tokens behind the user's
-        text, which are the end of its turn in a chat template, the beginning of the answer's turn and the answer
-        prefix; none in a raw prompt, nor where the eviction comes before the question. Later evictions skip nothing.
-    reduce: how scores made of attention weights merge the queries of the window: `sum`, `mean`, `max`, or
-        `observed_attention`, the mean over the queries that see the token.
-    pool, group, order: pooling along the tokens, reduction over the query heads of a KV head (None: as the score
-        declares), and which of the two comes first. See `kvbench.eviction.pooling`.
-    sink, recent: first and newest tokens that are always kept, inside the budget; `recent` counts from the end of the
-        window. `sink=head` keeps the prompt's head: the tokens before anything that a sample says; `sink=prompt` all of
-        the prompt, so that only the answer is evicted from; `recent=question` its question with what follows. window
-        and recent may be a `TokenFraction`.
-    heads, layers: how the budget is divided over heads and layers. See `kvbench.eviction.allocation`.
-    steps: what follows the scores, in the order of `Step.order`. See `kvbench.eviction.step`.
-    variant: the rule of the paper or of its published code, where they differ.
-    layout: `kv_heads` caches what the model caches. `query_heads` repeats every KV pair for each query head of its
-        group, as the published code of SnapKV and OBCache does.
-    state, slot_order: what is remembered from one eviction to the next, and the order of the kept KV pairs. See
-        `kvbench.eviction.incremental`.
-    positions: `original`, or `cache`: after every eviction the kept tokens are renumbered 0, 1, ..., their keys
-        re-rotated, and new tokens follow.
-    budget_span: what the budget counts: tokens of the whole `prompt`, or of the `context`, those after the first `sink`
-        tokens, which are then kept in addition (KVzip, with `sink=head`; with `sink=prompt` it is the answer's).
-    phases: None, or the fields that differ while decoding (CAKE); `decoding` is the policy of that phase.
-    takes: what the policy can be combined with. Without `budget` it keeps everything; without `score` it has a fixed
-        score.
+    Each field has its help. Beyond it:
+
+    window, recent: `question` is the tokens from the question on; a `TokenFraction` is a part of the prompt or budget.
+    window_skips: scores are those that the prompt would have without these tokens, which stay inside the budget. There
+        are none behind the text of a raw prompt, nor in evictions before the question and in later ones.
+    sink: with `prompt` only the answer is evicted from. `recent` counts from the end of the window.
+    budget_span: with `sink=prompt` the budget is the answer's.
+    pool, group, order: see `kvbench.eviction.pooling`; heads, layers: `kvbench.eviction.allocation`; state,
+        slot_order: `kvbench.eviction.incremental`; steps, what follows the scores: `kvbench.eviction.step`.
+    phases: `decoding` is the policy of that phase.
+    takes: without `budget` it keeps everything; without `score` it has a fixed score.
 
     Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each
     other.

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 
+THRESHOLD = "threshold:"
+"""What a budget that is the least score of a kept pair begins with."""
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _BYTES = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_BYTE_UNITS)})")
 

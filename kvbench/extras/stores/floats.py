@@ -7,8 +7,8 @@
            the block, the largest magnitude / 6 in units of the float32 scale of all keys, or values, of a layer: the
            largest magnitude / (6 * 448)
 
-Here the largest magnitude is that of the pairs that are held, so that nothing is cut off. Numbers are rounded to the
-nearest, ties to even. Codes equal those of NVIDIA's Model Optimizer to the bit (`scripts/golden_stores.py`).
+Here the largest magnitude is found among the pairs that are held, so nothing is cut off. Numbers are rounded to the
+nearest, ties to even. NVIDIA's Model Optimizer makes the same codes, to the bit (`scripts/golden_stores.py`).
 """
 
 from dataclasses import dataclass

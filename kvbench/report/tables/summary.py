@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from kvbench.eviction.budget import THRESHOLD
 from kvbench.records import Row
 from kvbench.records.row import CUT, LIMIT
 from kvbench.report.acted import FULL, acted
@@ -22,7 +21,7 @@ from kvbench.report.held import held_bytes
 from kvbench.report.stats.intervals import mean_interval, perplexity
 from kvbench.report.stats.paired import NO_CONTEXT, scale_of, shown
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import parse_size
+from kvbench.support.quantity import THRESHOLD, parse_size
 
 if TYPE_CHECKING:
     import pandas
