@@ -1,8 +1,13 @@
 """Pairs in few bits: the formulas number by number, what is held, and cells that answer from it."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +19,7 @@ from kvbench.eviction.budget import Tokens
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
+from kvbench.extras.stores import floats
 from kvbench.extras.stores.channels import ThinK
 from kvbench.extras.stores.packed import Packed
 from kvbench.extras.stores.quantized import FORMATS, PACKINGS, PackedCache, Packing, encode, pack, pack_cache
@@ -24,9 +30,14 @@ from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run.plan import PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
+from scripts.golden_stores import drawn as drawn_numbers
 from tests.arrays import random_cache
 from tests.models.conftest import tiny_llama
 from tests.run.test_prefill_job import SNAPKV, cells, samples_of
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "stores.json").read_text("utf-8"))
+E4M3 = [(m / 8 + bool(e)) * 2.0 ** (max(e, 1) - 7) for e in range(16) for m in range(8)][:-1]
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 
 
 def naive(numbers: list[float], bits: int) -> list[float]:
@@ -57,29 +68,96 @@ def kivi(pairs: Tensor, bits: int, by_channel: bool) -> Tensor:
     return read
 
 
+def nearest(numbers: np.ndarray, magnitudes: Sequence[float]) -> np.ndarray:
+    """The nearest magnitudes with the signs of numbers; of two that are as near, that of the even code."""
+    even_first = np.array([*magnitudes[::2], *magnitudes[1::2]])
+    places = np.abs(np.abs(numbers)[..., None].astype(float) - even_first).argmin(axis=-1)
+    return np.copysign(even_first[places], numbers).astype(np.float32)
+
+
+def rounded(pairs: Tensor, bits: int) -> Tensor:
+    """Floats as they lie, in float32: scaled together, those of 4 bits also 16 by 16."""
+    read = pairs.float().flatten().numpy()
+    top = np.abs(read).max(initial=0) / np.float32(448 if bits == 8 else 448 * 6)
+    if bits == 8:
+        read = nearest(read / top, E4M3) * top
+    else:
+        for start in range(0, len(read), 16):
+            block = read[start : start + 16]
+            scale = top * np.maximum(nearest(np.abs(block).max() / (6 * top), E4M3), np.float32(2**-9))
+            read[start : start + 16] = nearest(block / scale, E2M1) * scale
+    return torch.tensor(read, dtype=pairs.dtype).view(pairs.shape)
+
+
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("tokens", [0, 5, 128, 301])
 def test_what_is_read_back_is_what_the_formula_says(packing: Packing, tokens: int) -> None:
     drawn, format = torch.Generator().manual_seed(tokens), FORMATS[packing]
     pairs = torch.randn(3, tokens, 36, generator=drawn, dtype=torch.float64)
     expected = (kivi(pairs, format.bits, True), kivi(pairs, format.bits, False)) if format.kivi else ()
-    expected = expected or (in_a_row(pairs, format.bits),) * 2
+    expected = expected or ((rounded if format.floats else in_a_row)(pairs, format.bits),) * 2
     for read, wanted in zip(
         (pack(pairs, format, "keys").dense(), pack(pairs, format, "values").dense()), expected, strict=True
     ):
         assert read.shape == pairs.shape and torch.allclose(read, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: str(case["seed"]))
+def test_floats_are_those_of_model_optimizer(case: dict[str, Any]) -> None:
+    """Codes, scales and what is read back, to the bit; ties of both formats are to even."""
+    pairs = torch.from_numpy(drawn_numbers(case["seed"]))[None]
+    for name in ("fp8", "nvfp4"):
+        packed, expected = pack(pairs, FORMATS[name], "keys"), case[name]
+        codes, scale, *blocks = packed.codes.tensors
+        assert float(scale) == expected["scale"]
+        written = [each.view(torch.uint8).numpy().tobytes().hex() for each in (codes, *blocks)]
+        assert written == [expected[part] for part in ("codes", "blocks") if part in expected]
+        assert float(packed.dense().double().sum()) == pytest.approx(expected["read"], rel=1e-12)
+    ties = np.array([(low + high) / 2 for low, high in pairwise(E2M1)] + [5.1, 99.0])
+    codes = floats.e2m1(torch.from_numpy(np.concatenate((ties, -ties)))).numpy()
+    assert [[0.0, *E2M1[1:], *(-each for each in E2M1)][code] for code in codes] == list(
+        nearest(np.concatenate((ties, -ties)).clip(-6, 6), E2M1)
+    )
+
+
+@pytest.mark.parametrize("packing", ["fp8", "nvfp4"])
+def test_heads_of_several_lengths_share_the_scale_of_their_layer(packing: Packing) -> None:
+    """A pair reads as it did before others were evicted, if the largest stayed; both scales are held once."""
+    full, drawn = full_cache(tokens=40, head_dim=32), torch.Generator().manual_seed(2)
+    masks = [torch.rand(2, 40, generator=drawn) < torch.tensor([[0.3], [0.8]]) for _ in full.layers]
+    for layer, mask in zip(full.layers, masks, strict=True):
+        for pairs in layer.dense:
+            mask[:, pairs.abs().amax(dim=(0, 2)).argmax()] = True
+    cut = full.with_evictable([layer.select(mask) for layer, mask in zip(full.layers, masks, strict=True)])
+    assert all(len(set(layer.lengths)) == 2 for layer in cut.layers)
+    whole = read_back(pack_cache(full, packing), full)
+    expected = whole.with_evictable([layer.select(mask) for layer, mask in zip(whole.layers, masks, strict=True)])
+    packed = pack_cache(cut, packing)
+    for read, wanted in zip(read_back(packed, cut).layers, expected.layers, strict=True):
+        assert torch.equal(read.keys, wanted.keys) and torch.equal(read.values, wanted.values)
+    each = FORMATS[packing].bytes_each(4)
+    assert packed.bytes_held == cut.bytes_held / 4 * each + 4 * 2 * len(cut.layers)
+
+
 def test_equal_numbers_are_read_back_as_they_are() -> None:
     assert torch.equal(encode(torch.full((2, 8), 0.3), 2).numbers(), torch.full((2, 8), 0.3))
+    for pairs in (torch.zeros(2, 3, 32), torch.full((2, 3, 32), 0.3)):
+        for name in ("fp8", "nvfp4"):
+            assert torch.allclose(pack(pairs, FORMATS[name], "keys").dense(), pairs, rtol=2e-7)
 
 
 @pytest.mark.parametrize(
-    ("packing", "share"), [("int8", 0.28125), ("int4", 0.15625), ("int2", 0.09375), ("kivi4", None), ("kivi2", None)]
+    ("packing", "share"),
+    [
+        *(("int8", 0.28125), ("int4", 0.15625), ("int2", 0.09375), ("kivi4", None), ("kivi2", None)),
+        *(("fp8", 0.25), ("nvfp4", 0.140625)),
+    ],
 )
 def test_bytes_held_are_those_of_codes_and_scales(packing: Packing, share: float | None) -> None:
     cache = full_cache(tokens=320, head_dim=64)
-    held, bits = pack_cache(cache, packing).bytes_held / cache.bytes_held, FORMATS[packing].bits
+    held, bits = pack_cache(cache, packing).bytes_held, FORMATS[packing].bits
+    held -= 4 * 2 * len(cache.layers) if FORMATS[packing].floats else 0  # the scales of all keys and of all values
+    held /= cache.bytes_held
     if share is None:  # of 320 tokens 64 keys and 128 values are no part of a group
         packed = (bits / 8 + 2 * 4 / 32) / 4
         share = ((256 + 192) * packed + 64 + 128) / 640

@@ -21,7 +21,7 @@ OWED = {
     "kvbench/records/earlier.py",
 }
 """Files that still name settings of extras in rows, and scores that have a colour: this list only shrinks."""
-NAMESAKES = {"hub", "int4", "int8", "think"}
+NAMESAKES = {"fp8", "hub", "int4", "int8", "think"}
 """Names that mean other things too: the hub of models, types of numbers, a tag of reasoning."""
 
 

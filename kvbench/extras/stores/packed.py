@@ -67,5 +67,4 @@ class Packed(Holder):
     def held_bytes(self, kept: int, itemsize: int) -> int:
         if self.packing is None:
             return int(kept * (1 - self.pruned / 2))  # of keys, not of values
-        form = FORMATS[self.packing]
-        return int(kept * (form.bits / 8 / itemsize + 2 / form.group))  # the minimum and scale of each group
+        return int(kept * FORMATS[self.packing].bytes_each(itemsize) / itemsize)

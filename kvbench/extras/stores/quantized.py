@@ -9,6 +9,7 @@ minimum.
     kivi4 kivi2     KIVI (Liu et al. 2024, https://arxiv.org/abs/2402.02750, algorithm 1): keys by channel, 32 tokens
                     per group; values by token, 32 channels per group; the newest tokens % 128 keys and the newest 128
                     values are not quantised
+    fp8 nvfp4       floats of 8 and 4 bits, as servers hold them (`floats.py`)
 
 Codes are computed in float32 or wider. In float32 they equal the codes of quanto 0.2.7 to the bit; in bfloat16, quanto
 computes in bfloat16 and one code in forty differs by one.
@@ -28,8 +29,10 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import DensePairs, KVCache, LayerCache, split_by_length, storage_bytes
 from kvbench.cache.recurrent import RecurrentState
+from kvbench.extras.stores import floats
+from kvbench.extras.stores.floats import FloatCodes
 
-Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2"]
+Packing = Literal["int8", "int4", "int2", "kivi4", "kivi2", "fp8", "nvfp4"]
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
 CHANNELS = "channels"
@@ -38,12 +41,21 @@ CHANNELS = "channels"
 
 @dataclass(frozen=True)
 class Format:
-    """bits: per number. group: numbers that share a scale. kivi: keys by channel, the newest `residual` plain."""
+    """bits: per number. group: numbers that share a scale; 1: none of its own. kivi: keys by channel, the newest
+    `residual` plain. floats: codes are floats.
+    """
 
     bits: int
     group: int
     kivi: bool = False
     residual: int = 0
+    floats: bool = False
+
+    def bytes_each(self, itemsize: int) -> float:
+        """Bytes of a number with its part of the scale, and minimum, of its group. itemsize: of the model's numbers."""
+        if self.floats:
+            return self.bits / 8 + (self.group > 1) / self.group
+        return self.bits / 8 + 2 * itemsize / self.group
 
 
 FORMATS: Mapping[Packing, Format] = {
@@ -52,6 +64,8 @@ FORMATS: Mapping[Packing, Format] = {
     "int2": Format(2, 64),
     "kivi4": Format(4, 32, kivi=True, residual=128),
     "kivi2": Format(2, 32, kivi=True, residual=128),
+    "fp8": Format(8, 1, floats=True),
+    "nvfp4": Format(4, 16, floats=True),
 }
 
 
@@ -70,6 +84,11 @@ class Codes:
         codes = (self.packed[..., None] >> shifts) & (2**self.bits - 1)
         return codes.flatten(1).to(self.scale.dtype) * self.scale + self.least
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors that are held."""
+        return self.packed, self.scale, self.least
+
 
 @dataclass(frozen=True)
 class PackedHeads:
@@ -78,7 +97,7 @@ class PackedHeads:
     axis: a group is one channel at consecutive tokens, a part of one token, or a run in memory order (`row`).
     """
 
-    codes: Codes
+    codes: Codes | FloatCodes
     rest: Float[Tensor, "cache_heads rest head_dim"]
     shape: tuple[int, int, int]
     axis: Literal["channel", "token", "row"]
@@ -99,8 +118,8 @@ class PackedHeads:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Codes, scales, minima and the numbers that are not packed."""
-        return self.codes.packed, self.codes.scale, self.codes.least, self.rest
+        """Codes with their scales, and the numbers that are not packed."""
+        return *self.codes.tensors, self.rest
 
 
 @dataclass(frozen=True)
@@ -190,17 +209,28 @@ def pack_cache(cache: KVCache, packing: Packing | None, whole: int = 0) -> Packe
     """
     format, layers = None if packing is None else FORMATS[packing], []
     for layer in cache.layers:
-        runs = tuple((heads, *_packed(part, format, whole)) for heads, part in split_by_length(layer))
+        tops = _tops(layer, format)
+        runs = tuple((heads, *_packed(part, format, whole, tops)) for heads, part in split_by_length(layer))
         layers.append(PackedLayer(layer.index, layer.lengths, runs, layer.sliding_window))
     return PackedCache(tuple(layers), cache.num_tokens, cache.recurrent)
 
 
-def _packed(layer: LayerCache, format: Format | None, whole: int) -> tuple[Packed, Packed]:
+Tops = Mapping[Literal["keys", "values"], Float[Tensor, ""]]
+
+
+def _tops(layer: LayerCache, format: Format | None) -> Tops:
+    """The scales of all keys and of all values of a layer, if the format has any: its heads share them."""
+    if format is None or not format.floats:
+        return {}
+    return {"keys": floats.top(layer.keys, format.bits), "values": floats.top(layer.values, format.bits)}
+
+
+def _packed(layer: LayerCache, format: Format | None, whole: int, tops: Tops) -> tuple[Packed, Packed]:
     """Keys and values of a layer whose heads have one length."""
     keys, values = layer.dense
 
     def stored(pairs: DensePairs, kind: Literal["keys", "values"]) -> PackedHeads | PlainHeads:
-        return PlainHeads(pairs) if format is None else pack(pairs, format, kind)
+        return PlainHeads(pairs) if format is None else pack(pairs, format, kind, tops.get(kind))
 
     if CHANNELS not in layer.by_head:
         return stored(keys, "keys"), stored(values, "values")
@@ -210,8 +240,10 @@ def _packed(layer: LayerCache, format: Format | None, whole: int) -> tuple[Packe
     return pruned, stored(values, "values")
 
 
-def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> PackedHeads:
-    """Keys or values of heads of one length in a format."""
+def pack(
+    pairs: DensePairs, format: Format, kind: Literal["keys", "values"], top: Float[Tensor, ""] | None = None
+) -> PackedHeads:
+    """Keys or values of heads of one length in a format. top: the scale of all numbers, for floats; None: of these."""
     heads, tokens, head_dim = pairs.shape
     if not format.kivi:
         rows, packed, axis = pairs.reshape(1, -1), tokens, "row"
@@ -225,7 +257,11 @@ def pack(pairs: DensePairs, format: Format, kind: Literal["keys", "values"]) -> 
     per_byte, numbers = 8 // format.bits, rows.shape[1]
     group = min(format.group, max(1, -(-numbers // per_byte)) * per_byte)  # a head may keep nothing
     filling = rows[:, -1:].expand(-1, -numbers % group)
-    codes = encode(torch.cat((rows, filling), dim=1).reshape(-1, group), format.bits)
+    groups = torch.cat((rows, filling), dim=1).reshape(-1, group)
+    if format.floats:
+        codes = floats.encode(groups, format.bits, floats.top(pairs, format.bits) if top is None else top)
+    else:
+        codes = encode(groups, format.bits)
     return PackedHeads(codes, pairs[:, packed:].clone(), (heads, packed, head_dim), axis)
 
 
