@@ -1,14 +1,15 @@
 """Floats of few bits, as servers hold keys and values.
 
     fp8    e4m3, times a float32 scale of all keys, and one of all values, of a layer: the largest magnitude / 448.
-           `kv_cache_dtype=fp8` of vLLM and TensorRT-LLM, whose calibrated checkpoints have these two scales; without
-           one they use 1, which cuts off above 448. One scale per tensor is what both have for every attention kernel.
+           A calibrated checkpoint gives vLLM's `kv_cache_dtype=fp8` these two scales, which all its attention kernels
+           take; scales of heads are for one kernel only. Without a checkpoint vLLM uses 1, which cuts off above 448.
     nvfp4  E2M1 in blocks of 16 numbers in memory order, two a byte, the first in the low bits; times an e4m3 scale of
            the block, the largest magnitude / 6 in units of the float32 scale of all keys, or values, of a layer: the
            largest magnitude / (6 * 448)
 
-Here the largest magnitude is found among the pairs that are held, so nothing is cut off. Numbers are rounded to the
-nearest, ties to even. NVIDIA's Model Optimizer makes the same codes, to the bit (`scripts/golden_stores.py`).
+Here the scales follow the pairs that are held, so that nothing is cut off. Numbers are rounded to the nearest, ties to
+even. NVIDIA's Model Optimizer gives the same codes to the bit (`scripts/golden_stores.py`); of a block of zeros, where
+any scale does, it writes another scale.
 """
 
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ CHANNELS = "channels"
 
 @dataclass(frozen=True)
 class Format:
-    """bits: per number. group: numbers that share a scale; 1: all do. kivi: keys by channel, the newest
+    """bits: per number. group: numbers that share a scale; 1: none of its own. kivi: keys by channel, the newest
     `residual` plain. floats: codes are floats.
     """
 
