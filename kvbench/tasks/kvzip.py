@@ -40,14 +40,13 @@ from kvbench.tasks.files import FromFiles, remembered
 from kvbench.tasks.longbench import rouge
 from kvbench.tasks.metrics import english
 from kvbench.tasks.shared_context import (
-    GAP,
     ContextWithQuestions,
     Question,
     SharedContext,
     phrased,
     require_question_field,
 )
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, Tokens, require_positive
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGITS = {word: str(digit) for digit, word in enumerate(WORDS)}

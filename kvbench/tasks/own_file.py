@@ -25,8 +25,7 @@ from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
 from kvbench.tasks.prompt_names import check_names
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
-from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import InvalidSample, Sample, Tokens, require_choice
+from kvbench.tasks.task import GAP, InvalidSample, Sample, Tokens, require_choice
 
 FORM = 'a line is {"context": TEXT, "question": TEXT, "answers": [TEXT]}, or has "messages" for context and question'
 ROLES = ("system", "user", "assistant")

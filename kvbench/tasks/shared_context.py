@@ -19,10 +19,8 @@ from typing import Literal
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.tasks.files import FromFiles, limit_samples
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, Turn, require_positive
+from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, Tokens, Turn, require_positive
 
-GAP = "\n\n"
-"""Between instruction and context, and between context and question."""
 Turns = Literal["none", "gold", "own"]
 
 

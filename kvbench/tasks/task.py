@@ -16,6 +16,8 @@ Truncation = Literal["refuse", "middle", "left", "right", "middle_tokens"]
 Reasoning = Literal["auto", "strip", "keep"]
 Ending = Literal["end", "limit", "stop"]
 """Why an answer ended: an end token of the model, `max_new_tokens`, or a text of `task.stop`."""
+GAP = "\n\n"
+"""Between instruction and context, and between context and question."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from typing import Literal
 
 from kvbench.tasks import jsonl
 from kvbench.tasks.own_file import conversation
-from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import Sample, Tokens
+from kvbench.tasks.task import GAP, Sample, Tokens
 
 PARTS = 2
 """Files of each number of needles, one after the other."""

@@ -32,8 +32,8 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import infinitebench, jsonl
 from kvbench.tasks.files import folder, remembered
 from kvbench.tasks.scbench import FUNCTIONS, SCBench
-from kvbench.tasks.shared_context import GAP, ContextWithQuestions, Question, Turns
-from kvbench.tasks.task import Truncation, Turn, require_choice, require_positive
+from kvbench.tasks.shared_context import ContextWithQuestions, Question, Turns
+from kvbench.tasks.task import GAP, Truncation, Turn, require_choice, require_positive
 
 
 def contains(prediction: str, references: Sequence[str]) -> float:

@@ -12,8 +12,7 @@ from kvbench.models.loading.spec import Chat
 from kvbench.models.prompts.chat import after_answer, around, render, split, uses_template, wrap
 from kvbench.support.deadline import within
 from kvbench.support.errors import OverLimit, UserError, refusing_panics
-from kvbench.tasks.shared_context import GAP
-from kvbench.tasks.task import Ending, Sample, TaskSettings, Truncation, Turn
+from kvbench.tasks.task import GAP, Ending, Sample, TaskSettings, Truncation, Turn
 
 MOST_SECONDS = 300
 """Of a tokenizer for one text or prompt: a million tokens take ten."""
