@@ -59,8 +59,8 @@ class LengthRope:
         if later and not steady:
             raise UserError(
                 f"the model's rope_type {self.kind} changes its frequencies beyond {self.border} tokens: after a "
-                f"prompt of {prompt} tokens {later} more tokens would need other frequencies than the cached keys "
-                "have; use shorter prompts or answers"
+                f"prompt of {prompt} tokens {later} more tokens would need other frequencies; use shorter prompts or "
+                "answers"
             )
 
 

@@ -98,8 +98,8 @@ class _Gated(Score):
             heads, width = self.shape(weights)
             raise UserError(
                 f"score.gates={self.gates}: {len(self._layers)} layers of {heads} KV heads and hidden size {width} do "
-                f"not fit layer {layer.index} with {expected[0]} KV heads and hidden size {expected[1]}; name the file "
-                "of this model's gates"
+                f"not fit layer {layer.index} with {expected[0]} KV heads and hidden size {expected[1]}; name this "
+                "model's file"
             )
         return self.gate({name: part.to(hidden.device) for name, part in weights.items()}, hidden.float())
 

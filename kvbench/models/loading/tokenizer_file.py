@@ -39,6 +39,6 @@ def check_reading(tokenizer: Any, folder: Path) -> None:
     if not is_same and kept != whole:
         raise UserError(
             f"{folder}: transformers {version('transformers')} reads {len(read)} tokens in a text that has "
-            f"{len(right)} by {FILE}: prompts would lose parts such as blanks; install 'transformers>={RIGHT},<6', "
-            "or mend tokenizer_class in tokenizer_config.json"
+            f"{len(right)} by {FILE}; install 'transformers>={RIGHT},<6', or mend tokenizer_class in "
+            "tokenizer_config.json"
         )
