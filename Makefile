@@ -69,7 +69,7 @@ gate: $(VENV)/.installed-dev  ## make a few cells of 200 prompts of results/refe
 gate-smollm2: $(VENV)/.installed-dev  ## the same for results/smollm2 (minutes; after kvbench data pull smollm2)
 	@$(BIN)/python scripts/reference.py gate --rows smollm2
 
-reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (an hour on two cores)
+reference: $(VENV)/.installed  ## make results/reference again, its tables and figures too (2.2 hours on two cores)
 	@$(BIN)/python scripts/reference.py run
 	@$(BIN)/python scripts/reference.py pack
 	@$(BIN)/python scripts/reference.py pages
