@@ -149,7 +149,7 @@ BAD = {
     "results folder": (["results.dir=/proc/nowhere"], 2, "'/proc/nowhere' cannot be written"),
     "range of no step": (["seed=range(0,1,0)"], 2, "cannot expand 'seed=range(0,1,0)': range() arg 3 must not be zero"),
     "endless range": (["seed=range(0,inf,1)"], 2, "lists more than 100000 values"),
-    "store of settings": (["store={}"], 2, "unknown store {}: allowed: flat, int2"),
+    "store of settings": (["store={}"], 2, "unknown store {}: allowed: flat, fp8, int2"),
     "seed of settings": (["seed={}"], 2, "seed={}: allowed: an integer"),
     "kind of settings": (["policy.heads.kind={?:1}"], 2, "policy.heads.kind={?:1}: allowed: uniform, shared"),
     "large seed": (["seed=18446744073709551615"], 2, "seed=18446744073709551615: allowed: integers from"),

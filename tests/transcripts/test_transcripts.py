@@ -165,6 +165,10 @@ NONE = {
     "jsonl": "your own prompts",
     "trajectories": "your own runs of agents",
     "trajectories_synthetic": "made up here, and nobody else's",
+    "babilong": "its notebooks pass texts to a model; prompts and answers are compared in tests of the task",
+    "dfs_state_query": "its prompts are compared with all of its published ones in tests of the task",
+    "graphwalks": "the data card sends prompts to a server, and the code that makes them is not public",
+    "oolong": "its scripts send messages to servers; scores are compared in tests of the task",
     "mrcr": "the data card has no code that makes ids; its messages are compared below",
 }
 """Why tasks of a settings file have no transcript."""

@@ -41,6 +41,7 @@ class Oolong(jsonl.RowTask):
     - Metric: `synth_process_response`: what follows the last colon equals the answer; a number that is wrong by d has
       the credit 0.75 to the power of d; a date is read as dateutil reads it.
     - Differences: context and question are one user's turn here.
+    - Traps: a number that is nearly right has most of the credit, so a model that guesses small numbers is above 0.
     """
 
     max_new_tokens: int
