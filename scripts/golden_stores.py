@@ -27,7 +27,7 @@ def drawn(seed: int) -> np.ndarray:
 
 def main() -> None:
     """Write all cases."""
-    from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
+    from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor  # type: ignore[import-not-found]
 
     def hexadecimal(codes: Tensor) -> str:
         return codes.contiguous().view(torch.uint8).numpy().tobytes().hex()
