@@ -185,13 +185,8 @@ def lukv() -> None:
 def dropkv(folder: Path) -> None:
     """Scores of `dropkv_scores_reference` of DropKV's dropkv_triton.py, in float32; tests/golden/methods_2026."""
     seed, window = 17, 8
-    source = (folder / "dropkv_triton.py").read_text("utf-8")
-    is_reference = lambda node: getattr(node, "name", "") == "dropkv_scores_reference"  # noqa: E731
-    parts = ast.Module([node for node in ast.parse(source).body if is_reference(node)], [])
-    names: dict[str, Any] = {"torch": torch, "math": math, "F": torch.nn.functional}
-    exec(compile(parts, "dropkv_triton.py", "exec"), names)
-    arrays = (torch.from_numpy(part) for part in inputs(seed).values())
-    scores = names["dropkv_scores_reference"](*arrays, window_size=window)
+    scores_of = _function(folder / "dropkv_triton.py", "dropkv_scores_reference")
+    scores = scores_of(*(torch.from_numpy(part) for part in inputs(seed).values()), window_size=window)
     described = {"seed": seed, "window": window, "scores": scores.double().numpy().tolist()}
     (TESTS / "methods_2026" / "dropkv.json").write_text(json.dumps(described) + "\n", "utf-8")
 
@@ -222,15 +217,11 @@ def dms() -> None:
 def simlayerkv(folder: Path, variant: str) -> Case:
     """Laziness as the last lines of `ori_forward` have it, with its own attention, for 4 sinks and 9 recent tokens."""
     seed, sink, recent, threshold = 12, 4, 9, 0.42
-    source = (folder / "LongBench" / "SimLayerKV_attention_llama.py").read_text("utf-8")
-    is_attention = lambda node: getattr(node, "name", "") == "scaled_dot_product_attention"  # noqa: E731
-    parts = ast.Module([node for node in ast.parse(source).body if is_attention(node)], [])
-    names: dict[str, Any] = {"torch": torch, "math": math}
-    exec(compile(parts, "SimLayerKV_attention_llama.py", "exec"), names)
+    attend = _function(folder / "LongBench" / "SimLayerKV_attention_llama.py", "scaled_dot_product_attention")
     laziness = []
     for query, key, value in zip(*(torch.from_numpy(part).double() for part in inputs(seed).values()), strict=True):
         wide = (part.repeat_interleave(len(query) // len(part), dim=0)[None] for part in (key, value))
-        _, attn_weight = names["scaled_dot_product_attention"](query[None, :, -1:], *wide)
+        _, attn_weight = attend(query[None, :, -1:], *wide)
         bos_weight = attn_weight[:, :, :, 0:sink].mean(dim=1).sum(dim=-1)
         bos_weight += attn_weight[:, :, :, -recent:].mean(dim=1).sum(dim=-1)
         laziness.append(float(bos_weight))
@@ -246,6 +237,16 @@ def simlayerkv(folder: Path, variant: str) -> Case:
     scores = np.broadcast_to(np.arange(tokens), kept.shape)
     name = "simlayerkv" if variant == "paper" else "simlayerkv_published"
     return case(name, seed, scores, kept, notes=notes, budget_tokens=budget, layers=kind, variant=variant, **spec)
+
+
+def _function(file: Path, name: str) -> Callable[..., Any]:
+    """A function of a file that reads torch and math alone, without running the rest of the file."""
+    parts = ast.Module(
+        [node for node in ast.parse(file.read_text("utf-8")).body if getattr(node, "name", "") == name], []
+    )
+    names: dict[str, Any] = {"torch": torch, "math": math, "F": torch.nn.functional}
+    exec(compile(parts, file.name, "exec"), names)
+    return names[name]
 
 
 def _package(folder: Path, package: str, module: str) -> Any:
@@ -280,8 +281,8 @@ def main() -> None:
         "simlayerkv_published": lambda: simlayerkv(options.code / "SimLayerKV", "official"),
     }
     files = {"lukv": lukv, "dms": dms, "dropkv": lambda: dropkv(options.code / "DropKV")}
-    for name in options.names:
-        files.get(name, lambda: None)()
+    for name in files.keys() & options.names:
+        files[name]()
     for name in [name for name in options.names if name not in files] or ([] if options.names else makers):
         spec, arrays = makers[name]()
         np.savez_compressed(
