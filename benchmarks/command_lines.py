@@ -57,7 +57,7 @@ SETTINGS = {
     "schedule.evict_after": ("prompt context", "true never 5 {} null"),
     "schedule.prefill_block": ("64 null", f"{NO_INTEGER} 0 -1"),
     "model.dtype": ("float32", "5 float31 true null {}"),
-    "model.tile": ("8", f"{NO_INTEGER} 0 -1 1e9 null"),
+    "model.max_batch": ("8", f"{NO_INTEGER} 0 -1 1e9 null"),
     "model.threads": ("1 null", f"{NO_INTEGER} 0 99999"),
     "model.revision": ("", "abc"),
     "model.path": ("", "/no/such/folder true"),

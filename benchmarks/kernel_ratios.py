@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from kvbench.cache.attention import Rule, causal, observe
+from kvbench.cache.attention import AttentionParams, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
@@ -117,7 +117,7 @@ def decoding(tokens: int, repeat: int) -> list[dict[str, Any]]:
             keys[cell, head, there], values[cell, head, there] = layer.keys[start:stop], layer.values[start:stop]
             seen[cell, head, :, there] = True
     keys[:, :, -1:], values[:, :, -1:], seen[..., -1] = new_keys, new_values, True
-    tile, rule = RaggedBatch([KVCache((layer,), tokens) for layer in cut], cells, 1), Rule(HEAD_DIM**-0.5)
+    tile, rule = RaggedBatch([KVCache((layer,), tokens) for layer in cut], cells, 1), AttentionParams(HEAD_DIM**-0.5)
     grouped = queries.view(cells, KV_HEADS, HEADS // KV_HEADS, HEAD_DIM)
     attend = torch.nn.functional.scaled_dot_product_attention
 

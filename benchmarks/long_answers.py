@@ -25,7 +25,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -86,9 +86,9 @@ def measured(engine: Engine, prompt: KVCache, method: str, options: argparse.Nam
     def batch_of(begun: KVCache, room: int) -> RaggedBatch | EvictingBatch:
         nonlocal cache
         if method == "full":
-            return RaggedBatch([begun], engine.tile, room)
+            return RaggedBatch([begun], engine.max_batch, room)
         cache = engine.evicting_cache(evictor, options.every, begun)
-        return EvictingBatch([cache], engine.tile, room)
+        return EvictingBatch([cache], engine.max_batch, room)
 
     if method != "full":
         eviction = rkv(options.budget) if method == "rkv" else triattention(engine, prompt, options.budget)
@@ -104,7 +104,7 @@ def measured(engine: Engine, prompt: KVCache, method: str, options: argparse.Nam
         if long is not None and isinstance(batch, EvictingBatch):
             long.peak_bytes = 0  # the most of the next span
             if count == 1:
-                batch.settle()
+                batch.return_layers()
                 begun = long.freeze()
         short = timed(engine, batch_of(begun, options.every), part[: options.every])
         pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").is_file() else 0
@@ -136,7 +136,7 @@ def tiny_engine(max_length: int) -> Engine:
     )
     model = LlamaForCausalLM._from_config(config, attn_implementation="eager").eval()
     bridge.attach(model)
-    return Engine(model, tile=1, max_length=max_length)
+    return Engine(model, max_batch=1, max_length=max_length)
 
 
 def tokens(count: int) -> torch.Tensor:
@@ -146,7 +146,7 @@ def tokens(count: int) -> torch.Tensor:
 
 def rkv(budget: int) -> Eviction:
     """kvbench/extras/rkv/conf/policy/rkv.yaml."""
-    return Eviction(Policy("rkv", window=8, reduce="mean", pool=Pool("max", 7), recent=8), RKV(), Tokens(budget))
+    return Eviction(Policy("rkv", window=8, reduce="mean", pool=Pool("max", 7), recent=8), RKV(), TokenBudget(budget))
 
 
 def triattention(engine: Engine, prompt: KVCache, budget: int) -> Eviction:
@@ -162,7 +162,7 @@ def triattention(engine: Engine, prompt: KVCache, budget: int) -> Eviction:
     QueryStatistics(mean, size, frequencies, False, "random", "", {}).write(file)
     score = TriAttention(str(file))
     file.unlink()
-    return Eviction(Policy("triattention", window=1, state="none"), score, Tokens(budget))
+    return Eviction(Policy("triattention", window=1, state="none"), score, TokenBudget(budget))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from benchmarks.ratios.presses import CASES, KEPT, stand_in
 from kvbench.config.compose import combinations, resolved
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -141,7 +141,7 @@ def compared(
     model: Any, press: str, args: dict[str, Any], pairs: int, ids: list[int], theirs: list[list[list[int]]]
 ) -> tuple[int, int]:
     """Pairs that are kept here and not there: of another score, and of an equal one."""
-    budget = Tokens(pairs)
+    budget = TokenBudget(pairs)
     policy, score = method(press, args)
     score = score.of_budget(budget)
     windows = {policy.rows(TOKENS)} if score.inputs.window else set()

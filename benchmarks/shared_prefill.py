@@ -17,7 +17,7 @@ from decimal import Decimal
 
 import torch
 
-from kvbench.eviction.budget import Fraction
+from kvbench.eviction.budget import FractionBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -39,10 +39,10 @@ def main() -> None:
     model = load(model_info(ModelSpec("reference", dtype="float32", threads=1))).engine.model
     ids = torch.randint(1, model.config.vocab_size, (options.tokens,), generator=torch.Generator().manual_seed(0))
     policy = Policy("snapkv", recent=16, pool=Pool("max", 7))
-    shares = [Fraction(Decimal(cell + 1) / (2 * options.cells)) for cell in range(options.cells)]
+    shares = [FractionBudget(Decimal(cell + 1) / (2 * options.cells)) for cell in range(options.cells)]
     evictions = [Eviction(policy, Attention(), share) for share in shares if share.of(options.tokens) >= 16]
     ways: dict[str, Callable[[], Answers]] = {
-        "one by one": lambda: one_by_one(Engine(model, tile=1), ids, evictions, options.new),
+        "one by one": lambda: one_by_one(Engine(model, max_batch=1), ids, evictions, options.new),
         "shared": lambda: shared(Engine(model), ids, evictions, options.new),
     }
     if ways["one by one"]() != ways["shared"]():
@@ -61,7 +61,7 @@ def one_by_one(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new
     answers = []
     for eviction in evictions:
         prefilled = engine.prefill(ids, {16})
-        tile = RaggedBatch([eviction(prefilled.cache)], engine.tile, new)
+        tile = RaggedBatch([eviction(prefilled.cache)], engine.max_batch, new)
         answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 
@@ -72,8 +72,8 @@ def shared(engine: Engine, ids: torch.Tensor, evictions: list[Eviction], new: in
     ranking = evictions[0].rank(prefilled.cache)
     caches = [eviction.evict(prefilled.cache, eviction.decide(prefilled.cache, ranking)) for eviction in evictions]
     answers = []
-    for start in range(0, len(caches), engine.tile):
-        tile = RaggedBatch(caches[start : start + engine.tile], engine.tile, new)
+    for start in range(0, len(caches), engine.max_batch):
+        tile = RaggedBatch(caches[start : start + engine.max_batch], engine.max_batch, new)
         answers += engine.generate(prefilled, tile, ())
     return [answer.ids for answer in answers]
 

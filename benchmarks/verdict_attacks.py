@@ -19,7 +19,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.main import main as kvbench
 from kvbench.records import REQUESTED, Recorder, Row
 
@@ -39,7 +39,7 @@ class Attack:
     def code(self) -> int:
         """The exit code of that verdict."""
         is_allowed = self.verdict == INCONCLUSIVE and (self.is_series or bool(self.words))
-        return Exit.OK if self.verdict == PASSED or is_allowed else Exit.GATE
+        return ExitCode.OK if self.verdict == PASSED or is_allowed else ExitCode.GATE
 
     @property
     def is_series(self) -> bool:

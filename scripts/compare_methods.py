@@ -56,7 +56,7 @@ SCORES = (
 )
 PROBE = (
     "probe oracle_recall probe.windows=16 probe.recents=0 policy.layout=kv_heads budget=40 "
-    f"task=ruler/niah_single_1,ruler/niah_multikey_2 {SHORT} model.tile=64"
+    f"task=ruler/niah_single_1,ruler/niah_multikey_2 {SHORT} model.max_batch=64"
 )
 RUNS = (
     f"run budget=0.1 task=ruler/niah_single_1 {SHORT}",

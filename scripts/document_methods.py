@@ -18,17 +18,17 @@ from typing import Any, get_args
 
 from kvbench.config.compose import MISSING, combinations, content, flat, options, resolved
 from kvbench.config.meaning import meanings_of_steps, notes_of, words_of
+from kvbench.config.overrides import format_value as as_typed
 from kvbench.config.overrides import parse
-from kvbench.config.overrides import written as as_typed
 from kvbench.config.settings import build
 from kvbench.config.steps import kinds
-from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
+from kvbench.eviction.allocation.heads import UNIFORM_KINDS, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
 from kvbench.eviction.policy import Policy, TokenFraction
 from kvbench.eviction.scores.score import Score
-from kvbench.support.annotations import meanings
+from kvbench.support.annotations import help_of
 from kvbench.support.plugins import items
 from kvbench.support.settings_file import Entry
 from scripts.parts import with_parts
@@ -101,10 +101,10 @@ def policies() -> str:
     for name in options("policy"):
         tree = composed(f"policy={name}")
         policy: Policy = build("policy", tree["policy"])
-        defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.takes else "Takes nothing."
+        defaults = f"Score `{tree['score']['name']}`; {described(policy)}." if policy.accepts else "Takes nothing."
         if (common := common_windows(name)) != windows(policy, build("score", tree["score"])):
             defaults += f" With `protocol=common`: {common}."
-        if policy.takes and (schedule := changed_schedule(tree["schedule"])):
+        if policy.accepts and (schedule := changed_schedule(tree["schedule"])):
             defaults += f" {schedule}."
         parts.append(_part(entry("policy", name), name, [defaults], notes("policy", name, {})))
     return "\n\n".join(parts)
@@ -119,7 +119,7 @@ def defaults() -> str:
     for name in options("policy"):
         tree = composed(f"policy={name}")
         policy: Policy = build("policy", tree["policy"])
-        if "budget" in policy.takes:
+        if "budget" in policy.accepts:
             elsewhere = entry("policy", name).elsewhere
             score: Score = build("score", tree["score"])
             common = common_windows(name)
@@ -134,7 +134,7 @@ def defaults() -> str:
 def policy_fields() -> str:
     """What every setting of a policy means."""
     lines = ["| setting | meaning |", "|---|---|"]
-    parts, said = ("heads", "layers", *kinds()), meanings(Policy) | meanings_of_steps()
+    parts, said = ("heads", "layers", *kinds()), help_of(Policy) | meanings_of_steps()
     texts = {key: text for key, text in said.items() if key.partition(".")[0] not in parts}
     texts |= {key: text for key, text in said.items() if key in parts}
     return "\n".join([*lines, *(f"| `policy.{key}` | {text} |" for key, text in texts.items())])
@@ -177,7 +177,7 @@ def recent_of(policy: Policy) -> str:
 
 def default(policy: Policy, score: Score) -> str:
     """The defaults of a policy as the table of defaults has them."""
-    apart = [part for part, kind in kinds_of(policy).items() if kind not in EVEN]
+    apart = [part for part, kind in kinds_of(policy).items() if kind not in UNIFORM_KINDS]
     budget = "fraction or pairs of a KV head" + (f", mean over {' and '.join(apart)}" if apart else "")
     if policy.layers.kind == "global":
         budget = "fraction or pairs, over all heads and layers"
@@ -219,7 +219,7 @@ def scores() -> str:
     for name in options("score"):
         score: Score = build("score", composed("policy=plain", f"score={name}")["score"])
         formula = typeset(_paragraphs(type(score))[0])
-        fields = {f"score.{key}": text for key, text in meanings(type(score)).items()}
+        fields = {f"score.{key}": text for key, text in help_of(type(score)).items()}
         facts = f"Reduced over the query heads of a group by {score.group}. Reads {reads(score)}.{source(score)}"
         parts.append(_part(entry("score", name), name, [formula, facts], notes("score", name, fields)))
     return "\n\n".join(parts)
@@ -232,7 +232,7 @@ def allocations() -> str:
     parts = []
     for group, each in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
         for kind in each:
-            users = [name for name, policy in policies_by_name.items() if "budget" in policy.takes]
+            users = [name for name, policy in policies_by_name.items() if "budget" in policy.accepts]
             users = [name for name in users if kinds_of(policies_by_name[name])[group] == kind().kind]
             used = f"Used by {', '.join(users)}." if users else "Used by no policy's file."
             parts.append(_kind(group, kind, used))
@@ -247,7 +247,7 @@ def applied() -> str:
 def _kind(group: str, kind: Any, *facts: str) -> str:
     """What a kind of a part of a policy is, by its class."""
     fields = {field.name: field.default for field in dataclass_fields(kind) if field.init and field.name != "kind"}
-    means = meanings(kind)
+    means = help_of(kind)
     defaults = [
         f"`policy.{group}.{key}={as_typed(value)}`" + (f" ({means[key]})" if key in means else "")
         for key, value in fields.items()
@@ -311,7 +311,7 @@ def refusals() -> dict[tuple[str, str], str]:
     scores = {name: build("score", composed("policy=plain", f"score={name}")["score"]) for name in options("score")}
     reasons = {}
     for policy, score in product(policies, scores):
-        if "score" not in policies[policy].takes:
+        if "score" not in policies[policy].accepts:
             continue
         try:
             check_host(policies[policy], scores[score])

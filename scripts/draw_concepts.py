@@ -258,7 +258,7 @@ def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]],
     if isinstance(block, int):
         growing = engine.evicting_cache(incremental_eviction(cell, prompt), 1)
         for part in ids.split(block):
-            engine.give(part, [growing], block)
+            engine.read_silently(part, [growing], block)
             note(growing.freeze())
         incremental, compressed = growing.evictor, growing.freeze()
     else:
@@ -270,14 +270,14 @@ def _held(scene: Scene, cell: Cell, answer: int) -> tuple[list[tuple[int, int]],
         note(compressed)
     growing = engine.evicting_cache(incremental, cell.schedule.decode_every, compressed)
     if cell.schedule.decode_every is None:  # each token stays, so that all can be read at once
-        engine.give(later, [growing], len(later))
+        engine.read_silently(later, [growing], len(later))
         tokens, pairs = held[-1]
         held += [(tokens + read, pairs + read) for read in range(1, len(later) + 1)]
         cache = growing.freeze()
         assert held[-1] == (cache.num_tokens, int(cache.lengths[LAYER, HEAD]))
     else:
         for token in later:
-            engine.give(token[None], [growing])
+            engine.read_silently(token[None], [growing])
             cache = growing.freeze()
             held.append((cache.num_tokens, int(cache.lengths[LAYER, HEAD])))
     return held, len(ids) + len(prompt.question)

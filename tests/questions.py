@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from kvbench.tasks.task import Sample, Task, Tokens
+from kvbench.tasks.task import Sample, Task, TokenCounter
 
 WORDS = ("grass", "sky", "sun", "yellow", "green", "blue", "here", "back", "again", "magic", "number", "hidden", "text")
 
@@ -39,5 +39,5 @@ class Questions(Task):
 
 def answered(task: Task, indices: Collection[int]) -> list[Sample]:
     """The samples of these answers, none of them invalid."""
-    samples = task.answered(cast(Tokens, len), indices)
+    samples = task.numbered_answers(cast(TokenCounter, len), indices)
     return [sample for sample in samples if isinstance(sample, Sample)]

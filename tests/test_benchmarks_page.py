@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.list import describe
-from kvbench.config.compose import file_of, options
+from kvbench.config.compose import load_entry, options
 from kvbench.config.meaning import notes_of
 from kvbench.support import paths
 from kvbench.support.plugins import items
@@ -34,7 +34,7 @@ def test_a_benchmark_says_its_protocol_split_source_and_traps(benchmark: Benchma
 def test_every_task_file_names_the_split_and_opens_with_an_example() -> None:
     """The split in its YAML, an example and the official file at the top of the Python file."""
     for name in options("task"):
-        described, module = describe(items("task")[name]), file_of("task", name)["_target_"].rpartition(".")[0]
+        described, module = describe(items("task")[name]), load_entry("task", name)["_target_"].rpartition(".")[0]
         says = " ".join((described.says, *(f"{key} {note}" for key, note in notes_of(items("task")[name]).items())))
         source = (paths.conf().parent / Path(*module.split("."))).with_suffix(".py")
         opening = source.read_text("utf-8").split('"""')[1]

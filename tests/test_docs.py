@@ -18,10 +18,10 @@ import pytest
 from hydra.utils import get_class
 
 from kvbench.cli import data
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.main import declared, main
 from kvbench.cli.parser import split_settings
-from kvbench.config.compose import RUN, content, file_of, flat, folders, options
+from kvbench.config.compose import RUN, content, flat, folders, load_entry, options
 from kvbench.config.overrides import GROUPS, parse
 from kvbench.config.steps import form_of
 from kvbench.eviction.budget import parse_budget, parse_bytes
@@ -136,7 +136,7 @@ def members(group: str, text: str) -> list[str]:
 @cache
 def settings_of(group: str, name: str) -> set[str]:
     """The settings of a file of a group."""
-    target = get_class(file_of(group, name)["_target_"])
+    target = get_class(load_entry(group, name)["_target_"])
     return {field.name for field in fields(form_of(target) if issubclass(target, Policy) else target)}
 
 
@@ -158,9 +158,9 @@ def test_words_of_a_report_are_read(command: Command, tmp_path: Path, monkeypatc
             flags = declared("probe").read(words[1:])
             assert flags.words[0] in options("probe")
         case "list":
-            assert main(words) == Exit.OK
+            assert main(words) == ExitCode.OK
         case _:
-            assert main(words) == Exit.DATA
+            assert main(words) == ExitCode.DATA
 
 
 def test_names_of_the_api_exist() -> None:
@@ -231,7 +231,7 @@ def help_of() -> Callable[[str], str]:
         if name not in known:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                assert main([name, "--help"]) == Exit.OK
+                assert main([name, "--help"]) == ExitCode.OK
             known[name] = out.getvalue()
         return known[name]
 

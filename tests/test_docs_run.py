@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.main import declared, main
 from kvbench.config import sweep
 from kvbench.config.overrides import parse
@@ -99,7 +99,7 @@ def test_an_item_of_a_paper_is_planned(command: Command, tmp_path: Path, monkeyp
     words = [word for word in command.words[1:] if word != "--plan"]
     without_runs = {"--published", "--commands", "--audit", "list"}
     code = main(words if without_runs & {*words} else [*words, "--plan"])
-    assert code == Exit.OK or (code == Exit.INCOMPLETE and "all" in words)  # of all items some need data
+    assert code == ExitCode.OK or (code == ExitCode.INCOMPLETE and "all" in words)  # of all items some need data
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
             words = [*(word for word in words if word.partition("=")[0] not in replaced), *small]
         code = main([name, *words])
         incomplete = name in ("report", "compare") or (name == "run" and page in WITH_ERRORS)
-        allowed = {Exit.OK, Exit.INCOMPLETE} if incomplete else {Exit.OK}
+        allowed = {ExitCode.OK, ExitCode.INCOMPLETE} if incomplete else {ExitCode.OK}
         assert code in allowed, f"{shlex.join(command.words)}: exit code {code}"
 
 

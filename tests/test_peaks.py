@@ -28,7 +28,7 @@ LAYER = 2 * KV_HEADS * TOKENS * HEAD_DIM * 4
 def test_a_prompt_twice_as_long_needs_no_piece_four_times_as_large(attend: Attend) -> None:
     model = tiny_llama(max_position_embeddings=4096)
     bridge.attach(model)
-    engine = Engine(model, block=128, attend=attend)
+    engine = Engine(model, prefill_chunk=128, attend=attend)
     short, long = (
         allocated(lambda n=n: engine.prefill(torch.arange(n) % 90, windows={16, n})).largest for n in (900, 1800)
     )
@@ -40,7 +40,7 @@ def test_observed_rows_are_held_once(rows: int) -> None:
     """Their queries, outputs and log-sum-exp: not twice while a cache is made, and no block that they are a part of."""
     model, ids = tiny_llama(num_hidden_layers=8, head_dim=64, max_position_embeddings=1024), torch.arange(900) % 90
     bridge.attach(model)
-    engine, recorded = Engine(model, block=300), 8 * 6 * rows * (2 * 64 + 1) * 4
+    engine, recorded = Engine(model, prefill_chunk=300), 8 * 6 * rows * (2 * 64 + 1) * 4
     without = allocated(lambda: engine.prefill(ids)).most
     assert allocated(lambda: engine.prefill(ids, {rows})).most < without + recorded
     windows = [window for layer in engine.prefill(ids, {rows}).cache.layers for window in layer.windows]
@@ -94,7 +94,7 @@ def test_a_tile_takes_caches_over_layer_by_layer(kernels: Kernels) -> None:
 
 def test_128k_tokens_of_an_8b_model_fit_80_gb() -> None:
     shape = OmegaConf.load(Path(__file__).parents[1] / "conf" / "model" / "shape" / "llama3.1-8b.yaml")
-    of, tokens, size, block = shape.shape.config, 131072, 2, Engine(None).block
+    of, tokens, size, block = shape.shape.config, 131072, 2, Engine(None).prefill_chunk
     head_dim = of.get("head_dim") or of.hidden_size // of.num_attention_heads
     pair = 2 * of.num_key_value_heads * head_dim * size
     attention = of.hidden_size * head_dim * 2 * (of.num_attention_heads + of.num_key_value_heads)

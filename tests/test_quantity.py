@@ -1,6 +1,6 @@
 import pytest
 
-from kvbench.support.quantity import duration, numbered, parse_size, percent, plural, shortened, size
+from kvbench.support.quantity import count_noun, duration, numbered, parse_size, percent, shortened, size
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_size_is_read_as_it_is_written() -> None:
 
 
 def test_counts_and_lists() -> None:
-    assert (plural(1, "row"), plural(0, "row")) == ("1 row", "0 rows")
+    assert (count_noun(1, "row"), count_noun(0, "row")) == ("1 row", "0 rows")
     assert (numbered([3]), numbered([1, 4])) == ("sample 3", "samples 1, 4")
     assert numbered(range(7), "layer", 2) == "layers 0, 1, ..."
     assert (shortened(["a", "b"], 2), shortened(["a", "b", "c"], 2)) == ("a, b", "a, b and 1 more")

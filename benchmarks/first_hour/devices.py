@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
@@ -26,8 +26,8 @@ from kvbench.models.loading.load import load, model_info
 from kvbench.models.loading.spec import ModelSpec
 
 SNAPKV = Policy("snapkv", window=8, recent=8)
-EVICTIONS = [Eviction(SNAPKV, score, Tokens(20)) for score in (Attention(), OBCacheJoint())]
-GROWING = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), Tokens(20))
+EVICTIONS = [Eviction(SNAPKV, score, TokenBudget(20)) for score in (Attention(), OBCacheJoint())]
+GROWING = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), TokenBudget(20))
 STORES = ("flat", "int8", "growing")
 PROMPT = torch.randint(3, 97, (41,), generator=torch.Generator().manual_seed(3))
 MOST = 1e-3
@@ -63,10 +63,10 @@ def logits(engine: Engine, store: str) -> tuple[list[str], torch.Tensor]:
     if store == "growing":
         caches = [engine.prefill_evicting(PROMPT, IncrementalEviction(GROWING, 20), 8).cache]
     if store == "int8":
-        batch: Any = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.tile, 2)
+        batch: Any = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.max_batch, 2)
     else:
-        batch = RaggedBatch(caches, engine.tile, 2)
-    read = engine.read(batch, torch.tensor([[5, 9]]).expand(engine.tile, -1))[: batch.num_active]
+        batch = RaggedBatch(caches, engine.max_batch, 2)
+    read = engine.read(batch, torch.tensor([[5, 9]]).expand(engine.max_batch, -1))[: batch.num_active]
     return [layer.keys.device.type for layer in caches[0].layers], read.cpu()
 
 

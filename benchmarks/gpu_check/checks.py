@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_check.arrays import layer, segments
-from kvbench.cache.attention import Rule, explicit, fused, observe
+from kvbench.cache.attention import AttentionParams, explicit, fused, observe
 from kvbench.cache.kernels import column_sums as sums_truth
 from kvbench.cache.kernels import ragged_decode as decode_truth
 from kvbench.cache.kernels.choice import check_kernels, column_sums_of, ragged_decode_of
@@ -122,7 +122,7 @@ def _decoded(name: str, decode: Callable, arrays: tuple, cap: float | None, allo
 def _prefill(device: torch.device, small: bool) -> Iterator[Check]:
     tokens, rows = (130, 50) if small else (3001, 700)
     for dtype in OUTPUTS:
-        for label, rule in (("plain", Rule(0.125)), ("window", Rule(0.125, sliding_window=99))):
+        for label, rule in (("plain", AttentionParams(0.125)), ("window", AttentionParams(0.125, sliding_window=99))):
             case = layer(rows, tokens, 8, 2, 64, dtype, device)
             output = fused(case.queries, case.keys, case.values, rule).double()
             expected = explicit(case.queries.double(), case.keys.double(), case.values.double(), rule)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_check.checks import OUTPUTS, SUMS, Check
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
@@ -76,7 +76,7 @@ class Watched(IncrementalEviction):
 
     seen: list[tuple[LayerCache, Ranking]] = field(default_factory=list)
 
-    def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
+    def rank(self, layer: LayerCache, rows: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
         ranked = super().rank(layer, rows)
         self.seen.append(ranked)
         return ranked
@@ -252,7 +252,7 @@ def _decode(
         most, heads = tokens // 2 + 3 * cell, 4 if policy.layout == "query_heads" else 2
         equal = policy.positions == "cache" or policy.heads.kind != "uniform" or policy.group == "layer_mean"
         capacity = most if equal else {0: tuple(most + 5 * head for head in range(heads))}
-        evictor = Watched(Eviction(policy, score, Tokens(most)), capacity)
+        evictor = Watched(Eviction(policy, score, TokenBudget(most)), capacity)
         re_rotation = rotation if policy.positions == "cache" else None
         start = None if caches is None else caches[cell]
         cells.append(EvictingCache(evictor, 1, start, re_rotation=re_rotation, kernels=kernels))
@@ -260,8 +260,8 @@ def _decode(
     batch = EvictingBatch(cells, len(cells), tokens + len(arrays))
     outputs = []
     for queries, keys, values in arrays:
-        outputs.append(batch.attend(0, queries, keys, values, Rule(queries.shape[-1] ** -0.5)))
+        outputs.append(batch.attend(0, queries, keys, values, AttentionParams(queries.shape[-1] ** -0.5)))
         batch.finish(queries.shape[2])
         batch.check()
-    batch.settle()
+    batch.return_layers()
     return Decoded(outputs, [cell.freeze() for cell in cells], seen)

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.gpu_check.checks import Check
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.obcache import OBCacheJoint
@@ -50,12 +50,12 @@ def _llama(device: torch.device) -> Any:
 
 def _run(model: Any, ids: torch.Tensor, kernels: Kernels) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Positions kept in every layer, and the last logits of two cells, one of which has ragged heads."""
-    engine = Engine(model, tile=2, kernels=kernels)
+    engine = Engine(model, max_batch=2, kernels=kernels)
     prefilled = engine.prefill(ids, {16})
     policy = Policy("h2o_obcache", window=16, recent=16)
-    caches = [Eviction(policy, OBCacheJoint(), Tokens(budget))(prefilled.cache) for budget in (30, 47)]
+    caches = [Eviction(policy, OBCacheJoint(), TokenBudget(budget))(prefilled.cache) for budget in (30, 47)]
     kept = [layer.positions for cache in caches for layer in cache.layers]
-    tile = RaggedBatch(caches, engine.tile, 8, kernels)
+    tile = RaggedBatch(caches, engine.max_batch, 8, kernels)
     question = torch.tensor([[5, 6, 7]]).expand(2, -1)
     engine.read(tile, question)
     return kept, engine.read(tile, question[:, :1])

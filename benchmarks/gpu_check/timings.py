@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_check.clock import Times, times
-from kvbench.cache.attention import Rule, fused, observe
+from kvbench.cache.attention import AttentionParams, fused, observe
 from kvbench.cache.kernels.choice import column_sums_of, ragged_decode_of
 from kvbench.cache.kernels.column_sums import TERMS, Term
-from kvbench.cache.kv_cache import Window, from_dense
+from kvbench.cache.kv_cache import ObservationWindow, from_dense
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
 
@@ -107,7 +107,7 @@ def _every_row(of: Sizes) -> Iterator[Timing]:
     tokens = 70 if of.small else 8192
     queries, (keys, values) = of.drawn(of.heads, tokens), of.drawn(2, of.kv_heads, tokens)
     layer = from_dense(0, of.heads, keys, values)
-    rows = Window(queries, queries, torch.full((of.heads, tokens), 9.0, device=of.device), of.scaling)
+    rows = ObservationWindow(queries, queries, torch.full((of.heads, tokens), 9.0, device=of.device), of.scaling)
     plain = of.times(lambda: Attention()(layer, rows, "sum"), 5, 1)
     fast = of.times(lambda: Attention()(layer, replace(rows, kernels="triton"), "sum"))
     against = f"plain PyTorch, chunk by chunk ({plain.middle:.4g} ms)"
@@ -181,7 +181,7 @@ def _prefill(of: Sizes) -> Iterator[Timing]:
     """Causal attention of a layer, and what recording a window adds."""
     for tokens in (200,) if of.small else (8192, 32768):
         queries, (keys, values) = of.drawn(of.heads, tokens), of.drawn(2, of.kv_heads, tokens)
-        taken = of.times(lambda q=queries, k=keys, v=values: fused(q, k, v, Rule(of.scaling)), 8, 2)
+        taken = of.times(lambda q=queries, k=keys, v=values: fused(q, k, v, AttentionParams(of.scaling)), 8, 2)
         rate = 2 * of.heads * tokens * tokens * of.head_dim / taken.middle / 1e9
         yield Timing(f"prefill attention of a layer, {tokens} tokens", taken, rate, "TFLOP/s", "half of the products")
         seen = of.times(lambda w=queries[:, -16:], k=keys: observe(w, w, k, of.scaling), 8, 2)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from kvbench.eviction.allocation.heads import SafeguardHeads
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from setup import Request, read
 
 TILE = 24
-"""`model.tile`: all cells of a sweep decode together."""
+"""`model.max_batch`: all cells of a sweep decode together."""
 
 SNAPKV = Policy("snapkv", window=64, reduce="mean", pool=Pool("avg", 5), order=("pool", "group"), recent=64)
 HOSTS: dict[str, tuple[Policy, Score]] = {
@@ -55,9 +55,9 @@ HOSTS: dict[str, tuple[Policy, Score]] = {
     "tova": (Policy("tova", window=1, recent=1, group="layer_mean"), Attention()),
     "key_norm": (Policy("plain"), KeyNorm()),
     "key_diff": (Policy("plain"), KeyDiff()),
-    "streaming_llm": (Policy("streaming_llm", window=1, sink=4, state="none", takes=("budget",)), Recency()),
+    "streaming_llm": (Policy("streaming_llm", window=1, sink=4, state="none", accepts=("budget",)), Recency()),
     "ada_snapkv": (replace(SNAPKV, name="ada_snapkv", heads=SafeguardHeads(alpha=0.2)), Attention()),
-    "full": (Policy("full", takes=()), Attention()),
+    "full": (Policy("full", accepts=()), Attention()),
 }
 """Policies as kvpress defines them by default."""
 
@@ -177,7 +177,7 @@ def cells_of(request: Request) -> list[Cell]:
     task, schedule, cells = Reading(max_new_tokens=request.new), Schedule("context"), []
     for name, pairs in request.cells:
         policy, score = HOSTS[name]
-        budget = parse_budget("1.0") if pairs is None else Tokens(pairs)
+        budget = parse_budget("1.0") if pairs is None else TokenBudget(pairs)
         cells.append(Cell(ModelSpec("reference"), task, policy, score, budget, schedule, 0, name, None))
     return cells
 
@@ -196,7 +196,7 @@ def loaded(request: Request) -> LoadedModel:
     bridge.attach(model)
     cuda = request.device.startswith("cuda")
     length = model.config.max_position_embeddings
-    engine = Engine(model, tile=TILE, max_length=length)
+    engine = Engine(model, max_batch=TILE, max_length=length)
     if not cuda:
         suit_cpu(engine)
     name = torch.cuda.get_device_name() if cuda else f"cpu, {request.threads} threads"

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kvbench_side import HOSTS, loaded  # pyright: ignore
 from setup import KEEP, POLICIES, Request, ids
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
@@ -105,9 +105,9 @@ def once(engine: Engine, plain: Any, tokens: torch.Tensor, cells: int, steps: in
     yield "prefill of transformers", seconds(lambda: results.update(theirs=plain(tokens[None], **read)))
     prefilled, cache = results["ours"], results["theirs"].past_key_values
     policies = [(HOSTS[name], int(len(tokens) * kept)) for kept in KEEP for name in POLICIES][:cells]
-    evictions = [Eviction(*host, Tokens(pairs)) for host, pairs in policies]
+    evictions = [Eviction(*host, TokenBudget(pairs)) for host, pairs in policies]
     yield "scoring", seconds(lambda: evictions[0].decide(prefilled.cache))
-    engine.tile, token = cells, torch.zeros(cells, 1, dtype=torch.long)
+    engine.max_batch, token = cells, torch.zeros(cells, 1, dtype=torch.long)
     one = RaggedBatch([prefilled.cache], cells, 2 * steps)
     many = RaggedBatch([eviction(prefilled.cache) for eviction in evictions], cells, 3 * steps)
     for batch in (one, many):

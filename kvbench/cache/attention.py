@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of
-from kvbench.cache.kv_cache import LayerCache, Window, readers, split_by_length
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts, query_heads_of
 from kvbench.cache.shapes import Dense, Rows
 
 COLUMN_CHUNK = 1024
@@ -34,7 +34,7 @@ LOGITS_AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
-class Rule:
+class AttentionParams:
     """How a layer turns queries and keys into attention weights.
 
     scaling: a logit is q.k * scaling. softcap: logits become softcap * tanh(logit / softcap) (Gemma 2). sinks: one
@@ -47,7 +47,7 @@ class Rule:
     sinks: Float[Tensor, "heads"] | None = None
     sliding_window: int | None = None
 
-    def within(self, max_length: int | None) -> "Rule":
+    def within(self, max_length: int | None) -> "AttentionParams":
         """The rule for sequences of at most `max_length` tokens: without a sliding window that is at least as long."""
         if self.sliding_window is None or max_length is None or self.sliding_window < max_length:
             return self
@@ -106,7 +106,7 @@ def causal_with_lse(
     return torch.cat(outputs, dim=1), torch.cat(norms, dim=1)
 
 
-def fused(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
+def fused(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> Rows:
     """Outputs of the newest rows by torch's fused attention, or by `explicit` for layers with a soft cap or sinks.
 
     With a sliding window, rows are processed in blocks that attend to at most twice the window.
@@ -129,7 +129,7 @@ def fused(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
     return torch.cat(parts, dim=1)
 
 
-def explicit(queries: Rows, keys: Dense, values: Dense, rule: Rule) -> Rows:
+def explicit(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> Rows:
     """Outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all others."""
     heads, _, head_dim = queries.shape
     kv_heads, tokens = keys.shape[:2]
@@ -163,9 +163,9 @@ def observe(
     scaling: float,
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
-) -> Window:
+) -> ObservationWindow:
     """Record the newest rows for scores: adds the log-sum-exp of their logits."""
-    return Window(queries, outputs, log_sum_exp(queries, keys, scaling, softcap, sinks), scaling, softcap)
+    return ObservationWindow(queries, outputs, log_sum_exp(queries, keys, scaling, softcap, sinks), scaling, softcap)
 
 
 def log_sum_exp(
@@ -183,9 +183,9 @@ def log_sum_exp(
     return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(dim=0)
 
 
-def over_layer(
-    queries: Rows, layer: LayerCache, rule: Rule, kernels: Kernels = "torch", observed: bool = True
-) -> Window:
+def attend_layer(
+    queries: Rows, layer: LayerCache, rule: AttentionParams, kernels: Kernels = "torch", observed: bool = True
+) -> ObservationWindow:
     """Outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included; without the
     latter, which then are zeros, if they are not `observed`.
 
@@ -196,29 +196,29 @@ def over_layer(
     if decode is not None and queries.shape[1] == 1:
         return _row_over_layer(queries, layer, rule, decode)
     parts, group = {}, layer.query_heads // layer.cache_heads
-    for heads, part in split_by_length(layer):
+    for heads, part in dense_parts(layer):
         rows, head_rule = queries, rule
         if len(heads) < layer.cache_heads:
-            chosen = readers(heads, group)
+            chosen = query_heads_of(heads, group)
             rows, head_rule = queries[chosen], replace(rule, sinks=None if rule.sinks is None else rule.sinks[chosen])
         outputs = fused(rows, *part.dense, head_rule)
         if observed:
             parts[heads] = observe(rows, outputs, part.dense[0], head_rule.scaling, head_rule.softcap, head_rule.sinks)
         else:
             unknown = torch.zeros(outputs.shape[:2], device=outputs.device)
-            parts[heads] = Window(rows, outputs, unknown, head_rule.scaling, head_rule.softcap)
+            parts[heads] = ObservationWindow(rows, outputs, unknown, head_rule.scaling, head_rule.softcap)
     if len(parts) == 1:
         return next(iter(parts.values()))
-    order = torch.tensor([head for heads in parts for head in readers(heads, group)]).argsort()
+    order = torch.tensor([head for heads in parts for head in query_heads_of(heads, group)]).argsort()
     outputs = torch.cat([part.outputs for part in parts.values()])[order]
     lse = torch.cat([part.lse for part in parts.values()])[order]
-    return Window(queries, outputs, lse, rule.scaling, rule.softcap)
+    return ObservationWindow(queries, outputs, lse, rule.scaling, rule.softcap)
 
 
 def _row_over_layer(
-    queries: Float[Tensor, "heads 1 head_dim"], layer: LayerCache, rule: Rule, decode: Callable[..., Any]
-) -> Window:
-    """`over_layer` for one row by an implementation of `ragged_decode`; sinks are merged afterwards."""
+    queries: Float[Tensor, "heads 1 head_dim"], layer: LayerCache, rule: AttentionParams, decode: Callable[..., Any]
+) -> ObservationWindow:
+    """`attend_layer` for one row by an implementation of `ragged_decode`; sinks are merged afterwards."""
     bounds = torch.tensor(layer.offsets, device=queries.device)
     segments = queries.reshape(layer.cache_heads, -1, queries.shape[2]), layer.keys, layer.values
     options = {"softcap": rule.softcap, "longest": max(layer.lengths)}
@@ -227,7 +227,7 @@ def _row_over_layer(
     if rule.sinks is not None:
         total = torch.logaddexp(lse, rule.sinks.float()[:, None])
         outputs, lse = outputs.float() * (lse - total).exp()[..., None], total
-    return Window(queries, outputs.to(queries.dtype), lse, rule.scaling, rule.softcap)
+    return ObservationWindow(queries, outputs.to(queries.dtype), lse, rule.scaling, rule.softcap)
 
 
 def logits_by_chunk(
@@ -265,7 +265,7 @@ def hidden(
     return column > row if sliding_window is None else (column > row) | (column <= row - sliding_window)
 
 
-def over_segments(
+def attend_segments(
     queries: Float[Tensor, "segments rows head_dim"],
     keys: Float[Tensor, "segments pairs head_dim"],
     values: Float[Tensor, "segments pairs head_dim"],

@@ -15,7 +15,7 @@ from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.cache.shapes import Kept, Lengths, Rows
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, size
+from kvbench.support.quantity import count_noun, size
 
 POSITION = torch.int32
 """The dtype of positions: four bytes per KV pair, enough for two billion tokens."""
@@ -26,13 +26,13 @@ ROTATED = "rotated"
 DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
 
-def readers(heads: Sequence[int], group: int) -> list[int]:
+def query_heads_of(heads: Sequence[int], group: int) -> list[int]:
     """The query heads that read these cache heads, `group` each."""
     return [head * group + member for head in heads for member in range(group)]
 
 
 @dataclass(frozen=True)
-class Window:
+class ObservationWindow:
     """The observation window: the newest queries of a layer, oldest first, with their attention outputs.
 
     lse: the log-sum-exp of their logits over all tokens up to themselves, in float32. Logits are q.k * scaling,
@@ -47,30 +47,32 @@ class Window:
     softcap: float | None = None
     kernels: Kernels = "torch"
 
-    def last(self, rows: int) -> "Window":
+    def last(self, rows: int) -> "ObservationWindow":
         """The newest `rows` rows, or all of them when there are fewer."""
         held = self.queries.shape[1]
         return self if rows >= held else self.part(held - rows, held)
 
-    def part(self, start: int, stop: int) -> "Window":
+    def part(self, start: int, stop: int) -> "ObservationWindow":
         """Rows `start` to `stop`, counted from the oldest."""
         return self._at((slice(None), slice(start, stop)))
 
-    def of_span(self, start: int, stop: int) -> "Window":
+    def of_span(self, start: int, stop: int) -> "ObservationWindow":
         """The rows of query heads `start` to `stop`, as views."""
         return self._at(slice(start, stop))
 
-    def of_heads(self, heads: Sequence[int], cache_heads: int) -> "Window":
+    def of_heads(self, heads: Sequence[int], cache_heads: int) -> "ObservationWindow":
         """The rows of the query heads that read these cache heads, out of `cache_heads`."""
-        return self if len(heads) == cache_heads else self._at(readers(heads, self.queries.shape[0] // cache_heads))
+        return (
+            self if len(heads) == cache_heads else self._at(query_heads_of(heads, self.queries.shape[0] // cache_heads))
+        )
 
-    def _at(self, index: Any) -> "Window":
+    def _at(self, index: Any) -> "ObservationWindow":
         """Return what `index` chooses of the heads and rows."""
         return replace(self, queries=self.queries[index], outputs=self.outputs[index], lse=self.lse[index])
 
 
 @dataclass(frozen=True)
-class FutureQueries:
+class PredictedQueries:
     """A request: skip the first `skip` queries of the prompt, and predict the queries of the next `positions`
     positions.
     """
@@ -87,7 +89,7 @@ class FutureQueries:
 class FutureQueryStats:
     """Predicted mean and covariance of the future queries of a layer; a logit is q.k * scaling."""
 
-    request: FutureQueries
+    request: PredictedQueries
     mean: Float[Tensor, "heads head_dim"]
     covariance: Float[Tensor, "heads head_dim head_dim"]
     scaling: float
@@ -99,8 +101,8 @@ class LayerCache:
     offsets[h + 1] of `keys`, `values` and `positions`, oldest first.
 
     positions: the position of each KV pair in the token sequence. Keys are rotated by them, unless a policy re-rotates
-    the kept keys (`KVCache.resumes`).
-    windows, future_queries, probed: what was recorded for scores (`ScoreInputs`): the newest queries with their
+    the kept keys (`KVCache.next_position`).
+    windows, future_queries, recordings: what was recorded for scores (`ScoreInputs`): the newest queries with their
     attention, one record per requested number of rows; the predicted statistics of later queries; one number per head
     and token from extra forward passes, by request, or made of hidden states, by score.
     projections: matrices of the model's attention that scores asked for, by name.
@@ -118,11 +120,11 @@ class LayerCache:
     values: Float[Tensor, "pairs head_dim"]
     positions: Int[Tensor, "pairs"]
     offsets: tuple[int, ...]
-    windows: tuple[Window, ...] = ()
+    windows: tuple[ObservationWindow, ...] = ()
     future_queries: tuple[FutureQueryStats, ...] = ()
     state: Mapping[str, Float[Tensor, "pairs"]] = field(default_factory=lambda: MappingProxyType({}))
     sliding_window: int | None = None
-    probed: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
+    recordings: Mapping[Hashable, Float[Tensor, "heads tokens"]] = field(default_factory=lambda: MappingProxyType({}))
     projections: Mapping[str, Float[Tensor, "out in"]] = field(default_factory=lambda: MappingProxyType({}))
     by_head: Mapping[str, Shaped[Tensor, "cache_heads ..."]] = field(default_factory=lambda: MappingProxyType({}))
     layers: int = 1
@@ -154,7 +156,7 @@ class LayerCache:
         """Whether keys and values hold no NaN or inf, not yet read from the device."""
         return self.keys.isfinite().all(), self.values.isfinite().all()
 
-    def observed(self, rows: int) -> Window:
+    def observed(self, rows: int) -> ObservationWindow:
         """The newest `rows` queries, or all of a shorter prompt. Raises UserError if no record has as many.
 
         They may come from a longer record, whose log-sum-exp can differ in the last bits.
@@ -184,10 +186,10 @@ class LayerCache:
             state={
                 name: numbers.view(self.cache_heads, -1)[:, :stop].flatten() for name, numbers in self.state.items()
             },
-            probed={request: numbers[:, :stop] for request, numbers in self.probed.items()},
+            recordings={request: numbers[:, :stop] for request, numbers in self.recordings.items()},
         )
 
-    def expected_queries(self, request: FutureQueries) -> FutureQueryStats:
+    def expected_queries(self, request: PredictedQueries) -> FutureQueryStats:
         """The statistics recorded for a request. Raises UserError if there are none."""
         for statistics in self.future_queries:
             if statistics.request == request:
@@ -223,7 +225,7 @@ class LayerCache:
             offsets=(0, *accumulate(lengths)),
             windows=(),
             future_queries=(),
-            probed={},
+            recordings={},
             state={name: tensor.index_select(0, pairs) for name, tensor in self.state.items()},
         )
 
@@ -250,7 +252,7 @@ class LayerCache:
             offsets=tuple(offset + head * new for head, offset in enumerate(self.offsets)),
             windows=(),
             future_queries=(),
-            probed={},
+            recordings={},
             state={
                 name: self._joined(tensor[:, None], tensor.new_zeros(self.cache_heads, new, 1))[:, 0]
                 for name, tensor in self.state.items()
@@ -279,19 +281,21 @@ class KVCache:
 
     layers: tuple[LayerCache, ...]
     num_tokens: int
-    resumes: int | None = None
+    next_position: int | None = None
     recurrent: RecurrentState | None = None
     stacks: tuple[LayerCache, ...] = ()
 
     def __repr__(self) -> str:
         """Its sizes: a cache has millions of numbers."""
-        held = f"{plural(len(self.layers), 'layer')}, {self.pairs} KV pairs of {plural(self.num_tokens, 'token')}"
+        held = (
+            f"{count_noun(len(self.layers), 'layer')}, {self.pairs} KV pairs of {count_noun(self.num_tokens, 'token')}"
+        )
         return f"KVCache({held}, {size([self.bytes_held])})"
 
     @property
     def position(self) -> int:
         """The position of the next token."""
-        return self.num_tokens if self.resumes is None else self.resumes
+        return self.num_tokens if self.next_position is None else self.next_position
 
     @property
     def evictable(self) -> tuple[LayerCache, ...]:
@@ -351,7 +355,7 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def from_dense(
-    index: int, query_heads: int, keys: DensePairs, values: DensePairs, windows: tuple[Window, ...] = ()
+    index: int, query_heads: int, keys: DensePairs, values: DensePairs, windows: tuple[ObservationWindow, ...] = ()
 ) -> LayerCache:
     """A layer that holds every token of every head, at positions 0, 1, ..."""
     heads, tokens, head_dim = keys.shape
@@ -366,7 +370,7 @@ def from_dense(
     )
 
 
-def joined(windows: Sequence[Window]) -> Window:
+def joined(windows: Sequence[ObservationWindow]) -> ObservationWindow:
     """The rows of consecutive records as one."""
     if len(windows) == 1:
         return windows[0]
@@ -431,8 +435,8 @@ class CutCache:
         return self.whole.position
 
     @property
-    def resumes(self) -> int | None:
-        return self.whole.resumes
+    def next_position(self) -> int | None:
+        return self.whole.next_position
 
     @property
     def recurrent(self) -> RecurrentState | None:
@@ -501,7 +505,7 @@ def copies(
     return stack.keys.index_select(0, source), stack.values.index_select(0, source)
 
 
-def split_by_length(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:
+def dense_parts(layer: LayerCache) -> Iterator[tuple[tuple[int, ...], LayerCache]]:
     """Split a ragged layer into dense ones: for each length its cache heads and a layer of only these."""
     if len(set(layer.lengths)) == 1:
         yield tuple(range(layer.cache_heads)), layer

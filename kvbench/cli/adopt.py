@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
@@ -28,7 +28,7 @@ others. Prompts are built again and found by hash; those of kvpress by question 
 LongBench's pred.py by the order of rows. What was kept is unknown unless --kept or the lines (kept_fraction) say it.
 Exit codes: 0 all rows are there, 2 no prompt is among the answers, 4 some are not.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     settings = ("model.path=", "endpoint.method=", "endpoint.budget=", "results.dir=", "data.root=")
     parser.words = Words("FILE|FOLDER SETTING=VALUE ...", groups=("task",), settings=settings)
     parser.add_argument("--kept", metavar="SHARE", type=float, help="of the KV pairs that the method kept, such as 0.1")
@@ -87,7 +87,7 @@ def main(flags: argparse.Namespace) -> int:
     run(sweep.plan, sweep.results, JobQueue(sweep.results, run_context), backend_of=lambda _: Servers(source))
     rows = recorded_rows(sweep)
     print_sweep(sweep, rows)
-    return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE
+    return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
 
 
 def _check_found(found: list[int], adopted: "Adopted", source: str) -> None:

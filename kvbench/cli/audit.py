@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell_written
 from kvbench.report.output import FORMATS, SUFFIXES
@@ -29,7 +29,7 @@ known from the names of LongBench, and right or wrong), prompts (the name of the
 (distinct texts behind n), model, context_length, budget, sd (of the scores of a prompt), decimals (of the table). \
 docs/reference/audit.md explains the method.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     parser.words = Words("FILE.csv")
     parser.add_argument("--format", metavar="|".join(FORMATS))
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a file instead of the screen")
@@ -39,7 +39,7 @@ def main(flags: argparse.Namespace) -> int:
     """Print the audit. Raises UserError for bad arguments and files, MissingFile without the file."""
     from kvbench.report.audit.means_file import comparisons
     from kvbench.report.audit.table import report_of
-    from kvbench.report.formats.emit import emit
+    from kvbench.report.formats.emit import write_report
     from kvbench.report.output import check_format
 
     if len(flags.words) != 1:
@@ -48,6 +48,6 @@ def main(flags: argparse.Namespace) -> int:
     check_format(form, FORMATS)
     file = Path(flags.words[0])
     pairs, bests, notes = comparisons(file)
-    emit(report_of(f"Audit of {file.name}", pairs, bests, notes), form, flags.out or sys.stdout)
+    write_report(report_of(f"Audit of {file.name}", pairs, bests, notes), form, flags.out or sys.stdout)
     tell_written(flags.out)
-    return Exit.OK
+    return ExitCode.OK

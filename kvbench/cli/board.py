@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from kvbench.cli.compare import shares
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import say, screen, tell, warner
 from kvbench.support.errors import UserError
@@ -30,7 +30,7 @@ all.
 Exit codes: 0 written, 2 a file was changed or a manifest is missing, 3 a folder is missing, 4 nothing can be ranked, \
 5 the gate failed.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     usage = "DIR|FILE.parquet ... [SELECTION] [at=0.1,0.2] [alpha=0.05]"
     parser.words = Words(usage, settings=("at=", "alpha="), selects_rows=True)
     parser.add_partial()
@@ -42,7 +42,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.board.board import LINES, PAGE, board, report_of, write_board
     from kvbench.report.board.ranking import ALPHA, SIZES
     from kvbench.report.compare.gate import FAILED
-    from kvbench.report.formats.emit import emit
+    from kvbench.report.formats.emit import write_report
     from kvbench.report.selection import conditions, is_selection
 
     share, words = shares(flags.words, {"alpha": ALPHA})
@@ -57,13 +57,13 @@ def main(flags: argparse.Namespace) -> int:
         for gate in failed:
             findings = [str(finding) for finding in gate.findings]
             tell(f"{gate.current} against {gate.baseline}: {shortened(findings, 3)}")
-        return Exit.GATE
+        return ExitCode.GATE
     if flags.out is None:
-        emit(report_of(leaderboard), "text", sys.stdout)
+        write_report(report_of(leaderboard), "text", sys.stdout)
     else:
         write_board(leaderboard, flags.out)
         say(screen(), f"wrote {flags.out / PAGE} and {flags.out / LINES}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _sizes(text: str) -> list[float]:

@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import tell, warn
 from kvbench.records import ResultsFolder, read_processes
@@ -13,7 +13,7 @@ from kvbench.records.lines import TORN
 from kvbench.records.processes import request_cancel
 from kvbench.run.launch.slurm import cancel, read_jobs, unfinished
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 
 def declare(parser: Parser) -> None:
@@ -63,7 +63,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.requests:
         for message in _withdraw_requests(folder) or ["all rows that were requested are there"]:
             tell(message)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _withdraw_requests(folder: ResultsFolder) -> list[str]:
@@ -78,7 +78,7 @@ def _withdraw_requests(folder: ResultsFolder) -> list[str]:
             folder.withdraw(name)
             command = shlex.join(request.arguments)
             messages.append(
-                f"withdrew the request of {plural(sum(request.cells.values()), 'row')}, of which {missing} "
+                f"withdrew the request of {count_noun(sum(request.cells.values()), 'row')}, of which {missing} "
                 f"{MISSING}: {command}"
             )
     return messages

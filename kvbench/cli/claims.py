@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written, warner
 from kvbench.report.output import FORMATS
@@ -26,7 +26,7 @@ Without any row it is the plan.
 
 Exit code 4: some claims wait for rows.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     parser.words = Words("check FILE", lambda before: () if before else ("check",))
     parser.add_results("a results folder, or a Parquet file of rows")
     parser.add_partial()
@@ -40,7 +40,7 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.report.claims.file import ClaimsFile
     from kvbench.report.claims.page import report_of
     from kvbench.report.claims.verdicts import WAITING
-    from kvbench.report.formats.emit import emit
+    from kvbench.report.formats.emit import write_report
     from kvbench.report.output import check_format
 
     check_format(flags.format, FORMATS)
@@ -48,9 +48,9 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"claims takes check and one file, as claims check claims.yaml; got {' '.join(flags.words)}")
     file = ClaimsFile(Path(flags.words[1]))
     report = report_of(file, Answers.read(file.claims, Path(flags.results), warner(flags.partial)))
-    emit(report, flags.format, flags.out or sys.stdout)
+    write_report(report, flags.format, flags.out or sys.stdout)
     tell_written(flags.out)
     if waiting := sum(record["verdict"] == WAITING for record in report.records):
         tell(f"{waiting} of {len(report.records)} claims wait for rows of {flags.results}")
-        return Exit.INCOMPLETE
-    return Exit.OK
+        return ExitCode.INCOMPLETE
+    return ExitCode.OK

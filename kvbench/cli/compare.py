@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written, warner
 from kvbench.report.output import FORMATS
@@ -27,7 +27,7 @@ difference of rates that matters (0.1: 10 points).
   kvbench compare --results results/runs policy=snapkv,score=attn policy=snapkv,score=obcache_joint
   kvbench compare results/before results/after policy=snapkv,budget=0.1,0.2 --format markdown
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     usage = "[DIR_A DIR_B] [SELECTION [SELECTION]] [alpha=0.05] [relevant=0.1]"
     parser.words = Words(usage, settings=("alpha=", "relevant="), selects_rows=True)
     parser.add_results("the folder of both selections", default=None)
@@ -41,7 +41,7 @@ def main(flags: argparse.Namespace) -> int:
     """Print a comparison. Raises UserError for bad arguments and MissingFile where there are no rows."""
     from kvbench.report.compare.compare import ALPHA, RELEVANT, compare, report_of
     from kvbench.report.compare.paired_rows import sides
-    from kvbench.report.formats.emit import emit
+    from kvbench.report.formats.emit import write_report
     from kvbench.report.output import check_format
     from kvbench.report.stats.drawn import pass_at
 
@@ -51,12 +51,12 @@ def main(flags: argparse.Namespace) -> int:
     if flags.pass_at is not None:
         both = [replace(side, rows=pass_at(side.rows, flags.pass_at, side.describe)) for side in both]
     comparison = compare(*both, alpha=settings["alpha"], relevant=settings["relevant"])
-    emit(report_of(comparison), flags.format, flags.out or sys.stdout)
+    write_report(report_of(comparison), flags.format, flags.out or sys.stdout)
     tell_written(flags.out)
     if not any(line.n for line in comparison.lines):
         tell("no sample has a value on both sides: nothing was compared")
-        return Exit.INCOMPLETE
-    return Exit.OK
+        return ExitCode.INCOMPLETE
+    return ExitCode.OK
 
 
 def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, float], list[str]]:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.config.meaning import NO_SETTINGS
 from kvbench.config.protocol import protocols
@@ -47,19 +47,19 @@ Names of plugins are completed like our own: the shell asks kvbench itself.
 """
     parser.words = Words("|".join(SHELLS), names=lambda before: () if before else SHELLS)
     parser.add_argument(ASK, nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
 
 
 def main(flags: argparse.Namespace) -> int:
     """Print a script, or candidates for a script that asks. Raises UserError for an unknown shell."""
     if flags.ask is not None:
         print("".join(f"{word}\n" for word in candidates(flags.ask)), end="")
-        return Exit.OK
+        return ExitCode.OK
     shell, *rest = flags.words
     if shell not in SHELLS or rest:
         raise UserError(f"no completion for {' '.join(flags.words)}: {closest(shell, SHELLS)}")
     print(Path(__file__).with_suffix(f".{shell}").read_text("utf-8"), end="")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def candidates(words: Sequence[str]) -> list[str]:

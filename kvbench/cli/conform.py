@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import printable
@@ -32,7 +32,7 @@ With --endpoint URL,SETTING=VALUE,... for each server, prompts with planted need
 an answer from its own prompt, do answers change with the budget, are needles lost in order. Words are settings of all \
 servers, as in kvbench run model=endpoint.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     usage = "[data.root=FOLDER] [tokenizer=FOLDER] FILES | [score=NAME] [policy=NAME] | [SETTINGS]"
     parser.words = Words(usage, groups=("policy", "score", "task"), settings=("data.root=", "tokenizer="))
     parser.add_argument(
@@ -84,7 +84,7 @@ def _check_files(words: Sequence[str]) -> int:
     print(
         f"{passed} of {cases - absent} cases match" + (f"; {absent} skipped, their data is missing" if absent else "")
     )
-    return Exit.OK if passed == cases - absent else Exit.GATE
+    return ExitCode.OK if passed == cases - absent else ExitCode.GATE
 
 
 def _check_properties(words: Sequence[str]) -> int:
@@ -124,7 +124,7 @@ def _check_properties(words: Sequence[str]) -> int:
         lines = [f"FAIL  {name}: {' '.join(problem.split())}" for problem in problems] or [f"ok    {name}"]
         print(*lines, sep="\n", flush=True)
     print(f"{checked - failed} of {checked} combinations hold {len(PROPERTIES)} properties")
-    return Exit.GATE if failed else Exit.OK
+    return ExitCode.GATE if failed else ExitCode.OK
 
 
 def _check_servers(endpoints: Sequence[str], words: Sequence[str], dense: str | None) -> int:
@@ -159,4 +159,4 @@ def _check_servers(endpoints: Sequence[str], words: Sequence[str], dense: str | 
         print(printable(f"{mark}  {verdict.check}: {verdict.about}" + f": {verdict.problem}" * bool(verdict.problem)))
     failed, able = (sum(bool(v.problem) for v in checked), sum(v.problem is not None for v in checked))
     print(f"{able - failed} of {able} checks hold" + f"; {len(checked) - able} cannot be made" * (len(checked) > able))
-    return Exit.GATE if failed else Exit.OK
+    return ExitCode.GATE if failed else ExitCode.OK

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import say, screen
 from kvbench.support.errors import MissingFile, UserError
@@ -47,7 +47,7 @@ def declare(parser: Parser) -> None:
 NAME is one of {names}, or all; NAME/FILE is a part of it. The default of data.root is $KVBENCH_DATA, else \
 $KVBENCH_HOME/data, else data in the working directory.
 """
-    parser.bare_exit = Exit.OK
+    parser.bare_exit = ExitCode.OK
     settings = ("data.root=",)
     pulled = Words("NAME ... [data.root=FOLDER]", lambda before: (*read_lock(), "all"), settings=settings)
     verified = pulled._replace(usage="[NAME ...] [data.root=FOLDER]")
@@ -81,7 +81,7 @@ def main(flags: argparse.Namespace) -> int:
         raise UserError(f"data list takes no names, got {' '.join(names)}")
     if flags.json:
         print(json.dumps([_tree(source, root) for source in lock.values()], indent=1))
-        return Exit.OK
+        return ExitCode.OK
     return _list(lock, root)
 
 
@@ -158,7 +158,7 @@ def _pull(downloads: list[Download], lock: Lock, root: Path, replace: bool) -> i
     if failed:
         raise Unobtained(f"{len(failed)} not fetched, the first: {failed[0]}")
     say(console, f"all of it is in {root}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _is_here(download: Download, root: Path) -> bool:
@@ -199,7 +199,7 @@ def _verify(downloads: list[Download], root: Path, is_named: bool) -> int:
             f"{len(bad)} files under {root} are missing or differ, the first is {bad[0]}: "
             f"kvbench data pull {families} fetches what is missing, --replace what differs"
         )
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _list(lock: Lock, root: Path) -> int:
@@ -217,7 +217,7 @@ def _list(lock: Lock, root: Path) -> int:
         for origin in (*state["from"], *each):
             say(console, f"  from {origin}")
     say(console, f"\nunder {root}; kvbench data pull NAME fetches what is missing")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _tree(source: Source, root: Path) -> dict[str, Any]:

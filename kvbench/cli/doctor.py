@@ -17,13 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, folded
 from kvbench.cli.terminal import print_columns
 from kvbench.support import __version__, paths
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import Item, groups, items, plugins, source_of
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.data.lock import read_lock
 from kvbench.tasks.files import HOME, VARIABLE, absent, command, folder
 
@@ -96,7 +96,7 @@ def main(flags: argparse.Namespace) -> int:
         print_columns([finding[:3] for finding in findings], ("", "bold"))
         if fixes := [f"# {finding.name}\n{finding.command}" for finding in findings if finding.command]:
             print("\nTo get what only some runs need:", *fixes, sep="\n")
-    return Exit.DATA if any(finding.mark == "missing" for finding in findings) else Exit.OK
+    return ExitCode.DATA if any(finding.mark == "missing" for finding in findings) else ExitCode.OK
 
 
 def _summary(findings: Sequence[Finding]) -> Iterator[str]:
@@ -104,8 +104,8 @@ def _summary(findings: Sequence[Finding]) -> Iterator[str]:
     by_name = {finding.name: finding for finding in findings}
     versions = (f"{name} {by_name[name].text}" for name in ("torch", "transformers") if by_name[name].mark == "ok")
     yield ", ".join([f"kvbench {by_name['kvbench'].text.replace(' on ', ', ')}", *versions])
-    gpus = plural(len([*Path("/dev").glob("nvidia[0-9]*")]), "NVIDIA GPU")
-    yield f"device    {plural(os.cpu_count() or 1, 'processor')}, {gpus}"
+    gpus = count_noun(len([*Path("/dev").glob("nvidia[0-9]*")]), "NVIDIA GPU")
+    yield f"device    {count_noun(os.cpu_count() or 1, 'processor')}, {gpus}"
     for kind, what in (("extra", "extras"), ("plugin", "plugins")):
         if names := [name.removeprefix(f"{kind} ") for name in _named(findings, kind, "ok")]:
             yield f"{what:<9} {', '.join(names)}"

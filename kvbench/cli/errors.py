@@ -4,11 +4,11 @@ import sys
 from collections.abc import Callable
 
 from kvbench.cli.terminal import silence, tell
-from kvbench.records import Stopped
+from kvbench.records import StopRequested
 from kvbench.support.errors import CannotTell, MissingFile, NothingSelected, OverLimit, UserError
-from kvbench.work.failures import Exit, FileRefused, InternalError, tracebacks_in
+from kvbench.work.failures import ExitCode, FileRefused, InternalError, tracebacks_in
 
-__all__ = ["Exit", "guarded"]
+__all__ = ["ExitCode", "guarded"]
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -17,26 +17,26 @@ def guarded(command: Callable[[], int]) -> int:
         with tracebacks_in(None):
             return command()
     except (UserError, OverLimit) as error:
-        message, code = str(error), Exit.USAGE
+        message, code = str(error), ExitCode.USAGE
     except MissingFile as error:
-        message, code = str(error), Exit.DATA
+        message, code = str(error), ExitCode.DATA
     except CannotTell as error:
-        message, code = str(error), Exit.GATE
+        message, code = str(error), ExitCode.GATE
     except NothingSelected as error:
-        message, code = f"nothing to report: {error}", Exit.INCOMPLETE
+        message, code = f"nothing to report: {error}", ExitCode.INCOMPLETE
     except FileRefused as error:
         message, code = str(error), error.code
     except InternalError as error:
-        message, code = str(error), Exit.UNEXPECTED
-    except Stopped as stopped:
+        message, code = str(error), ExitCode.UNEXPECTED
+    except StopRequested as stopped:
         message, code = (
             f"stopped by {stopped} after a complete sample; run the same command to continue",
-            Exit.TEMPORARY,
+            ExitCode.TEMPORARY,
         )
     except KeyboardInterrupt:
-        message, code = "interrupted; run the same command to continue", Exit.INTERRUPTED
+        message, code = "interrupted; run the same command to continue", ExitCode.INTERRUPTED
     except BrokenPipeError:
         silence(sys.stdout)
-        return Exit.OK
+        return ExitCode.OK
     tell(message)
     return code

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.report import ROWS, SELECTION, settings_of, where_of
 from kvbench.cli.terminal import tell_written, warner
@@ -25,7 +25,7 @@ customBiggerIsBetter, what=bytes and what=seconds with customSmallerIsBetter. ee
 file for each model, in the folder that --out names. COLUMN=VALUE,... selects rows as in kvbench report.
 Exit code 4: no row was selected, or with eee none that has a value.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     usage = f"[what=accuracy|bytes|seconds] {SELECTION}"
     parser.words = Words(usage, settings=("what=",), selects_rows=True)
     parser.add_argument("--format", metavar="eee|github-benchmark|junit|markdown|parquet", required=True)
@@ -42,4 +42,4 @@ def main(flags: argparse.Namespace) -> int:
     quantity = settings.pop("what", "accuracy")
     export(flags.results, flags.format, flags.out or sys.stdout, quantity, warner(flags.partial), where_of(settings))
     tell_written(flags.out)
-    return Exit.OK
+    return ExitCode.OK

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvbench.cli.compare import shares
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import print_commands, warner
 from kvbench.support.errors import UserError
@@ -36,7 +36,7 @@ one: --min-effect 5,20.
   kvbench gate --baseline results/reference --current results/runs --junit gate.xml
   kvbench gate --baseline results/reference --current results/runs --github --summary "$GITHUB_STEP_SUMMARY"
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     usage = "[SELECTION] [alpha=0.005] [kept=fail|note] [by=policy,score]"
     parser.words = Words(usage, settings=("alpha=", "kept=", "by="), selects_rows=True)
     parser.add_argument("--baseline", metavar="DIR", required=True)
@@ -94,7 +94,7 @@ def main(flags: argparse.Namespace) -> int:
         print(getattr(gate_formats, flags.format)(gate), end="")
     if flags.github:
         print_commands(gate_formats.annotations(gate))
-    return Exit.OK if gate.is_accepted else Exit.GATE
+    return ExitCode.OK if gate.is_accepted else ExitCode.GATE
 
 
 def _effects(flag: str, text: str | None, default: "Effects") -> "Effects":

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
@@ -39,7 +39,7 @@ are averaged. The table is of this model and this score.
   kvbench heads task=ruler/niah_single_1 task.samples=8 score=expected_attention --output budgets.npy
   kvbench run task=ruler/vt policy=lukv policy.layers.path=budgets.npy score=expected_attention budget=0.2
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     parser.words = Words("[settings]", groups=("model", "task", "data"))
     parser.add_argument(
         "--output",
@@ -92,4 +92,4 @@ def main(flags: argparse.Namespace) -> int:
     layers, heads = measured.shape
     kind = "query" if flags.queries else "KV"
     tell(f"{flags.output}: {layers} layers of {heads} {kind} heads of model {measured.model}")
-    return Exit.OK
+    return ExitCode.OK

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.run import SETTINGS as SETTINGS_OF_RUNS
 from kvbench.cli.terminal import print_columns, screen, width_of
@@ -84,7 +84,7 @@ def main(flags: argparse.Namespace) -> int:
     """Print one list. Raises UserError for a word that is no list, and for a name that is not on it."""
     if not flags.words:
         print(flags.help_text(), end="")
-        return Exit.OK
+        return ExitCode.OK
     kind, *names = flags.words
     if kind == REPORTS:
         return _print_reports(names, flags.json)
@@ -111,7 +111,7 @@ def main(flags: argparse.Namespace) -> int:
         _print_whole(described)
     else:
         _print_lines(described)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def print_list(group: str) -> None:
@@ -188,10 +188,10 @@ def settings_of(item: Item) -> Iterator[Setting]:
 
 def _under(protocol: str, policy: Description) -> Description:
     """A policy with the defaults that a run under a protocol has."""
-    from kvbench.config.compose import file_of, flat
-    from kvbench.config.overrides import written
+    from kvbench.config.compose import flat, load_entry
+    from kvbench.config.overrides import format_value
 
-    file = file_of("policy", policy.name)
+    file = load_entry("policy", policy.name)
     values = {name: dict(flat(each.over(file), "policy.")) for name, each in protocols().items()}
     settings = []
     for setting in policy.settings:
@@ -199,8 +199,8 @@ def _under(protocol: str, policy: Description) -> Description:
         others = {name: other for name, tree in values.items() if (other := tree.get(setting.key)) != default}
         others = {name: other for name, other in others.items() if other is not None}
         if others and setting.default:
-            otherwise = ", ".join(f"protocol={name}: {written(other)}" for name, other in others.items())
-            setting = replace(setting, default=written(default), otherwise=otherwise)
+            otherwise = ", ".join(f"protocol={name}: {format_value(other)}" for name, other in others.items())
+            setting = replace(setting, default=format_value(default), otherwise=otherwise)
         settings.append(setting)
     return replace(policy, settings=tuple(settings))
 
@@ -216,7 +216,7 @@ def _print_reports(names: Sequence[str], as_json: bool) -> int:
         print(json.dumps([{"name": name, "says": description} for name, description in reports], indent=1))
     else:
         print_columns(reports, ("bold",))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _print_columns(names: Sequence[str], as_json: bool) -> int:
@@ -228,7 +228,7 @@ def _print_columns(names: Sequence[str], as_json: bool) -> int:
         print(json.dumps([{"name": name, "says": says} for name, says in columns], indent=1))
     else:
         print_columns(columns, ("bold",))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _print_settings(words: Sequence[str], as_json: bool) -> int:
@@ -238,7 +238,7 @@ def _print_settings(words: Sequence[str], as_json: bool) -> int:
         print(json.dumps([asdict(line) for line in lines_of(words)], indent=1))
     else:
         print_all(words)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _print_lines(described: Sequence[Description]) -> None:

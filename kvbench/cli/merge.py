@@ -4,12 +4,12 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import say, screen, warner
 from kvbench.records.merge import Taken, merge, taken
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 
 def declare(parser: Parser) -> None:
@@ -25,7 +25,7 @@ Cells, environments, code, what is beside rows, tracebacks and requests come alo
 folders stay as they are; --out names a new or empty one. A run with results.dir=results/merged continues from it.
 Exit codes: 0 merged, 2 rows contradict each other or a file was changed, 3 a folder is missing or there are no rows.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     parser.words = Words("DIR DIR ...")
     parser.add_partial()
     parser.add_argument("--dry", action="store_true", help="print what would come from which folder, and write nothing")
@@ -42,12 +42,12 @@ def main(flags: argparse.Namespace) -> int:
     if flags.dry:
         for line in described(taken(flags.words, flags.out, warn)):
             say(screen(), line)
-        return Exit.OK
+        return ExitCode.OK
     manifest = merge(flags.words, flags.out, warn)
     load_table(flags.out, (), warn)  # warns of missing rows
     say(screen(), f"{flags.out}: {manifest}")
     say(screen(), f"root {manifest.root}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def described(files: Iterable[Taken]) -> Iterator[str]:
@@ -56,11 +56,11 @@ def described(files: Iterable[Taken]) -> Iterator[str]:
     for each in files:
         kind, folder = each.file.parent.name, str(each.file.parent.parent)
         if each.lines is not None:
-            yield f"{kind}/{each.file.name}: {plural(len(each.lines), 'row')} from {folder}"
+            yield f"{kind}/{each.file.name}: {count_noun(len(each.lines), 'row')} from {folder}"
         elif each.file.suffix == ".jsonl":
             yield f"{kind}/{each.file.name}: from {folder}"
         else:
             others[kind, folder] += 1
     for (kind, folder), count in others.items():
-        yield f"{kind}: {plural(count, 'file')} from {folder}"
+        yield f"{kind}: {count_noun(count, 'file')} from {folder}"
     yield "nothing was written"

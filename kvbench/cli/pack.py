@@ -2,7 +2,7 @@
 
 import argparse
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warner
 from kvbench.records import ResultsFolder
@@ -37,4 +37,4 @@ def main(flags: argparse.Namespace) -> int:
     manifest = write_manifest(folder, before)
     say(screen(), f"{folder.path}: {manifest}")
     say(screen(), f"root {manifest.root}")
-    return Exit.OK
+    return ExitCode.OK

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.cli.errors import Exit, guarded
+from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.papers import FORMATS
@@ -45,7 +45,7 @@ the embedded model, one sample, short contexts and smaller budgets; settings ove
 others; its --out is a folder for pages, pictures and seconds.csv (the time of each item). Exit code 3: no data or no \
 model; 4: some rows are missing, or samples have failed.
 """
-    parser.bare_exit = Exit.OK
+    parser.bare_exit = ExitCode.OK
     parser.words = Words(
         "list|all|NAME [settings]",
         lambda before: () if before else ("list", "all", *items("paper")),
@@ -91,7 +91,7 @@ def main(flags: argparse.Namespace) -> int:
         from kvbench.cli.list import print_list
 
         print_list("paper")
-        return Exit.OK
+        return ExitCode.OK
     if flags.format is None:
         suffixes = {suffix: form for form, suffix in FORMATS.items()}
         flags.format = suffixes.get(flags.out.suffix, "text") if flags.out and name != "all" else "text"
@@ -124,20 +124,20 @@ def main(flags: argparse.Namespace) -> int:
         return elsewhere.code
     tell_written(flags.out)
     tell_written(flags.plot)
-    return Exit.OK if complete else Exit.INCOMPLETE
+    return ExitCode.OK if complete else ExitCode.INCOMPLETE
 
 
 def _audit(name: str, words: list[str], flags: argparse.Namespace) -> int:
     """Audit the printed numbers of an item."""
     from kvbench.papers.audit import audit_of
-    from kvbench.report.formats.emit import emit
+    from kvbench.report.formats.emit import write_report
     from kvbench.support import paths
 
     if name in ("", "all") or words or flags.plot:
         raise UserError("--audit takes one item, and neither settings nor --plot: kvbench paper obcache/table1 --audit")
-    emit(audit_of(name, paths.papers()), flags.format, flags.out or sys.stdout)
+    write_report(audit_of(name, paths.papers()), flags.format, flags.out or sys.stdout)
     tell_written(flags.out)
-    return Exit.OK
+    return ExitCode.OK
 
 
 @dataclass(frozen=True)

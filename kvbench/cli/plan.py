@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.cli.parser import Parser
 from kvbench.cli.run import SETTINGS
 from kvbench.cli.terminal import say, screen, tell
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.support.errors import UserError
 from kvbench.support.text import printable
 
@@ -97,7 +97,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) -> None:
-    from kvbench.report.formats.table import Line, Table
+    from kvbench.report.formats.table import Table, TableRow
     from kvbench.report.formats.text import print_table
     from kvbench.run.memory import memory_text, unshared_text
     from kvbench.run.plan_text import total_text, written
@@ -111,7 +111,7 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
         length = "" if task.context_length is None else f", context length {task.context_length}"
         heading = f"model {printable(group.model.label)}, task {task.name}{length}, {task.samples} samples"
         say(console, f"{heading}, {procedure_of(group).when(group)}")
-        lines = [Line.of(labels, [rows]) for *labels, rows in _fields(group)]
+        lines = [TableRow.of(labels, [rows]) for *labels, rows in _fields(group)]
         print_table(Table.of(COLUMNS[:-1], COLUMNS[-1:], lines), sys.stdout)
         if group.model.runs_here:
             if memory := memory_text(group):
@@ -173,5 +173,5 @@ def _fields(group: "PrefillGroup") -> Iterator[tuple[str, ...]]:
     for cell in group.cells:
         rows = f"{cell.task.num_answers - missing[cell.id]}/{cell.task.num_answers}"
         labels = printable(cell.policy_label), printable(cell.score_label or "")
-        budget = cell.budget.counted if isinstance(cell.budget, Tokens) else str(cell.budget)
+        budget = cell.budget.counted if isinstance(cell.budget, TokenBudget) else str(cell.budget)
         yield cell.id, *labels, budget, str(cell.schedule), rows

@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell, tell_written, warn
 from kvbench.probes import DEFAULT
 from kvbench.report.output import FORMATS
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.support.text import closest
 from kvbench.work.failures import tracebacks_in
 
@@ -38,7 +38,7 @@ conf/probe/NAME.yaml: a policy or score of the command line replaces it. Numbers
 per sample and cell; the same command resumes. Columns that --by does not name are averaged within a sample.
 Exit code 4: some samples have failed.
 """
-    parser.bare_exit = Exit.OK
+    parser.bare_exit = ExitCode.OK
     parser.words = Words(
         "NAME [settings of kvbench run] [probe.KEY=VALUE]",
         lambda before: () if before else items("probe"),
@@ -66,8 +66,8 @@ def main(flags: argparse.Namespace) -> int:
     from kvbench.probes.run import probing_of
     from kvbench.records.probed import probed
     from kvbench.report.plots.canvas import check_file
+    from kvbench.report.tables.observation_note import differing
     from kvbench.report.tables.probe import GROUPS, print_probed
-    from kvbench.report.tables.windows import differing
 
     probing, results = probing_of(name, words, tell, flags.results and Path(flags.results))
     probe = probing.probe
@@ -78,13 +78,13 @@ def main(flags: argparse.Namespace) -> int:
     across = probe.across if probe.across in (*by, "quantity") else "quantity"
     picture = None if flags.plot is None else check_file(flags.plot)
     todo = probing.plan(results, flags.retry_errors)
-    cells = plural(len(probing.cells), "cell")
+    cells = count_noun(len(probing.cells), "cell")
     if todo.rows_to_do:
         had = f" ({todo.rows - todo.rows_to_do} are there already)" if todo.rows_to_do < todo.rows else ""
-        tell(f"{cells}, {plural(todo.rows_to_do, 'measurement')} to run{had}; numbers in {results.path}")
+        tell(f"{cells}, {count_noun(todo.rows_to_do, 'measurement')} to run{had}; numbers in {results.path}")
         measure(probing, todo, results)
     else:
-        tell(f"{cells}, all {plural(todo.rows, 'measurement')} are in {results.path}")
+        tell(f"{cells}, all {count_noun(todo.rows, 'measurement')} are in {results.path}")
     numbers = probed(results.path, probing.samples, warn)
     has_windows = numbers["window"].null_count < len(numbers)  # then the probe chose them, not the policies
     note = "" if has_windows else differing(numbers["cell"].to_pylist(), results.read_cell)
@@ -94,7 +94,7 @@ def main(flags: argparse.Namespace) -> int:
         from kvbench.report.plots.probe import draw_probed
 
         draw_probed(numbers, by, picture, note=note)
-    return Exit.INCOMPLETE if any(numbers["error"].to_pylist()) else Exit.OK
+    return ExitCode.INCOMPLETE if any(numbers["error"].to_pylist()) else ExitCode.OK
 
 
 def measure(probing: "Probing", todo: "Plan", results: "ResultsFolder") -> None:

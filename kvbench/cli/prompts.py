@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.support.errors import UserError
 
@@ -23,7 +23,7 @@ Add a text `answer` to each line and give the file to kvbench adopt. model.path 
 id. A line has task, sample, prompt_sha256, text, ids, answers, max_new_tokens and stop; text leaves out the special \
 tokens that the tokenizer puts before a text, ids have them.
 """
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     parser.words = Words("SETTING=VALUE ...", groups=("task",), settings=("model.path=", "seed=", "data.root="))
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to a new file instead of the screen")
 
@@ -51,7 +51,7 @@ def main(flags: argparse.Namespace) -> int:
     if flags.out is None:
         for line in lines:
             print(line)
-        return Exit.OK
+        return ExitCode.OK
     if flags.out.exists() and not flags.out.is_file():
         raise UserError(f"--out {flags.out}: there is no file of that name, but something else: name a new one")
     written = [*lines]
@@ -61,4 +61,4 @@ def main(flags: argparse.Namespace) -> int:
     with text_to(flags.out) as file:
         file.write(text)
     print(f"{len(written)} prompts in {flags.out}", file=sys.stderr)
-    return Exit.OK
+    return ExitCode.OK

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written
 from kvbench.report.output import FORMATS, SUFFIXES
@@ -41,7 +41,7 @@ def declare(parser: Parser) -> None:
         groups=SETTINGS.groups,
         settings=("data=", "memory=", "loss=", "requests=", "alpha=", *SETTINGS.settings),
     )
-    parser.bare_exit = Exit.USAGE
+    parser.bare_exit = ExitCode.USAGE
     parser.add_stale()
     flag = parser.add_argument
     flag("--format", metavar="|".join(FORMATS))
@@ -51,13 +51,13 @@ def declare(parser: Parser) -> None:
 
 def main(flags: argparse.Namespace) -> int:
     """Print a recommendation."""
-    from kvbench.report.formats.emit import emit
+    from kvbench.report.formats.emit import write_report
     from kvbench.report.output import check_format
     from kvbench.report.tables.recommendation import report_of
     from kvbench.support.errors import CannotTell, UserError
     from kvbench.work.progress import progress
     from kvbench.work.recommend import SETTINGS, need_of, recommend
-    from kvbench.work.sweep import Screen
+    from kvbench.work.sweep import RunOutput
 
     if flags.json and flags.format not in (None, "json"):
         raise UserError(f"--json and --format {flags.format} do not go together")
@@ -67,9 +67,13 @@ def main(flags: argparse.Namespace) -> int:
     check_format(form, FORMATS)
     settings, words = split_settings(flags.words, (*SETTINGS, "data"))
     data = settings.pop("data", None)
-    recommendation = recommend(words, data, need_of(settings), Screen(tell, progress), flags.stale)
+    recommendation = recommend(words, data, need_of(settings), RunOutput(tell, progress), flags.stale)
     if (reason := recommendation.tells_nothing) is not None:
         raise CannotTell(f"nothing to recommend: {reason}")
-    emit(report_of(recommendation), form, flags.out or sys.stdout)
+    write_report(report_of(recommendation), form, flags.out or sys.stdout)
     tell_written(flags.out)
-    return Exit.INCOMPLETE if any(line.failed for line in (recommendation.full, *recommendation.methods)) else Exit.OK
+    return (
+        ExitCode.INCOMPLETE
+        if any(line.failed for line in (recommendation.full, *recommendation.methods))
+        else ExitCode.OK
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import PASS_AT, Parser, Words, split_settings
 from kvbench.cli.terminal import tell, tell_written, warner
 from kvbench.report.output import FORMATS as TABLES
@@ -39,7 +39,7 @@ def declare(parser: Parser) -> None:
     tables, plots = named("report"), named("plot")
     kinds = "\n".join(f"  {name:<11} {plot.says}{_written(plot)}" for name, plot in plots.items())
     parser.epilog = f"{DETAILS}\nKinds of plots, and their keys:\n{kinds}\n"
-    parser.bare_exit = Exit.OK
+    parser.bare_exit = ExitCode.OK
     table = f"[rows=policy,score] [cols=budget] [against=POLICY|SELECTION] {SELECTION}"
     reports = {
         "table": ("means with intervals, per policy, score and budget", Words(table, settings=TABLE)),
@@ -96,7 +96,7 @@ def main(flags: argparse.Namespace) -> int:
             reasons = [*(newest.findings or ()), *(f"{INCONCLUSIVE}: {text}" for text in newest.open)]
             tell(f"{newest.label}: {newest.status}: {shortened(reasons, 1)}")
         tell_written(flags.out)
-        return Exit.GATE if newest.status == FAILED and not flags.no_fail else Exit.OK
+        return ExitCode.GATE if newest.status == FAILED and not flags.no_fail else ExitCode.OK
     elif flags.verb == "plot":
         from kvbench.report.plots.plot import plot
 
@@ -115,7 +115,7 @@ def main(flags: argparse.Namespace) -> int:
     else:
         _print(flags)
     tell_written(flags.out)
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _print(flags: argparse.Namespace) -> None:
@@ -127,11 +127,11 @@ def _print(flags: argparse.Namespace) -> None:
     form = flags.format or SUFFIXES.get(suffix) or forms[0]
     out, warn = flags.out or sys.stdout, warner(flags.partial)
     if table is not None:
-        from kvbench.report.formats.emit import emit
+        from kvbench.report.formats.emit import write_report
 
         check_format(form, forms)
         chosen = {key: _value(key, text, table.keys[key]) for key, text in keys.items()}
-        emit(table.load()(Path(flags.results), warn, where_of(settings), **chosen), form, out)
+        write_report(table.load()(Path(flags.results), warn, where_of(settings), **chosen), form, out)
     elif flags.verb == "table":
         from kvbench.report.tables.table import View, print_table
 

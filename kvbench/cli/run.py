@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
@@ -74,7 +74,7 @@ def main(flags: argparse.Namespace) -> int:
         from kvbench.config.compose import as_yaml
 
         print(as_yaml(one_cell(flags.words)), end="")
-        return Exit.OK
+        return ExitCode.OK
     shard = None
     if flags.shard is not None:
         from kvbench.run.shard import shard_of

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser
 from kvbench.cli.terminal import say, screen, warn
 from kvbench.records import Process, ResultsFolder, lease_owners, read_processes
@@ -81,8 +81,8 @@ def main(flags: argparse.Namespace) -> int:
     else:
         _print(current, folder)
     if current.rows_left:
-        return Exit.TEMPORARY
-    return Exit.INCOMPLETE if current.failed else Exit.OK
+        return ExitCode.TEMPORARY
+    return ExitCode.INCOMPLETE if current.failed else ExitCode.OK
 
 
 def _print(current: Status, folder: ResultsFolder) -> None:
@@ -103,14 +103,14 @@ def _print(current: Status, folder: ResultsFolder) -> None:
     pace = f", {current.rows_per_device_hour:,.0f} rows in each" if current.rows_per_device_hour else ""
     say(console, f"device hours: {current.device_hours:.3g}{pace}")
     if current.running:
-        from kvbench.report.formats.table import Line, Table
+        from kvbench.report.formats.table import Table, TableRow
         from kvbench.report.formats.text import print_table
 
         lines = []
         for process in current.running.values():
             job = "" if process.job is None else process.job
             counts = (process.devices, process.rows, process.errors)
-            lines.append(Line.of((f"{process.host} {process.pid}", job), (*map(str, counts), process.beat_utc)))
+            lines.append(TableRow.of((f"{process.host} {process.pid}", job), (*map(str, counts), process.beat_utc)))
         print_table(Table.of(COLUMNS[:2], COLUMNS[2:], lines, align="lrrl"), sys.stdout)
 
 

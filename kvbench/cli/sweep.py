@@ -6,7 +6,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from kvbench.cli.errors import Exit, guarded
+from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.next_command import next_command
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
@@ -15,11 +15,11 @@ from kvbench.report.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.work.progress import progress
-from kvbench.work.sweep import Screen, make, recorded_rows
+from kvbench.work.sweep import RunOutput, make, recorded_rows
 
-SCREEN = Screen(tell, progress)
+SCREEN = RunOutput(tell, progress)
 """The screen of commands: stderr."""
 
 
@@ -63,7 +63,7 @@ def run_sweep(sweep: Sweep, logger: Logger | None = None) -> int:
             tell(advice)
     if not isinstance(logger, NoLogger):
         _mirror(sweep, logger, rows)
-    return Exit.OK if rows["error"].null_count == rows.num_rows else Exit.INCOMPLETE
+    return ExitCode.OK if rows["error"].null_count == rows.num_rows else ExitCode.INCOMPLETE
 
 
 def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
@@ -73,7 +73,7 @@ def _mirror_whole(sweep: Sweep, logger: Logger) -> None:
     rows = sweep.rows(())
     if num_missing := sum(sweep.samples.values()) - rows.num_rows:
         if not sweep.quiet:
-            missing = f"{plural(num_missing, 'row')} of other parts are missing"
+            missing = f"{count_noun(num_missing, 'row')} of other parts are missing"
             tell(f"logger={logger.name}: {missing}; the last part mirrors all")
         return
     _mirror(sweep, logger, rows)
@@ -90,10 +90,10 @@ def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
     """Print the table of a sweep, whose rows these are."""
     names = {cell.task.report for cell in sweep.plan.cells}
     if len(names) == 1 and (report := member("report", *names)):
-        from kvbench.report.formats.emit import emit
+        from kvbench.report.formats.emit import write_report
 
         where = {"cell": list(sweep.samples)}
-        emit(report.load()(sweep.results.path, lambda text: None, where), "text", sys.stdout)
+        write_report(report.load()(sweep.results.path, lambda text: None, where), "text", sys.stdout)
     else:
         from kvbench.report.tables.table import print_table_of
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kvbench.cli.errors import Exit
+from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import RESULTS, Parser, Words
 from kvbench.cli.terminal import tell
 from kvbench.support.errors import UserError
@@ -34,15 +34,15 @@ start, and the connection is not encrypted. Through SSH no --host is needed: ssh
 def main(flags: argparse.Namespace) -> int:
     """Serve until interrupted. Raises UserError for bad arguments and MissingFile for a folder that does not exist."""
     from kvbench.report.view.live_page import LivePage
-    from kvbench.report.view.server import Door, Server
+    from kvbench.report.view.server import Access, Server
 
     if not (flags.port.isascii() and flags.port.isdecimal() and int(flags.port[:6]) < 2**16):
         raise UserError(f"--port {flags.port}: allowed: 0 to {2**16 - 1}")
     page = LivePage(flags.words or [RESULTS])
-    with Server(page, Door.of(flags.host, flags.token), int(flags.port), tell) as server:
+    with Server(page, Access.of(flags.host, flags.token), int(flags.port), tell) as server:
         print(f"{', '.join(page.sources)} at {server.address}", "Ctrl+C ends it", sep="\n", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
-    return Exit.OK
+    return ExitCode.OK

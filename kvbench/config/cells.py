@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, file_of, resolved
-from kvbench.config.overrides import Override, parse, written
+from kvbench.config.compose import ARGUMENTS, MISSING, Tree, combinations, load_entry, resolved
+from kvbench.config.overrides import Override, format_value, parse
 from kvbench.config.protocol import protocols
 from kvbench.config.settings import build, label, validated
-from kvbench.eviction.budget import Budget, Bytes, Tokens, parse_budget, parse_bytes
+from kvbench.eviction.budget import Budget, ByteBudget, TokenBudget, parse_budget, parse_bytes
 from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
 from kvbench.records.earlier import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import check
 from kvbench.support.plugins import held_groups
@@ -42,10 +42,10 @@ class Data:
 
     root: Annotated[
         str | None,
-        Means("the folder of longbench/, pg19/ ...; null: $KVBENCH_DATA, else $KVBENCH_HOME/data, else ./data"),
+        Help("the folder of longbench/, pg19/ ...; null: $KVBENCH_DATA, else $KVBENCH_HOME/data, else ./data"),
     ] = None
     verify: Annotated[
-        bool, Means("false: read files that differ from kvbench's lock or from their download; rows say so")
+        bool, Help("false: read files that differ from kvbench's lock or from their download; rows say so")
     ] = True
 
 
@@ -56,13 +56,13 @@ class Results:
     lease_seconds: a process without a heartbeat for so long has stopped, and others take over its work.
     """
 
-    dir: Annotated[str, Means("the folder of the rows; the same command and folder resume")] = "results/runs"
+    dir: Annotated[str, Help("the folder of the rows; the same command and folder resume")] = "results/runs"
     kept: Annotated[
-        KeptDetail, Means("what is recorded of the kept KV pairs: lengths (of each head), positions, or none")
+        KeptDetail, Help("what is recorded of the kept KV pairs: lengths (of each head), positions, or none")
     ] = "none"
     lease_seconds: Annotated[
         float,
-        Means(
+        Help(
             "a process without a heartbeat for so long counts as stopped; use one value for all processes of a folder"
         ),
     ] = 180
@@ -78,25 +78,25 @@ class RunSettings:
 
     budget: Annotated[
         Any,
-        Means(
+        Help(
             "what is kept, protected tokens included: a fraction of the prompt (0.1), KV pairs per head (1024), bytes "
             "(600KiB), or all pairs from a score on (threshold:-4)"
         ),
     ] = 0.1
     protocol: Annotated[
         str,
-        Means(
+        Help(
             "paper: as each policy's file says; common: window 16, recent 16, max pool 7 for all policies that have "
             "them"
         ),
     ] = "paper"
     reference: Annotated[
         Reference,
-        Means(
+        Help(
             "full: also the cell that evicts nothing, to hold the others against; none: only the cells that are named"
         ),
     ] = "full"
-    seed: Annotated[int, Means("of prompts and of random scores")] = 42
+    seed: Annotated[int, Help("of prompts and of random scores")] = 42
     schedule: Schedule = field(default_factory=Schedule)
     data: Data = field(default_factory=Data)
     results: Results = field(default_factory=Results)
@@ -128,22 +128,22 @@ class Cells:
         holders = {group: holder for group, holder in holders.items() if not holder.idle}
         check(claim for holder in holders.values() for claim in holder.claims())
         holder = next(iter(holders.values()), None)
-        evicts = "budget" in policy.takes  # a policy that keeps everything never evicts again
+        evicts = "budget" in policy.accepts  # a policy that keeps everything never evicts again
         protocol = self._once(_protocol, tree["policy"], tree["protocol"])
         held = "".join(f" {self._label(group, tree)}" for group in holders)
-        budget: Budget | Bytes = self._once(_budget, tree["budget"] if evicts else "1.0")
-        if isinstance(budget, Bytes):
+        budget: Budget | ByteBudget = self._once(_budget, tree["budget"] if evicts else "1.0")
+        if isinstance(budget, ByteBudget):
             budget = self._counted(budget, model, policy, holder)
         return Cell(
             model=model,
             task=task,
             policy=policy,
-            score=score.of_budget(Tokens(budget.pairs) if isinstance(budget, Tokens) else budget),
+            score=score.of_budget(TokenBudget(budget.pairs) if isinstance(budget, TokenBudget) else budget),
             budget=budget,
             schedule=self._once(_schedule, tree["schedule"], evicts),
             seed=seed,
             policy_label=self._label("policy", tree, protocol) + held,
-            score_label=self._label("score", tree) if "score" in policy.takes else None,
+            score_label=self._label("score", tree) if "score" in policy.accepts else None,
             holder=holder,
             protocol=protocol,
         )
@@ -152,7 +152,9 @@ class Cells:
         """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
         return self._once(_results, resolved(tree, "results"))
 
-    def _counted(self, budget: Bytes, model: "ModelSpec", policy: "Policy", holder: "Holder | None") -> Tokens:
+    def _counted(
+        self, budget: ByteBudget, model: "ModelSpec", policy: "Policy", holder: "Holder | None"
+    ) -> TokenBudget:
         """A budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized pairs."""
         from kvbench.run.memory import token_bytes
 
@@ -161,7 +163,7 @@ class Cells:
 
     def _label(self, group: str, tree: Tree, protocol: str = PAPER) -> str:
         """The name of a policy or score and what differs from its file, or from the protocol that it then names."""
-        file = self._once(file_of, group, tree[group]["name"], tree[group]["_target_"])
+        file = self._once(load_entry, group, tree[group]["name"], tree[group]["_target_"])
         if protocol != PAPER:
             file = protocols()[protocol].over(file)
         left_open = {
@@ -202,7 +204,7 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 def _protocol(policy: Tree, protocol: str) -> str:
     """The protocol of a policy: `paper` where another one changes nothing that the policy's file says."""
-    file = file_of("policy", policy["name"], policy["_target_"])
+    file = load_entry("policy", policy["name"], policy["_target_"])
     return protocol if protocols()[protocol].over(file) != file else PAPER
 
 
@@ -258,10 +260,12 @@ def check_unaltered(cells: Iterable[Cell], verify: bool, tell: Callable[[str], o
             tell(f"warning: {text}: its rows say so, and count as another task's")
 
 
-def _budget(value: Any) -> Budget | Bytes:
+def _budget(value: Any) -> Budget | ByteBudget:
     is_number = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    budget = parse_bytes(value) or parse_budget(value if is_number else written(value))
-    if (isinstance(budget, Tokens) and budget.pairs >= 2**63) or (isinstance(budget, Bytes) and budget.number >= 2**63):
+    budget = parse_bytes(value) or parse_budget(value if is_number else format_value(value))
+    if (isinstance(budget, TokenBudget) and budget.pairs >= 2**63) or (
+        isinstance(budget, ByteBudget) and budget.number >= 2**63
+    ):
         raise UserError(
             f"budget={value}: allowed: a fraction of the prompt, or a number of KV pairs or bytes below 2^63"
         )
@@ -270,7 +274,7 @@ def _budget(value: Any) -> Budget | Bytes:
 
 def _check_data(node: Any) -> None:
     if not isinstance(node, dict) or set(node) != {"root", "verify"} or not isinstance(node["root"], str | None):
-        raise UserError(f"data={written(node)}: allowed: data.root=FOLDER, such as data.root=/shared/data")
+        raise UserError(f"data={format_value(node)}: allowed: data.root=FOLDER, such as data.root=/shared/data")
     validated(str | None, "data.root", node["root"])
     validated(bool, "data.verify", node["verify"])
 
@@ -282,7 +286,9 @@ def _schedule(node: Any, evicts: bool) -> Schedule:
 
 def _results(node: Any) -> Results:
     if not isinstance(node, dict):
-        raise UserError(f"results={written(node)}: allowed: results.dir=FOLDER, results.kept=none|lengths|positions")
+        raise UserError(
+            f"results={format_value(node)}: allowed: results.dir=FOLDER, results.kept=none|lengths|positions"
+        )
     if not isinstance(node["dir"], str) or not node["dir"].strip():
-        raise UserError(f"results.dir={written(node['dir'])}: allowed: a folder, such as results/runs")
+        raise UserError(f"results.dir={format_value(node['dir'])}: allowed: a folder, such as results/runs")
     return validated(Results, "results", node)

@@ -21,9 +21,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from kvbench.config.loose_score import bases, class_in, is_loose, loose_item, node_of
+from kvbench.config.loose_score import bases, class_in, is_python_file, loose_item, node_of
 from kvbench.config.objects import item_of, names_object, node_of_object, object_of, usual_of
-from kvbench.config.overrides import FIXED, GROUPS, Override, Value, written
+from kvbench.config.overrides import FIXED, GROUPS, Override, Value, format_value
 from kvbench.config.protocol import protocols
 from kvbench.config.synonyms import equivalent
 from kvbench.support import paths
@@ -99,18 +99,18 @@ def with_members(overrides: Sequence[Override]) -> list[Override]:
     ]
 
 
-def file_of(group: str, name: str, target: str = "") -> Tree:
+def load_entry(group: str, name: str, target: str = "") -> Tree:
     """Return the content of a name's file, not resolved; of a file that fills more than its group, the group's part.
 
     target: the `_target_`, which for a class in a file of its own is that file. Raises UserError for an
     unknown name, and for a file that cannot be read or lacks what it must say.
     """
-    if is_loose(target):
+    if is_python_file(target):
         return node_of(group, target)
     if names_object(target):
         if name not in items(group):
             return usual_of(target)
-        if class_of(group, file_of(group, name)) is not type(object_of(target)):
+        if class_of(group, load_entry(group, name)) is not type(object_of(target)):
             label = f"{group}={type(object_of(target)).__name__}(...)"
             raise UserError(f"{label} is named {name}, as another {group} of kvbench is: rename yours")
     item = _item(group, name)
@@ -124,7 +124,7 @@ def _item(group: str, name: str) -> Item | None:
     """The file of a name, which of some groups may be a Python file; or an object that was given."""
     if names_object(name):
         return item_of(group, name)
-    return loose_item(group, name) if group in bases() and is_loose(name) else items(group).get(name)
+    return loose_item(group, name) if group in bases() and is_python_file(name) else items(group).get(name)
 
 
 def combinations(overrides: Sequence[Override], unused: set[str] | None = None) -> list[Tree]:
@@ -159,12 +159,12 @@ def combinations(overrides: Sequence[Override], unused: set[str] | None = None) 
         composed({override.key: name.text for override, name in zip(chosen, values, strict=True)}) for values in names
     ]
     if not any(setting.key == LENGTH for setting in settings):
-        bases = _with_one_length(bases)
+        bases = _with_shared_length(bases)
     trees: list[Tree] = []
     used = {"protocol"}
     protocols = [value.read for setting in settings if setting.key == "protocol" for value in setting.values]
     for base in bases:
-        combined = [under(base, protocol) for protocol in protocols or [base["protocol"]]]
+        combined = [with_protocol(base, protocol) for protocol in protocols or [base["protocol"]]]
         for setting in settings:
             if setting.key == "protocol":
                 continue
@@ -185,13 +185,13 @@ def combinations(overrides: Sequence[Override], unused: set[str] | None = None) 
     return trees
 
 
-def _with_one_length(bases: Sequence[Tree]) -> list[Tree]:
-    """Give tasks of `one_length` the longest of the lengths that their files have, or none with another model."""
-    has_one_length = [getattr(class_of("task", base["task"]), "one_length", False) for base in bases]
-    lengths = {base["task"]["context_length"] for base, has in zip(bases, has_one_length, strict=True) if has}
+def _with_shared_length(bases: Sequence[Tree]) -> list[Tree]:
+    """Give tasks of `shared_length` the longest of the lengths that their files have, or none with another model."""
+    has_shared_length = [getattr(class_of("task", base["task"]), "shared_length", False) for base in bases]
+    lengths = {base["task"]["context_length"] for base, has in zip(bases, has_shared_length, strict=True) if has}
     return [
         _replaced(base, LENGTH.split("."), max(lengths) if _has_own_weights(base) else MISSING) if has else base
-        for base, has in zip(bases, has_one_length, strict=True)
+        for base, has in zip(bases, has_shared_length, strict=True)
     ]
 
 
@@ -200,10 +200,10 @@ def _has_own_weights(tree: Tree) -> bool:
     return tree["model"].get("path") is None and tree["model"].get("pulled") is None
 
 
-def under(tree: Tree, protocol: Any) -> Tree:
+def with_protocol(tree: Tree, protocol: Any) -> Tree:
     """A tree whose policy is as its file says, under a protocol. Raises UserError for another one."""
     if not isinstance(protocol, str) or protocol not in protocols():
-        raise UserError(f"protocol={written(protocol)}: allowed: {', '.join(protocols())}")
+        raise UserError(f"protocol={format_value(protocol)}: allowed: {', '.join(protocols())}")
     return {**tree, "policy": protocols()[protocol].over(tree["policy"]), "protocol": protocol}
 
 
@@ -229,7 +229,7 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
 
 def class_of(group: str, node: Tree) -> Any:
     """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
-    if is_loose(node["_target_"]):
+    if is_python_file(node["_target_"]):
         return class_in(node["_target_"], group)
     if names_object(node["_target_"]):
         return type(object_of(node["_target_"]))
@@ -301,7 +301,7 @@ def composed(chosen: Mapping[str, str]) -> Tree:
         if group not in tree:
             raise UserError(f"{policy}: {policy.path} names no {group}: add defaults: [/{group}: NAME]")
         _checked_file(used[group], tree[group])
-    if "score" in chosen and "score" not in tree["policy"]["takes"]:
+    if "score" in chosen and "score" not in tree["policy"]["accepts"]:
         return composed({group: name for group, name in chosen.items() if group != "score"})
     return {name: _of_every_task(node) | node if name == "task" else node for name, node in tree.items()}
 
@@ -405,7 +405,7 @@ def content(item: Item) -> Any:
 
     Raises UserError for a file that is no YAML, and as `class_of`. Never change the result.
     """
-    if is_loose(item.path.name):
+    if is_python_file(item.path.name):
         return node_of(item.group, str(item.path))
     if names_object(word := str(item.path)):
         scored = {"defaults": [{"/score": "attn"}]} if item.group == "policy" else {}
@@ -432,8 +432,8 @@ def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
     """
     usual = dict(defaults_of(group, part | {"name": name}))
     match group:
-        case "policy" if "budget" not in (part.get("takes", usual.get("takes")) or ()):
-            return {key: value for key, value in usual.items() if key == "takes"}
+        case "policy" if "budget" not in (part.get("accepts", usual.get("accepts")) or ()):
+            return {key: value for key, value in usual.items() if key == "accepts"}
         case "policy":
             return step_settings() | usual
         case "task":
@@ -470,8 +470,8 @@ def _checked_file(item: Item, node: Any) -> Tree:
         raise UserError(f"{item}: {item.path} names no class: add _target_: package.module.Class")
     if node.get("name") != item.name:
         raise UserError(f"{item}: {item.path} says name: {node.get('name')}, but must say name: {item.name}")
-    if item.group == "policy" and not isinstance(node.get("takes"), list):
-        raise UserError(f"{item}: {item.path} has no field takes: add takes: [score, budget]")
+    if item.group == "policy" and not isinstance(node.get("accepts"), list):
+        raise UserError(f"{item}: {item.path} has no field accepts: add accepts: [score, budget]")
     return {str(key): value for key, value in node.items()}
 
 
@@ -520,7 +520,7 @@ def _with_host(tree: Tree) -> Tree:
         return tree
     if host not in items("score"):
         raise UserError(f"unknown {HOST}={host}: {closest(host, items('score'))}")
-    return _replaced(tree, HOST.split("."), file_of("score", host))
+    return _replaced(tree, HOST.split("."), load_entry("score", host))
 
 
 def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
@@ -533,7 +533,7 @@ def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
     policies = ", ".join(dict.fromkeys(tree["policy"]["name"] for tree in trees))
     if parents and all(_at(tree, parents) is None and _has(tree, parent) for tree in trees) and parent in NULLABLE:
         return f"{parent} is null in {policies}: set it as one value, {parent}={NULLABLE[parent]}"
-    if parents == ["score"] and not any("score" in tree["policy"]["takes"] for tree in trees):
+    if parents == ["score"] and not any("score" in tree["policy"]["accepts"] for tree in trees):
         return f"unknown setting {key}: {policies} takes no score: it has its own"
     names = {name for tree in trees for name, _ in flat(_with_host(tree))}
     allowed = sorted(name for name in names if "_target_" not in name and name not in FIXED)

@@ -25,7 +25,7 @@ def bases() -> dict[str, str]:
     return {"score": SCORE} | dict.fromkeys(held_groups(), HOLDER)
 
 
-def is_loose(name: str) -> bool:
+def is_python_file(name: str) -> bool:
     """Whether a name, or a `_target_`, is a Python file."""
     return name.endswith(".py")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
-from kvbench.support.annotations import meanings
+from kvbench.support.annotations import help_of
 from kvbench.support.noted import noted
 from kvbench.support.plugins import Item, items
 from kvbench.support.settings_file import LOADER, Entry, entry_of
 
-NO_SETTINGS = {"_target_", "name", "takes", "defaults", "usual"}
+NO_SETTINGS = {"_target_", "name", "accepts", "defaults", "usual"}
 """Keys of settings files that cannot be set on a command line."""
 
 
@@ -22,7 +22,7 @@ def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
     try:
         texts: Mapping[str, str] = noted(node["_target_"])
     except LookupError:  # a plugin's
-        texts = meanings(class_of(group, node))
+        texts = help_of(class_of(group, node))
     return {**texts, **meanings_of_steps()} if group == "policy" else texts
 
 
@@ -53,12 +53,12 @@ def explained(tree: dict[str, Any], texts: Mapping[str, str]) -> Iterator[tuple[
     The value of a setting with parts, whose lines follow, is blank; without a meaning such a setting is left out.
     """
     from kvbench.config.compose import flat
-    from kvbench.config.overrides import written
+    from kvbench.config.overrides import format_value
 
     for key, value in flat(tree):
         has_parts = isinstance(value, dict) and bool(value)
         if not {*key.split(".")} & NO_SETTINGS and (key in texts or not has_parts):
-            yield key, "" if has_parts else written(value), texts.get(key, "")
+            yield key, "" if has_parts else format_value(value), texts.get(key, "")
 
 
 def words_of(item: Item) -> Entry:

@@ -88,4 +88,4 @@ def usual_of(word: str) -> dict[str, Any]:
 
 def _node(word: str, values: dict[str, Any]) -> dict[str, Any]:
     plain = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore[arg-type]
-    return {"_target_": word, **{key: list(value) if key == "takes" else value for key, value in plain.items()}}
+    return {"_target_": word, **{key: list(value) if key == "accepts" else value for key, value in plain.items()}}

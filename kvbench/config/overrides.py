@@ -25,7 +25,7 @@ MOST_VALUES = 100_000
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]""", re.DOTALL)
 BARE = re.compile(r"""[^\s'"\\=]+|\{.*\}|\[.*\]""")
 """Texts that need no quotes on a command line; parts and lists may be given as texts."""
-FIXED = (*(f"{group}.name" for group in GROUPS), "policy.takes", "score.host.name")
+FIXED = (*(f"{group}.name" for group in GROUPS), "policy.accepts", "score.host.name")
 """Settings that only a file of `conf` may set: another value would make its rows lie."""
 
 
@@ -84,7 +84,7 @@ def _as_score(override: Override, named: bool) -> Override:
     return Override(override.text, "score", tuple(Value(file, file) for file in files))
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     r"""A value as it is written on a command line: a text with blanks in quotes, its line ends as \n."""
     match value:
         case None:
@@ -92,9 +92,9 @@ def written(value: Any) -> str:
         case bool():
             return str(value).lower()
         case dict():
-            return "{" + ",".join(f"{key}:{written(inner)}" for key, inner in value.items()) + "}"
+            return "{" + ",".join(f"{key}:{format_value(inner)}" for key, inner in value.items()) + "}"
         case list() | tuple():
-            return f"[{','.join(map(written, value))}]"
+            return f"[{','.join(map(format_value, value))}]"
         case str() if not BARE.fullmatch(value):
             from hydra.core.override_parser.types import Quote, QuotedString
 
@@ -128,7 +128,7 @@ def _parse_word(word: str) -> Override:
         )
     values = _values(override)
     if key in GROUPS:
-        names = (value.read if isinstance(value.read, str) else written(value.read) for value in values)
+        names = (value.read if isinstance(value.read, str) else format_value(value.read) for value in values)
         return Override(word, key, tuple(Value(name, name) for name in names))
     for setting in sorted({key, *(inner for value in values for inner in _settings_in(key, value.read))}):
         if setting.rpartition(".")[2] == "_target_" or setting in FIXED:

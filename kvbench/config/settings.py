@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kvbench.config.compose import Tree, class_of, parts_with_kinds, step_parts, text_fields
 from kvbench.config.objects import HOLDER, names_object, node_of_object, object_of
-from kvbench.config.overrides import written
+from kvbench.config.overrides import format_value
 from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import held_groups, items
@@ -81,7 +81,7 @@ def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
         if kind := changed.pop(f"{part}.kind", ""):  # as on a command line, the kind first
             changed = {part: kind} | changed
     if group in held_groups():
-        budget = {"budget": written(node["budget"])} if "budget" in node else {}
+        budget = {"budget": format_value(node["budget"])} if "budget" in node else {}
         settings = (f"{group}.{key}={value}" for key, value in (budget | changed).items())
         return " ".join((f"{group}={node['name']}", *settings))
     return " ".join((node["name"], *(f"{key}={value}" for key, value in changed.items() if key not in COLUMNS)))
@@ -117,7 +117,7 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
         if isinstance(now, dict):
             yield from _changed(before if isinstance(before, dict) else {}, now, f"{prefix}{key}.")
         elif before != now and (key in usual or (key, now) not in LATER):
-            yield f"{prefix}{key}", written(now).strip("[]")  # rich reads brackets as markup
+            yield f"{prefix}{key}", format_value(now).strip("[]")  # rich reads brackets as markup
 
 
 def validated(target: Any, group: str, values: Any) -> Any:
@@ -142,7 +142,7 @@ def validated(target: Any, group: str, values: Any) -> Any:
         raise UserError(_complaint(target, group, values, error)) from None
     _check_parts(group, values if isinstance(values, dict) else {}, built)
     if isinstance(values, bool) and not isinstance(built, bool):
-        raise UserError(f"{group}={written(values)}: allowed: an integer")
+        raise UserError(f"{group}={format_value(values)}: allowed: an integer")
     return built
 
 
@@ -176,7 +176,9 @@ def _check_parts(group: str, values: Tree, built: Any) -> None:
     for key, value in values.items():
         part = getattr(built, key)
         if _became_a_number(value, part):
-            raise UserError(f"{group}.{key}={written(value)}: allowed: {ALLOWED.get(f'{group}.{key}', 'a number')}")
+            raise UserError(
+                f"{group}.{key}={format_value(value)}: allowed: {ALLOWED.get(f'{group}.{key}', 'a number')}"
+            )
         if isinstance(value, dict) and is_dataclass(part):
             allowed = [field.name for field in fields(part)]
             for name in value:
@@ -212,7 +214,7 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
             quote = (
                 f"; between quotes if it has settings, '{group}.{name}={{kind:NAME,SETTING:VALUE}}'" if is_split else ""
             )
-            return f"{group}.{name}.kind={written(part.get('kind'))}: allowed: {', '.join(kinds)}{quote}"
+            return f"{group}.{name}.kind={format_value(part.get('kind'))}: allowed: {', '.join(kinds)}{quote}"
         errors = [each for each in errors if chosen is None or chosen.__name__ in each["loc"]]
     first = next((each for each in errors if each["type"] == "float_parsing"), errors[0])  # a number may be an integer
     if first["type"] == "value_error":
@@ -226,8 +228,8 @@ def _complaint(target: Any, group: str, values: Any, error: ValidationError) -> 
     if setting in ("policy.order", "policy.window", "policy.window_skips", "policy.recent") or (
         allowed and first["type"] in ("dataclass_type", "missing", "dataclass_exact_type", "dict_type")
     ):
-        return f"{setting}={written(values[names[1]] if names[1:] else values)}: allowed: {allowed}"
+        return f"{setting}={format_value(values[names[1]] if names[1:] else values)}: allowed: {allowed}"
     message = first["msg"].partition(", unable to ")[0].replace("Input should be", "allowed:")
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)
-    return f"{'.'.join(names)}={written(first['input'])}: {message}"
+    return f"{'.'.join(names)}={format_value(first['input'])}: {message}"

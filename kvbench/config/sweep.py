@@ -19,7 +19,7 @@ from kvbench.config.cells import (
 from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
-from kvbench.records import Places, ResultsFolder, check_writable, places
+from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
 from kvbench.report.rows import recorded, within
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
@@ -28,7 +28,7 @@ from kvbench.support.errors import UserError
 
 Tell = Callable[[str], None]
 """Tells the user something in a line."""
-AROUND = ("launcher", "logger")
+ONCE_PER_SWEEP = ("launcher", "logger")
 """Groups that say what happens around the work, and nothing about it."""
 
 
@@ -87,12 +87,12 @@ def plan_sweep(
     where, cells = by_line[0][0], [cell for _, of_line in by_line for cell in of_line]
     named = {override.key for override in overrides}
     for policy in {} if quiet else {cell.policy.name: cell.policy for cell in cells}.values():
-        ignored = [name for name in ("score", "budget") if name in named and name not in policy.takes]
+        ignored = [name for name in ("score", "budget") if name in named and name not in policy.accepts]
         if ignored:
             many = "one cell for all values of" if len(ignored) == 2 else "the same cell for every"
             tell(f"{policy.name} takes no {' and no '.join(ignored)}: {many} {' and '.join(ignored)}")
     cells = [*with_reference(cells)] if _reference(overrides) == "full" else cells
-    since, results = places(where.dir), ResultsFolder(where.dir)
+    since, results = file_sizes(where.dir), ResultsFolder(where.dir)
     rows = recorded(results, SETTLED, lambda warning: tell(f"warning: {warning}"), {cell.id for cell in cells})
     done, replaced = settled(rows, cells, results, retry_errors, stale, lambda text: None if quiet else tell(text))
     planned = plan(cells, done)
@@ -104,7 +104,7 @@ def plan_sweep(
         arguments=tuple(
             argument
             for argument in (*arguments, *(word for words in methods for word in words))
-            if parse([argument])[0].root not in AROUND
+            if parse([argument])[0].root not in ONCE_PER_SWEEP
         ),
         launcher=launcher,
         retry=retry_errors,
@@ -174,7 +174,7 @@ def results_of(trees: Iterable[Results], scope: str) -> Results:
 def refuse_around(overrides: Iterable[Override], command: str) -> None:
     """Raise UserError for a launcher or logger of a command that works in its own process alone."""
     for override in overrides:
-        if override.root in AROUND:
+        if override.root in ONCE_PER_SWEEP:
             raise UserError(f"{override.text}: {command} runs in this process only: leave {override.root} out")
 
 
@@ -215,6 +215,6 @@ def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
         override.key in ("policy", "score")
         and tree[override.key]["name"] not in {value.text for value in override.values}
         and tree[override.key]["_target_"] not in {value.text for value in override.values}
-        and (override.key == "policy" or "score" in tree["policy"]["takes"])
+        and (override.key == "policy" or "score" in tree["policy"]["accepts"])
         for override in overrides
     )

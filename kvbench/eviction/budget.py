@@ -30,7 +30,7 @@ ALLOWED = (
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenBudget:
     """A fixed number of KV pairs per cache head. text: how it was written, if not as this number (`600KiB`)."""
 
     pairs: int
@@ -58,7 +58,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Fraction:
+class FractionBudget:
     """A share of the tokens, rounded half up, at least one. Decimal: 0.1 of 385 tokens becomes 39 on every machine."""
 
     share: Decimal
@@ -80,7 +80,7 @@ class Fraction:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class ThresholdBudget:
     """The least score of a pair that stays; protected pairs stay whatever their scores.
 
     A prompt decides how many pairs that is, in each cache head for itself: rows say how many were kept. Source:
@@ -109,11 +109,11 @@ class Threshold:
         return THRESHOLD + (short if float(short) == self.score else repr(self.score))
 
 
-Budget = Tokens | Fraction | Threshold
+Budget = TokenBudget | FractionBudget | ThresholdBudget
 
 
 @dataclass(frozen=True)
-class Bytes:
+class ByteBudget:
     """Bytes of the KV pairs of one prompt, in all layers that are evicted from. text: how they were written."""
 
     number: int
@@ -124,7 +124,7 @@ class Bytes:
         needs = {PLAIN_COPY: "counts KV pairs as the model stores them"}
         yield Claim(f"budget={self.text}", "a number of KV pairs or a fraction", needs)
 
-    def tokens(self, token_bytes: int) -> Tokens:
+    def tokens(self, token_bytes: int) -> TokenBudget:
         """The KV pairs per cache head that fit, where a token takes `token_bytes` in all heads and layers together.
 
         Raises UserError if none does.
@@ -132,22 +132,22 @@ class Bytes:
         if self.number < token_bytes:
             least = f"a token takes {size([token_bytes])} in all heads and layers of this model"
             raise UserError(f"budget={self.text} keeps nothing: {least}; {ALLOWED}")
-        return Tokens(self.number // token_bytes, self.text)
+        return TokenBudget(self.number // token_bytes, self.text)
 
 
-def parse_bytes(literal: object) -> Bytes | None:
+def parse_bytes(literal: object) -> ByteBudget | None:
     """Read a budget in bytes, such as `600KiB`; None for what is written otherwise."""
     text = str(literal).strip()
     number = parse_size(text)
-    return None if number is None else Bytes(number, text)
+    return None if number is None else ByteBudget(number, text)
 
 
-def _parse_threshold(text: str) -> Threshold:
+def _parse_threshold(text: str) -> ThresholdBudget:
     try:
         score = float(text.removeprefix(THRESHOLD))
     except ValueError:
         raise UserError(f"budget={text} has no number after {THRESHOLD} {ALLOWED}") from None
-    return Threshold(score)
+    return ThresholdBudget(score)
 
 
 def parse_budget(literal: str | int | float) -> Budget:
@@ -166,5 +166,5 @@ def parse_budget(literal: str | int | float) -> Budget:
     except InvalidOperation:
         raise UserError(f"budget={text} is not a number: {ALLOWED}") from None
     if text.lstrip("+-").isdigit():
-        return Tokens(int(text))
-    return Fraction(number)
+        return TokenBudget(int(text))
+    return FractionBudget(number)

@@ -19,8 +19,8 @@ from kvbench.cache.kv_cache import KVCache, LayerCache, compact
 from kvbench.cache.shapes import Kept, Lengths, Ranked, Scores
 from kvbench.eviction.allocation.heads import BinaryHeads, HeadAllocation, Heads, MixHeads, whole_heads
 from kvbench.eviction.allocation.layers import Layers, TableLayers, UniformLayers
-from kvbench.eviction.allocation.shares import BudgetInfo
-from kvbench.eviction.budget import Budget, Threshold
+from kvbench.eviction.allocation.shares import AllocationBudget
+from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce, reduce_group
 from kvbench.eviction.ranking import Ranking, Rankings, best_entries, by_stack
@@ -98,7 +98,7 @@ class Eviction:
             counts, kept = self._counts(rankings, stacks, cache.num_tokens), []
             of_stacks = counts.split([stack.layers for stack in stacks])
             for stack, of_layers in zip(stacks, of_stacks, strict=True):
-                marked = mark(stack, of_layers.flatten(), units.number)
+                marked = keep_mask(stack, of_layers.flatten(), units.number)
                 kept += marked.unflatten(0, (stack.layers, -1)).unbind()
             return Decision(tuple(kept), units.lengths(counts, kept), rankings)
         rankings = tuple(rankings)
@@ -106,7 +106,7 @@ class Eviction:
         choices = [units.ranking(chosen) for chosen in self.policy.choices(rankings)]
         counts = self._counts(by_unit, choices, cache.num_tokens)
         pairs = zip(choices, counts, strict=True)
-        kept = tuple(units.kept_tokens(mark(chosen, of_layer, units.number)) for chosen, of_layer in pairs)
+        kept = tuple(units.kept_tokens(keep_mask(chosen, of_layer, units.number)) for chosen, of_layer in pairs)
         return Decision(kept, units.lengths(counts, kept), rankings)
 
     def _counts(
@@ -116,7 +116,7 @@ class Eviction:
 
         choices: what heads choose from, of one or several layers each.
         """
-        if isinstance(self.budget, Threshold):
+        if isinstance(self.budget, ThresholdBudget):
             reached = [each.counts_above(self.budget.score).view(each.layers, -1) for each in choices]
             return torch.cat([part.to(reached[0].device, non_blocking=True) for part in reached]).cpu()
         budget = self.policy.budget_info(self.pairs(tokens), tokens)
@@ -256,27 +256,27 @@ def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> 
     """The ranking of a dense layer, with its layer weight."""
     rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
-    layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.newest)
+    layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.recent_tokens)
     return replace(ranking, layer_weight=layer_weight)
 
 
 def rank_columns(raw: Scores, layer: LayerCache, policy: Policy, score: Score) -> Ranking:
     """Pool and reduce the raw scores of a dense layer, and leave out the protected columns.
 
-    The newest protected ones are not pooled with others unless `score.whole`. A layer may have no candidates.
+    The newest protected ones are not pooled with others unless `score.pools_protected`. A layer may have no candidates.
     """
-    stop = layer.lengths[0] - policy.newest
-    if stop <= policy.sinks:
+    stop = layer.lengths[0] - policy.recent_tokens
+    if stop <= policy.sink_tokens:
         empty = raw.new_empty(cache_heads(layer, policy), 0)
-        return Ranking(empty, empty, min(policy.sinks, layer.lengths[0]), layers=layer.layers)
-    columns = raw if score.whole else raw[:, :stop]
+        return Ranking(empty, empty, min(policy.sink_tokens, layer.lengths[0]), layers=layer.layers)
+    columns = raw if score.pools_protected else raw[:, :stop]
     columns = columns.repeat_interleave(max(1, cache_heads(layer, policy) // columns.shape[0]), dim=0)
-    weight = score.weigh(layer, policy.newest)
+    weight = score.weigh(layer, policy.recent_tokens)
     scores = _shaped(columns, policy.pool, weight, layer, policy, score)[:, :stop]
     unpooled = scores if policy.pool is None else _shaped(columns, None, weight, layer, policy, score)[:, :stop]
     second = score.second_stage(scores, layer, policy.protected)
-    ranking = Ranking(scores, unpooled, policy.sinks, second=second, layers=layer.layers)
-    return ranking.mapped(lambda scores: scores[:, policy.sinks :])
+    ranking = Ranking(scores, unpooled, policy.sink_tokens, second=second, layers=layer.layers)
+    return ranking.mapped(lambda scores: scores[:, policy.sink_tokens :])
 
 
 def _shaped(
@@ -290,7 +290,7 @@ def _shaped(
     return reduce_group(refined, group, heads, layer.layers) if score.merges_last else refined
 
 
-def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: BudgetInfo) -> Counts:
+def allocate(layers: Layers, heads: Heads, rankings: Sequence[Ranking], terms: AllocationBudget) -> Counts:
     """Divide the budget over the layers, then over the heads of each layer.
 
     With `global` layers all KV pairs of all layers compete with each other, or all heads if heads are `binary`. Then
@@ -322,7 +322,7 @@ def lengths_of(kept: Sequence[Kept]) -> Lengths:
     return torch.stack([mask.sum(dim=1).cpu() for mask in kept])
 
 
-def mark(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
+def keep_mask(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
     """True for the best `counts` candidates of each cache head and for every protected column.
 
     tokens: columns, the pairs of the longest head. Columns beyond the pairs of a shorter one are False.

@@ -26,11 +26,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, split_by_length
+from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Kept, Lengths, Scores
-from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
+from kvbench.eviction.allocation.heads import UNIFORM_KINDS, HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
-from kvbench.eviction.evict import Counts, Decision, Eviction, allocate, mark, rank_columns, too_small
+from kvbench.eviction.evict import Counts, Decision, Eviction, allocate, keep_mask, rank_columns, too_small
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import Ranking, merged
@@ -48,7 +48,7 @@ per head by layer index."""
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerEviction:
     """An eviction from one layer: the layer after it, and the score of every slot of each cache head before it.
 
     `scores` belong to `positions`, slot by slot; NaN for protected slots, and for slots of a prompt that stays, which
@@ -183,7 +183,7 @@ class IncrementalEviction:
             layers = [best_slots_first(layer, kept, ranking) for layer, kept, ranking in ranked]
         return smaller.with_evictable(layers)
 
-    def step(self, layer: LayerCache, rows: Window | None) -> Step:
+    def step(self, layer: LayerCache, rows: ObservationWindow | None) -> LayerEviction:
         """Update the state, and evict from every cache head down to its capacity.
 
         rows: the queries read since the last eviction, with their attention over the layer; None for a score that
@@ -194,12 +194,12 @@ class IncrementalEviction:
         counts = tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads)
         return self.keep(layer, ranking, counts, rows)
 
-    def rank(self, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
+    def rank(self, layer: LayerCache, rows: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
         """A layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and errors
         as for `step`.
         """
         policy, rankings, sums = self.policy, dict[tuple[int, ...], Ranking](), dict[int, Tensor]()
-        for heads, part in split_by_length(layer):
+        for heads, part in dense_parts(layer):
             score = self.score if len(heads) == layer.cache_heads else self.score.of_heads(heads)
             part_rows = rows and rows.of_heads(heads, layer.cache_heads).last(policy.rows(rows.queries.shape[1]))
             raw = self.raw(part, part_rows, part.cache_heads, score)
@@ -221,7 +221,7 @@ class IncrementalEviction:
         ranking = merged(rankings)
         if self.divides:
             observed, scores = rows and rows.last(policy.layer_rows(rows.queries.shape[1])), ranking.real_scores
-            layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.newest)
+            layer_weight = policy.layers.layer_weight(layer, observed, scores, policy.recent_tokens)
             ranking = replace(ranking, layer_weight=layer_weight)
         return layer, ranking
 
@@ -246,10 +246,12 @@ class IncrementalEviction:
         budget = replace(self.policy.budget_info(self.capacity, num_tokens), held=held)
         return allocate(self.policy.layers, self.policy.heads, rankings, budget)
 
-    def keep(self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: Window | None = None) -> Step:
+    def keep(
+        self, layer: LayerCache, ranking: Ranking, counts: tuple[int, ...], rows: ObservationWindow | None = None
+    ) -> LayerEviction:
         """Keep so many candidates of each cache head, and the protected pairs. rows: what steps may read."""
         chosen = self.policy.chooses(ranking)
-        kept = mark(chosen, torch.tensor(counts), max(layer.lengths))
+        kept = keep_mask(chosen, torch.tensor(counts), max(layer.lengths))
         lengths = [
             length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
         ]
@@ -260,9 +262,11 @@ class IncrementalEviction:
                 kept_layer = step.change(layer, kept, kept_layer, observed, self.policy.variant)
         if self.policy.slot_order == "score":
             kept_layer = best_slots_first(kept_layer, kept, chosen)
-        return Step(kept_layer, layer, ranking)
+        return LayerEviction(kept_layer, layer, ranking)
 
-    def raw(self, layer: LayerCache, rows: Window | None, cache_heads: int, score: Score | None = None) -> Scores:
+    def raw(
+        self, layer: LayerCache, rows: ObservationWindow | None, cache_heads: int, score: Score | None = None
+    ) -> Scores:
         """Scores of a dense layer, reduced over the group unless the score does that last; in a step this comes before
         pooling. score: of these heads, if they are not all.
         """
@@ -316,7 +320,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     if not blocks or even(policy):
         return
     reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
-    heads_differ = policy.heads.kind not in EVEN or policy.layers.kind in ("global", "table")
+    heads_differ = policy.heads.kind not in UNIFORM_KINDS or policy.layers.kind in ("global", "table")
     if type(policy.heads) not in get_args(HeadAllocation) or type(policy.layers) not in get_args(LayerAllocation):
         reason = "only allocations of kvbench divide a budget among heads of different lengths"
     elif heads_differ and policy.group_of(score.group) == "layer_mean":
@@ -330,7 +334,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
 
 def even(policy: Policy) -> bool:
     """Whether every head of every layer keeps the same number of pairs, whatever the scores."""
-    return policy.heads.kind in EVEN and policy.layers.kind == "uniform"
+    return policy.heads.kind in UNIFORM_KINDS and policy.layers.kind == "uniform"
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:

@@ -5,15 +5,15 @@ from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
+from kvbench.eviction.allocation.heads import UNIFORM_KINDS, HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
-from kvbench.eviction.allocation.shares import BudgetInfo, Variant
-from kvbench.eviction.budget import Budget, Threshold
+from kvbench.eviction.allocation.shares import AllocationBudget, Variant
+from kvbench.eviction.budget import Budget, ThresholdBudget
 from kvbench.eviction.pooling import ORDERS, Group, Pool, Shaping
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.scores.score import Reduce
 from kvbench.eviction.step import Step, Units
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import (
     COMPARABLE,
@@ -38,7 +38,7 @@ from kvbench.support.facts import (
 )
 
 Layout = Literal["kv_heads", "query_heads"]
-Memory = Literal["accumulate", "overwrite", "none"]
+StateRule = Literal["accumulate", "overwrite", "none"]
 SlotOrder = Literal["position", "score"]
 Positions = Literal["original", "cache"]
 Span = Literal["prompt", "context"]
@@ -56,7 +56,7 @@ ALLOWED = {
     "group": (None, *get_args(Group)),
     "variant": get_args(Variant),
     "layout": get_args(Layout),
-    "state": get_args(Memory),
+    "state": get_args(StateRule),
     "slot_order": get_args(SlotOrder),
     "positions": get_args(Positions),
     "budget_span": get_args(Span),
@@ -98,7 +98,7 @@ class Phase:
 class Phases:
     """Phases with fields of their own. decode: the evictions after the prompt's."""
 
-    decode: Annotated[Phase, Means("fields in the evictions after that of the prompt")] = field(default_factory=Phase)
+    decode: Annotated[Phase, Help("fields in the evictions after that of the prompt")] = field(default_factory=Phase)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Policy:
     pool, group, order: see `kvbench.eviction.pooling`; heads, layers: `kvbench.eviction.allocation`; state,
         slot_order: `kvbench.eviction.incremental`; steps, what follows the scores: `kvbench.eviction.step`.
     phases: `decoding` is the policy of that phase.
-    takes: without `budget` it keeps everything; without `score` it has a fixed score.
+    accepts: without `budget` it keeps everything; without `score` it has a fixed score.
 
     Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each
     other.
@@ -125,54 +125,54 @@ class Policy:
     name: str
     window: Annotated[
         int | Literal["all", "question"] | TokenFraction,
-        Means("the newest queries whose attention counts; all: every query of the prompt"),
+        Help("the newest queries whose attention counts; all: every query of the prompt"),
     ] = 16
     window_skips: Annotated[
         int | Literal["template"],
-        Means("newest tokens that it leaves out, which are kept; template: all behind the user's text"),
+        Help("newest tokens that it leaves out, which are kept; template: all behind the user's text"),
     ] = 0
     reduce: Annotated[
         Reduce,
-        Means("over these queries: sum, mean, max, or observed_attention (the mean over those that see the token)"),
+        Help("over these queries: sum, mean, max, or observed_attention (the mean over those that see the token)"),
     ] = "sum"
     pool: Annotated[
-        Pool | None, Means("a score becomes the max or avg of its neighbourhood: {kind:max,size:7}, size is odd")
+        Pool | None, Help("a score becomes the max or avg of its neighbourhood: {kind:max,size:7}, size is odd")
     ] = None
-    group: Annotated[Group | None, Means("null: the score's default (attn mean, obcache sum)")] = None
+    group: Annotated[Group | None, Help("null: the score's default (attn mean, obcache sum)")] = None
     order: Annotated[
-        tuple[Shaping, Shaping], Means("which comes first: pooling, or the reduction over the query heads of a KV head")
+        tuple[Shaping, Shaping], Help("which comes first: pooling, or the reduction over the query heads of a KV head")
     ] = ("group", "pool")
     sink: Annotated[
         int | Literal["head", "prompt"],
-        Means("first tokens that are always kept; head: all before the sample's own text"),
+        Help("first tokens that are always kept; head: all before the sample's own text"),
     ] = 0
-    recent: Annotated[int | Literal["question"] | TokenFraction, Means("newest tokens that are always kept")] = 0
+    recent: Annotated[int | Literal["question"] | TokenFraction, Help("newest tokens that are always kept")] = 0
     heads: Annotated[
         HeadAllocation | Heads,
-        Means("how a layer's budget is divided over its heads: uniform, shared, chunks, flat, mix, safeguard, binary"),
+        Help("how a layer's budget is divided over its heads: uniform, shared, chunks, flat, mix, safeguard, binary"),
     ] = field(default_factory=UniformHeads)
     layers: Annotated[
         LayerAllocation | Layers,
-        Means("how the budget is divided over layers: uniform, pyramid, entropy, preference, global"),
+        Help("how the budget is divided over layers: uniform, pyramid, entropy, preference, global"),
     ] = field(default_factory=UniformLayers)
     variant: Annotated[
-        Variant, Means("official: the rule of the published code where it differs; the policy's page says how")
+        Variant, Help("official: the rule of the published code where it differs; the policy's page says how")
     ] = "paper"
     layout: Annotated[
-        Layout, Means("query_heads: every query head has its own copy of the cache, as in some published code")
+        Layout, Help("query_heads: every query head has its own copy of the cache, as in some published code")
     ] = "kv_heads"
     state: Annotated[
-        Memory, Means("a later eviction uses the rows since the previous one; accumulate: the sum over all rows")
+        StateRule, Help("a later eviction uses the rows since the previous one; accumulate: the sum over all rows")
     ] = "overwrite"
-    slot_order: Annotated[SlotOrder, Means("the order of kept pairs in the cache; score: best first")] = "position"
+    slot_order: Annotated[SlotOrder, Help("the order of kept pairs in the cache; score: best first")] = "position"
     positions: Annotated[
-        Positions, Means("cache: kept tokens are numbered 0, 1, ... again and their keys rotated to that")
+        Positions, Help("cache: kept tokens are numbered 0, 1, ... again and their keys rotated to that")
     ] = "original"
     budget_span: Annotated[
-        Span, Means("context: the budget is a share of the context, and the first tokens are kept in addition")
+        Span, Help("context: the budget is a share of the context, and the first tokens are kept in addition")
     ] = "prompt"
-    phases: Annotated[Phases | None, Means("fields that differ while decoding, such as {decode:{window:1}}")] = None
-    takes: tuple[Crossed, ...] = ("score", "budget")
+    phases: Annotated[Phases | None, Help("fields that differ while decoding, such as {decode:{window:1}}")] = None
+    accepts: tuple[Crossed, ...] = ("score", "budget")
     steps: tuple[Step, ...] = ()
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}  # allocations of plugins, steps
 
@@ -208,8 +208,8 @@ class Policy:
                 raise UserError(f"policy.{name}={getattr(self, name)} is not allowed; allowed: {choices}")
         if self.order not in ORDERS:
             raise UserError(f"policy.order={_listed(self.order)} is not allowed; allowed: [group,pool], [pool,group]")
-        if not isinstance(self.takes, tuple) or not all(word in get_args(Crossed) for word in self.takes):
-            raise UserError(f"policy.takes={_listed(self.takes)} is not allowed; allowed: any of score, budget")
+        if not isinstance(self.accepts, tuple) or not all(word in get_args(Crossed) for word in self.accepts):
+            raise UserError(f"policy.accepts={_listed(self.accepts)} is not allowed; allowed: any of score, budget")
 
     def _check_token_counts(self) -> None:
         for name, least, words in (
@@ -239,7 +239,7 @@ class Policy:
         if self.slot_order != "position":
             breaks = {READ_ORDER: "puts the best pairs first"}
             yield Claim(f"policy.slot_order={self.slot_order}", "policy.slot_order=position", breaks=breaks)
-        if "budget" not in self.takes:
+        if "budget" not in self.accepts:
             grants = frozenset({LATER_EVICTION, COUNTED_BUDGET})
             yield Claim(f"policy {self.name}", "another policy", breaks={EVICTS: "evicts none"}, grants=grants)
         for step in self.steps:
@@ -248,7 +248,7 @@ class Policy:
     def _claims_of_allocation(self) -> Iterator[Claim]:
         uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
         divided = {SIZED_BUDGET: "divides a budget"}
-        if self.heads.kind not in EVEN:
+        if self.heads.kind not in UNIFORM_KINDS:
             breaks = dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER, EVEN_HEADS), uneven)
             yield Claim(
                 f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks | divided, breaks
@@ -307,7 +307,7 @@ class Policy:
     @property
     def unbudgeted(self) -> int:
         """First tokens that are kept in addition to the budget."""
-        return self.sinks if self.budget_span == "context" else 0
+        return self.sink_tokens if self.budget_span == "context" else 0
 
     def pairs(self, budget: Budget, tokens: int) -> int:
         """KV pairs per cache head that are kept of `tokens`, protected ones included."""
@@ -315,11 +315,11 @@ class Policy:
 
     def keeps_all(self, budget: Budget, tokens: int) -> bool:
         """Whether a budget keeps all of `tokens`, whatever the scores."""
-        if isinstance(budget, Threshold):
-            return tokens <= self.sinks + self.last
+        if isinstance(budget, ThresholdBudget):
+            return tokens <= self.sink_tokens + self.protected_tail
         return self.pairs(budget, tokens) >= tokens
 
-    def of_prompt(
+    def resolve(
         self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION, tail: int = 0
     ) -> "Policy":
         """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample,
@@ -345,27 +345,27 @@ class Policy:
         )
 
     @property
-    def sinks(self) -> int:
+    def sink_tokens(self) -> int:
         """First tokens that are always kept."""
-        assert isinstance(self.sink, int), f"call of_prompt first: sink={self.sink} depends on the prompt"
+        assert isinstance(self.sink, int), f"call resolve first: sink={self.sink} depends on the prompt"
         return self.sink
 
     @property
     def skipped(self) -> int:
         """Newest tokens that the window leaves out."""
-        assert self.window_skips != TEMPLATE, "call of_prompt first: window_skips depends on the prompt"
+        assert self.window_skips != TEMPLATE, "call resolve first: window_skips depends on the prompt"
         return self.window_skips
 
     @property
-    def newest(self) -> int:
+    def recent_tokens(self) -> int:
         """Tokens up to the end of the window that are always kept."""
-        assert isinstance(self.recent, int), "call of_prompt first: recent depends on the prompt"
+        assert isinstance(self.recent, int), "call resolve first: recent depends on the prompt"
         return self.recent
 
     @property
-    def last(self) -> int:
+    def protected_tail(self) -> int:
         """Newest tokens of the prompt that are always kept: those that the window leaves out too."""
-        return self.newest + self.skipped
+        return self.recent_tokens + self.skipped
 
     def recorded(self, tokens: int) -> set[int]:
         """How many of the newest queries of a prompt of `tokens` hold those that are observed."""
@@ -385,7 +385,7 @@ class Policy:
         """Observed queries of `tokens` tokens up to the end of the window."""
         if self.window == "all":
             return tokens
-        assert isinstance(self.window, int), "call of_prompt first: window depends on the prompt"
+        assert isinstance(self.window, int), "call resolve first: window depends on the prompt"
         return min(self.window, tokens)
 
     def layer_rows(self, tokens: int) -> int:
@@ -394,15 +394,15 @@ class Policy:
 
     def units(self, tokens: int) -> Units:
         """The unit of a prompt of `tokens` tokens that is kept or dropped as one."""
-        units = Units(tokens, self.sinks, self.last)
+        units = Units(tokens, self.sink_tokens, self.protected_tail)
         for step in self.steps:
             units = step.units(units)
         return units
 
-    def budget_info(self, budget: int, tokens: int) -> BudgetInfo:
+    def budget_info(self, budget: int, tokens: int) -> AllocationBudget:
         """The budget for the allocations: `budget` of `tokens` KV pairs per cache head, in whole units."""
         units = self.units(tokens)
-        return BudgetInfo(
+        return AllocationBudget(
             budget=units.of_pairs(budget),
             sink=units.first,
             recent=units.last,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.shapes import Ranked, Scores
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 Kind = Literal["max", "avg"]
@@ -42,8 +42,8 @@ class Pool:
     Raises UserError for another kind and for a size that is not odd.
     """
 
-    kind: Annotated[Kind, Means("max or avg of the neighbourhood")]
-    size: Annotated[int, Means("neighbours in a row, the token itself included: an odd number")]
+    kind: Annotated[Kind, Help("max or avg of the neighbourhood")]
+    size: Annotated[int, Help("neighbours in a row, the token itself included: an odd number")]
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):

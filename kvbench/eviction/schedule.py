@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import (
     ANSWER,
@@ -46,30 +46,28 @@ class Schedule:
     """
 
     evict_after: Annotated[
-        EvictAfter, Means("prompt: the question affects the scores; context: it is read after eviction")
+        EvictAfter, Help("prompt: the question affects the scores; context: it is read after eviction")
     ] = "prompt"
     prefill_block: Annotated[
         int | Turn | None,
-        Means(
+        Help(
             "a number of tokens: evict after every block of that size; later blocks attend only to what was kept; "
             "turn: blocks are the turns of a run of an agent"
         ),
     ] = None
     decode_every: Annotated[
-        int | None, Means("a number of tokens: evict again after every so many decoded tokens; null: the cache grows")
+        int | None, Help("a number of tokens: evict again after every so many decoded tokens; null: the cache grows")
     ] = None
     decode_counts: Annotated[
         Counted,
-        Means(
+        Help(
             "what decode_every counts. answer: tokens since the last eviction; all: those of the prompt too, as R-KV's "
             "code (R3): evict after each token that follows a multiple of decode_every"
         ),
     ] = "answer"
     answer_budget: Annotated[
         int | None,
-        Means(
-            "a number of pairs: the answer's own budget; what is left of the prompt stays. null: one budget for both"
-        ),
+        Help("a number of pairs: the answer's own budget; what is left of the prompt stays. null: one budget for both"),
     ] = None
 
     def __post_init__(self) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Kept, Lengths
 from kvbench.eviction.allocation.shares import Variant
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.facts import Claim
 
@@ -100,7 +100,7 @@ class Step:
         """The facts that it needs of other settings, and those that it makes untrue."""
         return iter(())
 
-    def check_budget(self, policy: Any, budget: Tokens) -> None:
+    def check_budget(self, policy: Any, budget: TokenBudget) -> None:
         """Raise UserError for a budget that is too small whatever the prompt."""
 
     def chooses(self, ranking: Ranking) -> Ranking:
@@ -120,7 +120,7 @@ class Step:
         return window
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: Window | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         """`after`, the pairs of `before` that are marked in `kept`, as the layer holds them from now on.
 

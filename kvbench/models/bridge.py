@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.scores.score import AttentionCall, Projection
 from kvbench.models.loading.architecture import stateful_layers
@@ -53,7 +53,7 @@ PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, Tensor.matmul, Tensor.__matm
 
 
 @runtime_checkable
-class Reader(Protocol):
+class AttentionCache(Protocol):
     """The owner of the cache in a forward pass: gets the new tokens of a layer, returns their attention output.
 
     recurrent: the state of layers without keys after the tokens read so far; None before the first, and for models
@@ -68,7 +68,7 @@ class Reader(Protocol):
         queries: Float[Tensor, "cells heads new head_dim"],
         keys: Float[Tensor, "cells kv_heads new head_dim"],
         values: Float[Tensor, "cells kv_heads new head_dim"],
-        rule: Rule,
+        rule: AttentionParams,
     ) -> Float[Tensor, "cells heads new head_dim"]:
         """Append keys and values to the cache of `layer` and let the queries attend to all of it."""
         ...
@@ -84,17 +84,17 @@ class TrialReader:
         self.queries: dict[int, Tensor] = {}
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self.rules: dict[int, Rule] = {}
+        self.rules: dict[int, AttentionParams] = {}
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         self.queries[layer], self.keys[layer], self.values[layer], self.rules[layer] = queries, keys, values, rule
         return values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
 
 
-_reader: ContextVar[Reader | None] = ContextVar("kvbench_reader", default=None)
+_reader: ContextVar[AttentionCache | None] = ContextVar("kvbench_reader", default=None)
 _cells: ContextVar[int] = ContextVar("kvbench_cells", default=1)
 _layer: ContextVar[int | None] = ContextVar("kvbench_layer", default=None)
-_traits: WeakKeyDictionary[Any, "Traits"] = WeakKeyDictionary()
+_traits: WeakKeyDictionary[Any, "ModelTraits"] = WeakKeyDictionary()
 
 
 def reads_alone() -> bool:
@@ -102,7 +102,7 @@ def reads_alone() -> bool:
     return getattr(_reader.get(), "alone", False)
 
 
-class Traits(NamedTuple):
+class ModelTraits(NamedTuple):
     """How a model class differs in a pass from Llama's.
 
     stateful: the layers with a recurrent state. counts_positions: it numbers positions itself, by the length of a
@@ -129,7 +129,9 @@ def attention(
     if unknown or options.get("is_causal") is False:
         features = ", ".join(unknown) or "attention that is not causal"
         raise UserError(f"{type(module).__name__} asks for {features}, which is not supported")
-    rule = Rule(options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window"))
+    rule = AttentionParams(
+        options["scaling"], options.get("softcap"), options.get("s_aux"), options.get("sliding_window")
+    )
     index = _layer.get()
     layer = module.layer_idx if index is None else index
     if query.ndim == 3:  # some classes have the heads of all cells in one dimension
@@ -277,7 +279,7 @@ def attached(model: Any) -> Iterator[None]:
 
 
 def forward(
-    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: Reader
+    model: Any, ids: Int[Tensor, "cells new"], first: int | Sequence[int], reader: AttentionCache
 ) -> Float[Tensor, "cells vocabulary"]:
     """Logits of the last of the new tokens, at positions first, first + 1, ...; `first`: for all cells, or for each."""
     return logits(model, ids, first, reader, last=1)[:, -1]
@@ -287,7 +289,7 @@ def logits(
     model: Any,
     ids: Int[Tensor, "cells new"],
     first: int | Sequence[int] | Int[Tensor, "cells"],
-    reader: Reader,
+    reader: AttentionCache,
     last: int,
 ) -> Float[Tensor, "cells last vocabulary"]:
     """`forward`, with the logits of the `last` newest tokens."""
@@ -350,13 +352,13 @@ def _keyless_class() -> type[Any]:
     return KeylessCache
 
 
-def traits(model: Any) -> Traits:
+def traits(model: Any) -> ModelTraits:
     """The traits of a model; looked up once, as every pass asks."""
     if model not in _traits:
         takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         shifts = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
         starts_anew = model.config.model_type in ("jamba", "zamba")
-        _traits[model] = Traits(stateful_layers(model.config), not takes_positions or shifts, starts_anew)
+        _traits[model] = ModelTraits(stateful_layers(model.config), not takes_positions or shifts, starts_anew)
     return _traits[model]
 
 

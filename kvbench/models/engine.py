@@ -1,8 +1,8 @@
 """The engine: prefills a prompt once and decodes many compressed caches of it together.
 
-prefilled = engine.prefill(ids, windows={16})                     one pass over the prompt, shared by every cell
-batch = RaggedBatch(caches, engine.tile, max_new_tokens=128)      smaller caches of that prompt, laid out as one batch
-answers = engine.generate(prefilled, batch, stop)                 decoding of the batch, greedy by default
+prefilled = engine.prefill(ids, windows={16})                          one pass over the prompt, shared by every cell
+batch = RaggedBatch(caches, engine.max_batch, max_new_tokens=128)     smaller caches of that prompt as one batch
+answers = engine.generate(prefilled, batch, stop)                      decoding of the batch, greedy by default
 
 `kvbench.eviction` makes the smaller caches. Only `prefill_evicting` and `nll` evict inside a forward pass.
 """
@@ -23,14 +23,14 @@ from kvbench.cache.attention import fused
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.eviction.scores.score import AttentionCall, Projection, Repeat, Score
+from kvbench.eviction.scores.score import AttentionCall, ContextRepetition, Projection, Score
 from kvbench.models import bridge
 from kvbench.models.batch_invariance import BatchInvariance, functions_of
 from kvbench.models.decode.batch import DecodeBatch, RaggedBatch, capturable
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.graph import LEAST_STEPS, Chosen, DecodeGraph
-from kvbench.models.decode.next_token import Choose, greedy
+from kvbench.models.decode.next_token import Sampler, greedy
 from kvbench.models.loading.architecture import sliding_windows
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prefill import Attend, Prefill
@@ -56,7 +56,7 @@ QUESTION_BLOCK = 64
 class Counters:
     """Work done so far, and how often memory ran out.
 
-    together: cells that fitted when it last did. exhausted: the fewest tokens of a prompt for which it ran out, by
+    max_cells: cells that fitted when it last did. oom_at: the fewest tokens of a prompt for which it ran out, by
     tokens per pass and whether all queries were recorded.
     """
 
@@ -64,9 +64,9 @@ class Counters:
     tokens_prefilled: int = 0
     tokens_repeated: int = 0
     decode_steps: int = 0
-    halved: int = 0
-    together: int | None = None
-    exhausted: dict[tuple[int, bool], float] = field(default_factory=dict)
+    oom_splits: int = 0
+    max_cells: int | None = None
+    oom_at: dict[tuple[int, bool], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Engine:
     """
 
     model: Any
-    block: int = 4096
-    tile: int = ModelSpec.tile
+    prefill_chunk: int = 4096
+    max_batch: int = ModelSpec.max_batch
     batch_invariance: BatchInvariance | None = None
     max_length: int | None = None
     attend: Attend = fused
@@ -160,7 +160,7 @@ class Engine:
         hidden_scores = tuple(dict.fromkeys(recorded))
         at_once = any(score.inputs.hidden_states == "prompt" for score in hidden_scores)
         at_once = at_once or bridge.traits(self.model).starts_anew
-        block = len(ids) if at_once else block or self.block
+        block = len(ids) if at_once else block or self.prefill_chunk
         if self.rope is not None:
             block = len(ids)
             if self.rope.kind == "dynamic":  # transformers keeps the longest length until a short sequence comes
@@ -232,7 +232,7 @@ class Engine:
             logits = bridge.forward(self.model, part[None], batch.positions, batch)[0]
             batch.check()
             batch.finish(len(part))
-        batch.settle()
+        batch.return_layers()
         return self._prefilled(cache.freeze(), logits, cache.full_bytes)
 
     def _prefilled(self, cache: KVCache, logits: Float[Tensor, "vocabulary"], full_bytes: int) -> Prefilled:
@@ -241,7 +241,7 @@ class Engine:
         return Prefilled(cache, logits, full_bytes)
 
     @torch.inference_mode()
-    def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: Repeat) -> KVCache:
+    def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: ContextRepetition) -> KVCache:
         """The same cache with the attention recorded in passes in which the model repeats the context (KVzip)."""
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for part in passes:
@@ -250,9 +250,9 @@ class Engine:
             for layer, record in weights.items():
                 records[layer][:, part.start : part.stop] = record.cpu()
             self.counters.tokens_repeated += len(part.ids)
-        probed = ({**layer.probed, repeat: records[layer.index].to(layer.keys.device)} for layer in cache.evictable)
+        probed = ({**layer.recordings, repeat: records[layer.index].to(layer.keys.device)} for layer in cache.evictable)
         layers = zip(cache.evictable, probed, strict=True)
-        return cache.with_evictable([replace(layer, probed=numbers) for layer, numbers in layers])
+        return cache.with_evictable([replace(layer, recordings=numbers) for layer, numbers in layers])
 
     @torch.inference_mode()
     def generate(
@@ -262,7 +262,7 @@ class Engine:
         stop: Collection[int],
         at_least: int = 0,
         question: Int[Tensor, "tokens"] | None = None,
-        choose: Choose = greedy,
+        choose: Sampler = greedy,
     ) -> list[Generation]:
         """Answers of the active cells, until each has stopped or the batch has read its `max_new_tokens`.
 
@@ -290,7 +290,7 @@ class Engine:
         logits: Float[Tensor, "cells vocabulary"],
         stop: Collection[int],
         at_least: int = 0,
-        choose: Choose = greedy,
+        choose: Sampler = greedy,
         clock: float | None = None,
     ) -> list[Generation]:
         """`generate` from the logits of every cell, whose prompts may differ. clock: when the time of the first step
@@ -322,7 +322,7 @@ class Engine:
         logits: Float[Tensor, "cells vocabulary"],
         stop: Collection[int],
         at_least: int,
-        choose: Choose,
+        choose: Sampler,
     ) -> Iterator[list[Chosen]]:
         """The tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked for."""
         steps = batch.max_new_tokens - batch.num_new_tokens
@@ -374,7 +374,7 @@ class Engine:
         Tokens follow those that the caches have read, and are read `block` at a time by at most `tile` caches. Raises
         UserError for a score that is not finite.
         """
-        batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
+        batch = EvictingBatch(caches, self.max_batch, max_new_tokens=len(ids))
         passes = zip(self._evicting_passes(batch, ids[:-1], block), ids[1:].to(self.device).split(block), strict=True)
         losses = [
             torch.stack([_losses(cell, targets) for cell in logits[: batch.num_active]]) for logits, targets in passes
@@ -382,9 +382,9 @@ class Engine:
         return torch.cat(losses, dim=1) if losses else torch.empty(batch.num_active, 0)
 
     @torch.inference_mode()
-    def give(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
+    def read_silently(self, ids: Int[Tensor, "tokens"], caches: Sequence[EvictingCache], block: int = 1) -> None:
         """Read tokens as `nll` does, without their likelihood."""
-        batch = EvictingBatch(caches, self.tile, max_new_tokens=len(ids))
+        batch = EvictingBatch(caches, self.max_batch, max_new_tokens=len(ids))
         for _ in self._evicting_passes(batch, ids, block, last=1):
             pass
 
@@ -397,7 +397,7 @@ class Engine:
             logits = self.read_all(batch, part.expand(batch.cells, -1), last)
             batch.check()
             yield logits
-        batch.settle()
+        batch.return_layers()
 
     @torch.inference_mode()
     def read(self, batch: DecodeBatch, ids: Int[Tensor, "cells new"]) -> Float[Tensor, "rows vocabulary"]:

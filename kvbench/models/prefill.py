@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, causal_with_lse, fused, observe
+from kvbench.cache.attention import AttentionParams, causal_with_lse, fused, observe
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window, from_dense
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, from_dense
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.scores.score import AttentionCall, Score
 from kvbench.models.rope import QueryMoments
@@ -22,7 +22,7 @@ KVHeads = Float[Tensor, "1 kv_heads new head_dim"]
 MANY = 512
 """Up to so many window rows, log-sum-exp is recomputed in float32; for more it is taken from the pass itself."""
 
-Attend = Callable[[Tensor, Tensor, Tensor, Rule], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, AttentionParams], Tensor]
 """(queries, keys, values, rule) -> outputs: how the newest rows attend to all tokens read so far."""
 
 
@@ -69,14 +69,14 @@ class LayerRecord:
     """
 
     query_heads: int
-    rule: Rule
+    rule: AttentionParams
     keys: Float[Tensor, "kv_heads room head_dim"]
     values: Float[Tensor, "kv_heads room head_dim"]
     stack: StackRecord | None = None
     moments: Sequence[QueryMoments] = ()
     projections: Mapping[str, Tensor] = field(default_factory=dict)
-    windows: dict[int, Window] = field(default_factory=dict)
-    probed: dict[Score, Tensor] = field(default_factory=dict)
+    windows: dict[int, ObservationWindow] = field(default_factory=dict)
+    recordings: dict[Score, Tensor] = field(default_factory=dict)
 
     def freeze(self, index: int, num_tokens: int) -> LayerCache:
         """The layer after `num_tokens` tokens."""
@@ -88,7 +88,7 @@ class LayerRecord:
             layer,
             windows=tuple(self.windows[rows] for rows in sorted(self.windows)),
             future_queries=tuple(moments.statistics(num_tokens, self.rule.scaling) for moments in self.moments),
-            probed=self.probed,
+            recordings=self.recordings,
             projections=self.projections,
         )
 
@@ -133,7 +133,7 @@ class Prefill:
         self._call: AttentionCall | None = None
         self._layers: dict[int, LayerRecord] = {}
 
-    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         """Store the block, attend causally to all tokens read so far, record the rows of the windows."""
         call, self._call = self._call, None
         rule = rule.within(self.max_length)
@@ -167,13 +167,13 @@ class Prefill:
             if count > 0:
                 newest = queries[0, :, -count:], outputs[:, -count:]
                 if lse is not None and rows > MANY:
-                    window = Window(*newest, lse[:, -count:], rule.scaling)
+                    window = ObservationWindow(*newest, lse[:, -count:], rule.scaling)
                 else:
                     window = observe(*newest, read_keys, rule.scaling, rule.softcap, rule.sinks)
                 self._record(layer, rows, window, rows - (self.tokens - stop))
         return outputs[None]
 
-    def _stack(self, layer: int, heads: int, keys: KVHeads, values: KVHeads, rule: Rule) -> StackRecord:
+    def _stack(self, layer: int, heads: int, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> StackRecord:
         """The stack of a new layer: the newest, if it has room and layers of this shape."""
         shapes = keys.shape[1], keys.shape[3], values.shape[3]
         common = heads, shapes, keys.dtype, keys.device, rule.scaling, rule.softcap
@@ -183,7 +183,7 @@ class Prefill:
         self._stacks[-1].layers.append(layer)
         return self._stacks[-1]
 
-    def _record(self, layer: int, rows: int, window: Window, stop: int) -> None:
+    def _record(self, layer: int, rows: int, window: ObservationWindow, stop: int) -> None:
         """Copy rows into the preallocated window of a layer, up to row `stop`: a view would hold the whole block."""
         record, parts = self._layers[layer], (window.queries, window.outputs, window.lse)
         assert record.stack is not None
@@ -221,12 +221,12 @@ class Prefill:
             if tuple(rows.shape) not in allowed:
                 expected = " or ".join(map(str, allowed.values()))
                 raise UserError(f"score {score.name}: read_hidden has shape {list(rows.shape)}, expected {expected}")
-            if score not in record.probed:
-                record.probed[score] = rows.new_empty(len(rows), self.tokens)
-            record.probed[score][:, first : first + block] = rows
+            if score not in record.recordings:
+                record.recordings[score] = rows.new_empty(len(rows), self.tokens)
+            record.recordings[score][:, first : first + block] = rows
 
     def _attend_locally(
-        self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, sliding_window: int
+        self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams, sliding_window: int
     ) -> Heads:
         read_keys, read_values = keys[0], values[0]
         if layer in self._layers:

@@ -20,12 +20,12 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.budget import Budget, Fraction, parse_budget
+from kvbench.eviction.budget import Budget, FractionBudget, parse_budget
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
 from kvbench.models.loading.architecture import refused
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import SIZED_BUDGET, Claim
 from kvbench.support.plugins import plugin_packages
@@ -65,15 +65,15 @@ class Press(Score):
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
-    press: Annotated[str, Means("its class in kvpress, or package.module.Class of a plugin")]
-    args: Annotated[dict[str, Any], Means("its arguments: score.args.n_sink=4")] = field(
+    press: Annotated[str, Help("its class in kvpress, or package.module.Class of a plugin")]
+    args: Annotated[dict[str, Any], Help("its arguments: score.args.n_sink=4")] = field(
         default_factory=dict, hash=False
     )
     reads: Annotated[
         Literal["cache", "prompt"] | None,
-        Means("cache: keys and values alone; prompt: hidden states and the attention module too, in one pass"),
+        Help("cache: keys and values alone; prompt: hidden states and the attention module too, in one pass"),
     ] = None
-    seed: Annotated[int, Means("of the random numbers that a press draws")] = 0
+    seed: Annotated[int, Help("of the random numbers that a press draws")] = 0
     budget: str | None = None
     name: str = "kvpress"
     signed: ClassVar[bool] = True
@@ -104,8 +104,8 @@ class Press(Score):
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
         return self._score(layer, call)
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return layer.probed[self] if self.inputs.hidden_states else self._score(layer, None)
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return layer.recordings[self] if self.inputs.hidden_states else self._score(layer, None)
 
     def _score(self, layer: LayerCache, call: AttentionCall | None) -> Scores:
         """Return the scores of the press for copies of its inputs. Raises UserError for what is no score."""
@@ -143,7 +143,7 @@ class Press(Score):
         """The `compression_ratio` of a budget; for a press that counts, half a pair from where it rounds."""
         if self.press in COUNTING:
             return max(0.0, 1 - (budget.of(tokens) + 0.5) / tokens)
-        share = budget.share if isinstance(budget, Fraction) else Decimal(budget.of(tokens)) / tokens
+        share = budget.share if isinstance(budget, FractionBudget) else Decimal(budget.of(tokens)) / tokens
         return max(0.0, float(1 - share))
 
     def _of_model(self, model: Any) -> Any:

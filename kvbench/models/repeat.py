@@ -9,18 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.cache.recurrent import join_states
 from kvbench.eviction.scores.kvzip import strongest
-from kvbench.eviction.scores.score import AttentionCall, Repeat
+from kvbench.eviction.scores.score import AttentionCall, ContextRepetition
 from kvbench.models import bridge
 from kvbench.models.prefill import Attend, Heads, KVHeads
 from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.support.errors import UserError
 
-Record = Callable[[LayerCache, Tensor, Tensor, Tensor, Rule], None]
+Record = Callable[[LayerCache, Tensor, Tensor, Tensor, AttentionParams], None]
 """Gets a layer of the cache, and the queries, keys and values [heads, new, head_dim] and the rule of a pass."""
 
 
@@ -34,16 +34,16 @@ class RepeatPass:
     ids: tuple[int, ...]
 
 
-def passes(tokenizer: Any, prompt: Prompt, repeat: Repeat) -> Iterator[RepeatPass]:
+def passes(tokenizer: Any, prompt: Prompt, repeat: ContextRepetition) -> Iterator[RepeatPass]:
     """One pass per chunk of the prompt after its head: instruction, turn, the chunk itself.
 
     As in model/wrapper.py of KVzip's code: the instruction for a later chunk has the last tokens of the previous one.
     """
     ids, instruction = prompt.context, plain(tokenizer, repeat.prompt)
-    head, turn = prompt.head if repeat.head else 0, prompt.turn if repeat.turn else ()
-    for start in range(prompt.head, len(ids), repeat.chunk):
+    head, turn = prompt.prefix_tokens if repeat.head else 0, prompt.turn if repeat.turn else ()
+    for start in range(prompt.prefix_tokens, len(ids), repeat.chunk):
         stop = min(start + repeat.chunk, len(ids))
-        if start > prompt.head:
+        if start > prompt.prefix_tokens:
             tail = ids[start - min(repeat.tail, repeat.chunk) : start]
             instruction = plain(tokenizer, repeat.then) + tail + plain(tokenizer, repeat.end)
         yield RepeatPass(head, start, stop, instruction + turn + ids[start:stop])
@@ -59,7 +59,7 @@ class FrozenCacheReader:
         self.recurrent = join_states([cache.recurrent])
         self._max_length, self._attend, self._record = max_length, attend, record
 
-    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         cached, rule = self._layers[layer], rule.within(self._max_length)
         self._record(cached, queries[0], keys[0], values[0], rule)
         every_key, every_value = (
@@ -72,7 +72,7 @@ def repeated(
     model: Any,
     cache: KVCache,
     part: RepeatPass,
-    repeat: Repeat,
+    repeat: ContextRepetition,
     max_length: int | None,
     attend: Attend,
     kernels: Kernels,
@@ -87,7 +87,7 @@ def repeated(
     def receive(call: AttentionCall) -> None:
         norms[call.module.layer_idx] = call.hidden[0].float().norm(dim=-1)
 
-    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> None:
         if repeat.by_norm and layer.index not in norms:
             raise UserError(
                 f"score kvzip_plus: the attention of layer {layer.index} of this model does not show its input"

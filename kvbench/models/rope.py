@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import ROTATED, FutureQueries, FutureQueryStats, KVCache, LayerCache
+from kvbench.cache.kv_cache import ROTATED, FutureQueryStats, KVCache, LayerCache, PredictedQueries
 from kvbench.models import bridge
 from kvbench.models.loading.architecture import text_config
 from kvbench.support.errors import UserError
@@ -147,7 +147,7 @@ class KeyReRotation:
         layers = tuple(
             replace(layer, state={**layer.state, ROTATED: layer.positions.float()}) for layer in cache.layers
         )
-        return replace(cache, layers=layers, resumes=lengths.pop(), stacks=())
+        return replace(cache, layers=layers, next_position=lengths.pop(), stacks=())
 
     def show(self, layer: LayerCache) -> LayerCache:
         """A dense layer with every key rotated by its slot, as queries attend to it."""
@@ -249,7 +249,7 @@ class Rotation:
         scale = self.turn(self.turn(torch.ones_like(wide[:1]), cos, sin), cos, -sin)
         return self.turn(wide, cos, -sin) / scale
 
-    def ahead(self, first: int, request: FutureQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
+    def ahead(self, first: int, request: PredictedQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
         """The average rotation of the requested positions, as a matrix to multiply rows by, in float64."""
         basis = torch.eye(like.shape[-1], device=like.device)
         if self.dims == "none":
@@ -299,7 +299,7 @@ def _undoes(rotation: Rotation, tried: Sequence[Mapping[int, Tensor]]) -> bool:
 class QueryMoments:
     """Sums over the queries of a layer before their rotation, for one request; in float64."""
 
-    def __init__(self, rotation: Rotation, request: FutureQueries) -> None:
+    def __init__(self, rotation: Rotation, request: PredictedQueries) -> None:
         self.rotation, self.request, self.count = rotation, request, 0
         self._sum = self._products = torch.zeros(())
 

@@ -30,7 +30,7 @@ from kvbench.models.prompts.prompt import Prompt, plain
 from kvbench.models.rope import length_rope
 from kvbench.notebook.words import lists_several, words_of
 from kvbench.records import KeptSets
-from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cell
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cell
 from kvbench.run.memory import bytes_of_token
 from kvbench.run.plan import Cell
 from kvbench.run.prefill_job import BROKEN, batches, prefill
@@ -150,7 +150,7 @@ def generate(
         engine.check_length(len(prompt.context), len(prompt.question) + max_new_tokens - 1)
         for timed, caches in _compressed(loaded, prompt, [cell for cell in cells if cell not in results]):
             results |= {cell: cache for cell, cache in caches.items() if isinstance(cache, Failure)}
-            able = {cell: cache for cell, cache in caches.items() if isinstance(cache, CompressedCache)}
+            able = {cell: cache for cell, cache in caches.items() if isinstance(cache, HeldCache)}
             if not able:
                 continue
             evicted = {cell: _evicted(cache) for cell, cache in able.items()}
@@ -232,20 +232,22 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
     longest = text_config(model.config).max_position_embeddings
     stop = end_tokens(model, type(model).__name__)
     with bridge.attached(model):
-        engine = Engine(model, tile=min(cells, Engine.tile), max_length=longest, rope=length_rope(model.config))
+        engine = Engine(
+            model, max_batch=min(cells, Engine.max_batch), max_length=longest, rope=length_rope(model.config)
+        )
         yield LoadedModel(engine, tokenizer, stop, longest, {})
 
 
 def _compressed(
     model: LoadedModel, prompt: Prompt, cells: Sequence[Cell]
-) -> Iterator[tuple[TimedPrefill, dict[Cell, CompressedCache | Failure]]]:
+) -> Iterator[tuple[TimedPrefill, dict[Cell, HeldCache | Failure]]]:
     """The evicted caches of cells that can decode together, with their prefill, which all share that can."""
 
     def reading(cell: Cell) -> str:
         at_once = cell.score.inputs.hidden_states == "prompt"
         return repr(cell) if cell.schedule.prefill_block is not None else str(at_once)
 
-    def compressed(cell: Cell, shared: SharedPrefill) -> CompressedCache | Failure:
+    def compressed(cell: Cell, shared: SharedPrefill) -> HeldCache | Failure:
         try:
             return evict_cell(model, cell, shared)
         except ValueError as error:
@@ -254,11 +256,11 @@ def _compressed(
     for alike in grouped(cells, reading).values():
         timed = prefill(model, {0: prompt}, alike)
         shared = SharedPrefill(timed.prefilled.cache, prompt, alike)
-        for together in batches([(cell, 0) for cell in alike], model.engine.tile):
+        for together in batches([(cell, 0) for cell in alike], model.engine.max_batch):
             yield timed, {cell: compressed(cell, shared) for cell, _ in together}
 
 
-def _evicted(compressed: CompressedCache) -> Evicted:
+def _evicted(compressed: HeldCache) -> Evicted:
     result = compressed.result
     cell, tokens = result.cell, compressed.cache.num_tokens
     return Evicted(

@@ -12,7 +12,7 @@ from kvbench.run.plan import Plan
 from kvbench.run.progress import Progress
 from kvbench.support.errors import UserError
 from kvbench.work.progress import progress, screen
-from kvbench.work.sweep import Screen, logger_of, make, rows_of
+from kvbench.work.sweep import RunOutput, logger_of, make, rows_of
 
 
 def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
@@ -52,7 +52,7 @@ def _ignore(text: str) -> None:
     """Messages of commands: rows and errors say the same."""
 
 
-SCREEN = Screen(_ignore, _progress)
+SCREEN = RunOutput(_ignore, _progress)
 """The screen of Python: a bar, and no messages."""
 
 

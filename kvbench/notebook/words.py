@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from kvbench.config.objects import CLASSES, is_kind, is_object, word_of
-from kvbench.config.overrides import written
-from kvbench.eviction.budget import Bytes, Fraction, Tokens
+from kvbench.config.overrides import format_value
+from kvbench.eviction.budget import ByteBudget, FractionBudget, TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.support.errors import UserError
 
-PLAIN = (str, int, float, bool, Path, np.generic, Tokens, Fraction, Bytes)
+PLAIN = (str, int, float, bool, Path, np.generic, TokenBudget, FractionBudget, ByteBudget)
 """Types of a value that is written as it is."""
 SEVERAL = (list, tuple, range, np.ndarray)
 """Types of an argument that stands for several values."""
@@ -52,8 +52,8 @@ def _word(name: str, value: Any) -> str:
         value = value.item()
     if value is None or isinstance(value, PLAIN):
         plain = isinstance(value, (str, int, float, bool)) or value is None
-        return written(value if plain else str(value))
+        return format_value(value if plain else str(value))
     if isinstance(value, (list, tuple, dict)):
-        return written(value)
+        return format_value(value)
     objects = f", an object of {CLASSES[name].rpartition('.')[2]}" if name in CLASSES else ""
     raise UserError(f"{name}={type(value).__name__}(...): allowed: a text, a number{objects}, or a list of these")

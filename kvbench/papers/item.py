@@ -12,7 +12,7 @@ from typing import Literal
 
 import yaml
 
-from kvbench.config.compose import file_of
+from kvbench.config.compose import load_entry
 from kvbench.config.settings import build
 from kvbench.report.tables.summary import FRACTION, Unit, budget_key
 from kvbench.support import paths
@@ -139,7 +139,7 @@ def item_of(name: str) -> Item:
     """The item of a name. Raises UserError, naming the nearest, for an unknown name."""
     if name not in items("paper"):
         raise UserError(f"unknown paper item {name}: {closest(name, names())}")
-    return build("paper", file_of("paper", name))
+    return build("paper", load_entry("paper", name))
 
 
 LABEL_HEADS = {

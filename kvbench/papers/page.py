@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kvbench.papers.item import ARMS, LABEL_HEADS, Item, is_host, label_keys, line_labels, names_of, printed_name
 from kvbench.papers.numbers import AVERAGE, WORDS, At, Measured, Placed, Published, averages, places
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.tables.summary import budget_key
 from kvbench.support.grouped import grouped
 from kvbench.tasks.longbench_averages import CATEGORIES
@@ -399,7 +399,7 @@ class _Tables:
             labels=tuple(LABEL_HEADS.get(keys[i], keys[i]) for i in used),
             heads=tuple(map(tuple, heads)),
             lines=tuple(
-                Line(
+                TableRow(
                     _without_repeats(labels, before),
                     tuple(figures.get(Place(line, *column), Figure()) for column in columns),
                     reference=FULL in line,

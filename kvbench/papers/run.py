@@ -26,10 +26,10 @@ from kvbench.papers.settings import Entry, cells_of_item, is_smoke, merged
 from kvbench.probes import DEFAULT
 from kvbench.probes.run import Probing, probe_of
 from kvbench.probes.run import probing as probing_cells
-from kvbench.records import ResultsFolder, Row, check_writable, places
+from kvbench.records import ResultsFolder, Row, check_writable, file_sizes
 from kvbench.records.manifest import citation
 from kvbench.records.probed import probed
-from kvbench.report.formats.emit import emit
+from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.output import file_to, text_to
 from kvbench.report.plots.canvas import check_file, save, stamped, styled
@@ -39,8 +39,8 @@ from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.rows import recorded
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import efficiency, probe
+from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
-from kvbench.report.tables.windows import differing
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
 from kvbench.run.launch import Launcher, Slurm
 from kvbench.run.plan import Cell, Plan, Shard, plan
@@ -49,7 +49,7 @@ from kvbench.run.stale import SETTLED, Settled, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.support.text import closest
 from kvbench.tasks.task import Task
 
@@ -249,7 +249,7 @@ def _render(work: _PrintedNumbers, request: Request, out: TextIO | Path, picture
             stream.writelines(f"{line}\n" for line in (work.commands() if request.only_commands else work.plan_lines()))
         return ""
     result = work.run()
-    emit(result.page.report(result.ours), request.format, out)
+    write_report(result.page.report(result.ours), request.format, out)
     if picture is not None and result.draw is not None:
         result.draw(picture)
     return result.incomplete
@@ -355,7 +355,7 @@ class _ItemSweep(_PrintedNumbers):
         """One sweep of all cells, or a part of it. Raises UserError for a folder that cannot be written."""
         assert self.cells.results is not None
         check_writable(self.cells.results.dir)
-        since = places(self.cells.results.dir)
+        since = file_sizes(self.cells.results.dir)
         planned, folder, there = self._planned()
         return Sweep(
             plan=planned if part is None else part.part_of(planned),
@@ -392,7 +392,7 @@ def _texts(task: Task) -> int:
 
 
 def _counts(cells: int, prompts: int, rows: int) -> str:
-    return f"{plural(cells, 'cell')}, at most {plural(prompts, 'prompt')}, {plural(rows, 'row')}"
+    return f"{count_noun(cells, 'cell')}, at most {count_noun(prompts, 'prompt')}, {count_noun(rows, 'row')}"
 
 
 def _plan_line(cell: Cell) -> str:
@@ -407,7 +407,7 @@ def _plan_line(cell: Cell) -> str:
 def _contexts(cells: Sequence[Summary]) -> str:
     """How many contexts the means are over."""
     counts = sorted({cell.contexts for cell in cells if cell.contexts}) or [0]
-    number = f"{counts[0]} to " * (counts[0] < counts[-1]) + plural(counts[-1], "context")
+    number = f"{counts[0]} to " * (counts[0] < counts[-1]) + count_noun(counts[-1], "context")
     return f"Ours are means over contexts ({number} a task), each with the mean of its questions; n counts questions."
 
 
@@ -439,7 +439,7 @@ class _ItemProbe(_ItemSweep):
 
     def _remaining(self) -> Iterator[str]:
         _, results, todo = self._probing()
-        yield f"{todo.rows - todo.rows_to_do} of {plural(todo.rows, 'measurement')} are in {results.path}"
+        yield f"{todo.rows - todo.rows_to_do} of {count_noun(todo.rows, 'measurement')} are in {results.path}"
 
     def run(self) -> _Result:
         cells = self.cells
@@ -447,7 +447,9 @@ class _ItemProbe(_ItemSweep):
             raise MissingFile("; ".join(cells.hints()))
         probing, results, todo = self._probing()
         check_writable(str(results.path))
-        self.runner.tell(f"{plural(len(probing.cells), 'cell')}, {plural(todo.rows_to_do, 'measurement')} to run")
+        self.runner.tell(
+            f"{count_noun(len(probing.cells), 'cell')}, {count_noun(todo.rows_to_do, 'measurement')} to run"
+        )
         if todo.rows_to_do:
             self.runner.measure(probing, todo, results)
         numbers = probed(results.path, probing.samples, self.warn)

@@ -22,7 +22,7 @@ from kvbench.tasks.files import NoData
 
 FREE = ("data.root", "data.verify", "results.dir", "results.kept", "results.lease_seconds", "seed")
 """Settings of places and seeds, which do not change what is measured."""
-PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.products", "model.threads", "model.tile")
+PLACES = ("model.device", "model.device_map", "model.cuda_graph", "model.products", "model.threads", "model.max_batch")
 """Settings that change where and how fast a model runs, but not what it computes."""
 SMALL = (
     *("model=reference", "task.samples=1", "task.max_new_tokens=8", "task.buffer=60", "task.repeats=2"),
@@ -78,7 +78,7 @@ class Entry:
             prompts=repr(self.cell.task),
             model=self.cell.model.label,
             samples=self.cell.task.num_answers,
-            reference="budget" not in self.cell.policy.takes,
+            reference="budget" not in self.cell.policy.accepts,
             summary=summaries.get(self.cell.id),
             differs=self.differs,
         )
@@ -239,12 +239,12 @@ def _place(item: Item, cell: Cell) -> At:
         "task": cell.task.name,
         "context_length": "" if cell.task.context_length is None else str(cell.task.context_length),
         "policy": cell.policy.name,
-        "score": cell.score.name if "score" in cell.policy.takes else "",
+        "score": cell.score.name if "score" in cell.policy.accepts else "",
         "budget": str(cell.budget),
         "kind": kind_of(cell.task.name),
         "chat": cell.model.chat,
     }
-    if "budget" in cell.policy.takes:  # these do not change the full cache
+    if "budget" in cell.policy.accepts:  # these do not change the full cache
         prompt = getattr(cell.score, "repeat_prompt", None)
         is_uniform = cell.policy.heads.kind == "uniform" and cell.policy.layers.kind != "global"
         values |= {

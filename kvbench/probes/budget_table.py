@@ -17,7 +17,7 @@ from jaxtyping import Float
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.eviction.scores.host import projected_norms
 from kvbench.eviction.scores.kvzip import strongest
@@ -63,7 +63,7 @@ def budget_table(plan: Plan, on_read: Callable[[int], None] = lambda prompts: No
     for read, (prompt, cell, new_tokens) in enumerate(prompts_of(plan, model), 1):
         scene = Scene(model, prompt, prefill(model, {0: prompt}, [cell]))
         ranked = [ranking.scores.double().cpu().numpy() for ranking in scene.rank(cell)]
-        first = eviction_of(cell, prompt).policy.sinks
+        first = eviction_of(cell, prompt).policy.sink_tokens
         stop = ends(model.tokenizer, cell.task, model.stop)
         utility = np.stack(utilities(scene, stop, new_tokens))[..., first : first + ranked[0].shape[1]]
         total = total + evicted_parts(utility, np.stack(ranked), scene.tokens)
@@ -89,7 +89,7 @@ def evicted_parts(utility: Table, scores: Table, tokens: int) -> Table:
 def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table]:
     """The utility of every pair of each layer, [KV heads, tokens], to the answer of the full cache."""
     engine, cache, question = scene.model.engine, scene.shared.cache, list(scene.prompt.question)
-    batch = RaggedBatch([cache], engine.tile, len(question) + new_tokens, engine.kernels)
+    batch = RaggedBatch([cache], engine.max_batch, len(question) + new_tokens, engine.kernels)
     on_cpu = torch.tensor(question) if question else None
     (answer,) = engine.generate(scene.reading.prefilled, batch, stop, question=on_cpu)
     if len(answer.ids) < 2:
@@ -98,7 +98,7 @@ def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table
         )
     weights: dict[int, Tensor] = {}
 
-    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> None:
         """Keep the largest weight that the tokens of the answer give each pair of the cache."""
         if layer.evictable:
             cached = layer.dense[0]

@@ -74,7 +74,7 @@ def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Scor
     cache = model.engine.repeat(prefilled, passes(model.tokenizer, prompt, repeat), repeat)
     table = torch.zeros(info.heads)
     for layer in cache.evictable:
-        best = score(layer, None, "max")[:, prompt.head :].amax(dim=1, keepdim=True)
+        best = score(layer, None, "max")[:, prompt.prefix_tokens :].amax(dim=1, keepdim=True)
         table[layer.index] = reduce_group(best, score.group, layer.cache_heads)[:, 0].cpu()
     return table
 

@@ -16,7 +16,7 @@ from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.query import SATURATED, Output, Query
 from kvbench.probes.scene import At, Scene
 from kvbench.run.plan import Cell
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 
 Matrix = Float[Tensor, "hidden width"]
 """The output projection of a layer."""
@@ -50,9 +50,9 @@ class EvictionError(EvictionProbe):
     """
 
     output: Annotated[
-        Output, Means("attention: the outputs of the query heads that read the pair; layer: the output of the layer")
+        Output, Help("attention: the outputs of the query heads that read the pair; layer: the output of the layer")
     ] = "attention"
-    positions: Annotated[bool, Means("true: one more row per KV pair, with its error and position")] = False
+    positions: Annotated[bool, Help("true: one more row per KV pair, with its error and position")] = False
     name: str = "eviction_error"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
@@ -83,7 +83,7 @@ class LayerLoss(EvictionProbe):
     table is about: the last one of the prompt by default.
     """
 
-    at: Annotated[At, Means("the last query of the prompt; decode: that of the first decoded token")] = "prompt"
+    at: Annotated[At, Help("the last query of the prompt; decode: that of the first decoded token")] = "prompt"
     name: str = "layer_loss"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
@@ -120,7 +120,7 @@ class SetError(EvictionProbe):
     joint / singles, None if nothing is evicted; `weight`: the evicted attention.
     """
 
-    at: Annotated[At, Means("the query of the first decoded token; prompt: the last one of the prompt")] = "decode"
+    at: Annotated[At, Help("the query of the first decoded token; prompt: the last one of the prompt")] = "decode"
     name: str = "set_error"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:

@@ -20,7 +20,7 @@ from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.query import Output
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 
@@ -34,13 +34,13 @@ class OracleRecall(Probe):
     """
 
     windows: Annotated[
-        tuple[int | Literal["all"], ...], Means("how many of the newest rows the score reads, or all")
+        tuple[int | Literal["all"], ...], Help("how many of the newest rows the score reads, or all")
     ] = (1, 4, 16, 64, 256)
     recents: Annotated[
-        tuple[int, ...], Means("newest tokens that are kept inside the budget whatever the score says: Fig. 2a, 2b")
+        tuple[int, ...], Help("newest tokens that are kept inside the budget whatever the score says: Fig. 2a, 2b")
     ] = (0, 20)
     output: Annotated[
-        Output, Means("attention: the outputs of the query heads that read the pair; layer: the output of the layer")
+        Output, Help("attention: the outputs of the query heads that read the pair; layer: the output of the layer")
     ] = "attention"
     name: str = "oracle_recall"
     by: ClassVar[tuple[str, ...]] = ("recent", "window")

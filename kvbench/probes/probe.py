@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import ClassVar, Protocol, runtime_checkable
 
-from kvbench.eviction.budget import Fraction
+from kvbench.eviction.budget import FractionBudget
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
 from kvbench.support.errors import UserError
 
-EVERYTHING = Fraction(Decimal(1))
+EVERYTHING = FractionBudget(Decimal(1))
 """The budget of cells whose budget does not matter."""
 
 
@@ -61,7 +61,7 @@ class Probe(Protocol):
                 f"schedule.prefill_block={cell.schedule.prefill_block}: a probe needs the full cache; use "
                 "schedule.prefill_block=null"
             )
-        if self.judges_scores and "score" not in cell.policy.takes:
+        if self.judges_scores and "score" not in cell.policy.accepts:
             raise UserError(
                 f"policy {cell.policy.name} takes no score, but {self.name} measures scores: choose another, "
                 "e.g. policy=plain"

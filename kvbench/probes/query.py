@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, capped
+from kvbench.cache.attention import AttentionParams, capped
 from kvbench.cache.shapes import Kept, Ranked
 
 SATURATED = 1e-12
@@ -36,7 +36,7 @@ class Query:
     query: Float[Tensor, "heads head_dim"]
     keys: Values
     values: Values
-    rule: Rule
+    rule: AttentionParams
     evictable: int
 
     @property

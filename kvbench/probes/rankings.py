@@ -13,7 +13,7 @@ from kvbench.eviction.scores.score import Score
 from kvbench.probes.probe import Measured, Probe
 from kvbench.probes.scene import Scene
 from kvbench.run.plan import Cell
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class HeadScores(Probe):
     https://arxiv.org/abs/2505.23416), where the score of a head is its best pair's.
     """
 
-    merge: Annotated[Literal["max", "mean"], Means("the largest score of a head's KV pairs; mean: their mean")] = "max"
+    merge: Annotated[Literal["max", "mean"], Help("the largest score of a head's KV pairs; mean: their mean")] = "max"
     name: str = "head_scores"
     reads_budget: ClassVar[bool] = False
     by: ClassVar[tuple[str, ...]] = ("layer", "head")
@@ -52,7 +52,7 @@ class RankCorrelation(Probe):
     """
 
     against: Annotated[
-        Score | None, Means("any other score (Table 7: caote), or null for the true error of the first decoded token")
+        Score | None, Help("any other score (Table 7: caote), or null for the true error of the first decoded token")
     ] = field(default_factory=ExactRemoval)
     name: str = "rank_correlation"
     reads_budget: ClassVar[bool] = False

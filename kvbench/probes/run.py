@@ -10,7 +10,7 @@ from typing import Any, get_origin, get_type_hints
 import torch
 
 from kvbench.config.cells import Cells
-from kvbench.config.compose import Tree, class_of, combinations, file_of, options
+from kvbench.config.compose import Tree, class_of, combinations, load_entry, options
 from kvbench.config.overrides import Override, Value, parse
 from kvbench.config.settings import build
 from kvbench.config.sweep import Tell, checked, refuse_around
@@ -112,7 +112,7 @@ def probing_of(
 
     Raises UserError for words that cannot be read, unknown settings, and cells that the probe cannot judge.
     """
-    usual = parse(file_of("probe", name).get("usual", []))
+    usual = parse(load_entry("probe", name).get("usual", []))
     overrides = parse(words)
     settings = [override for override in overrides if not override.key.startswith(PREFIX)]
     refuse_around(settings, "kvbench probe")
@@ -130,7 +130,7 @@ def probing_of(
 
 def probe_of(name: str, overrides: Iterable[Override]) -> Probe:
     """The probe of a name with the settings among `overrides` that are the probe's."""
-    tree = {key: value for key, value in file_of("probe", name).items() if key != "usual"}
+    tree = {key: value for key, value in load_entry("probe", name).items() if key != "usual"}
     return build("probe", _with_settings(tree, [each for each in overrides if each.key.startswith(PREFIX)]))
 
 
@@ -240,7 +240,7 @@ def _columns(probing: Probing, cell: Cell, sample: Sample | InvalidSample) -> di
         "context_length": cell.task.context_length,
         "policy": cell.policy_label,
         "score": cell.score_label,
-        "budget": str(cell.budget) if probing.probe.reads_budget and "budget" in cell.policy.takes else None,
+        "budget": str(cell.budget) if probing.probe.reads_budget and "budget" in cell.policy.accepts else None,
         "schedule": str(cell.schedule),
         "seed": cell.seed,
         "sample": sample.id,

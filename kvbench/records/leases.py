@@ -177,7 +177,7 @@ Places = Mapping[str, int]
 """How far each rows file was read, in bytes, by file name."""
 
 
-def places(folder: str | os.PathLike[str]) -> Places:
+def file_sizes(folder: str | os.PathLike[str]) -> Places:
     """The sizes of the rows files. Taken before rows are read, they miss no row that is added later."""
     return {path.name: path.stat().st_size for path in listed(ResultsFolder(folder).rows, ".jsonl")}
 
@@ -189,7 +189,7 @@ class Arrivals:
         self._rows, self._read = folder.rows, dict(since)
         self.recorded: set[tuple[str, int]] = set()
 
-    def look(self, skip: Path | None = None) -> None:
+    def poll(self, skip: Path | None = None) -> None:
         """Read what was added, except to the file `skip`.
 
         A network file system may show files of other machines late. Creating a file in the folder forces a new listing,

@@ -16,7 +16,7 @@ from kvbench.records.environment import content_hash
 from kvbench.records.folder import ResultsFolder, replacing
 from kvbench.records.lines import Warn, check_file, listed, read_json
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 
 NAME = "manifest.json"
 LISTED = (
@@ -53,7 +53,7 @@ class Manifest:
         return cls(files, rows, content_hash({path: file.sha256 for path, file in files.items()}))
 
     def __str__(self) -> str:
-        return f"{plural(self.rows, 'row')} in {plural(len(self.files), 'file')}, manifest {self.root[:_CITED]}"
+        return f"{count_noun(self.rows, 'row')} in {count_noun(len(self.files), 'file')}, manifest {self.root[:_CITED]}"
 
 
 def read_manifest(folder: ResultsFolder) -> Manifest | None:
@@ -74,7 +74,7 @@ def unchanged_manifest(folder: ResultsFolder) -> Manifest | None:
     """
     if (manifest := read_manifest(folder)) is not None and (changed := differing(manifest, folder)[0]):
         raise UserError(
-            f"{plural(len(changed), 'file')} of {folder.path} changed or gone since {NAME} was written: "
+            f"{count_noun(len(changed), 'file')} of {folder.path} changed or gone since {NAME} was written: "
             f"{shortened(changed, 3)}: put them back, or remove {NAME} to take the folder as it is"
         )
     return manifest
@@ -125,7 +125,9 @@ def citation(folder: ResultsFolder, warn: Warn) -> str | None:
     if not changed and not new:
         return f"{folder.path}: {manifest}"
     difference = (
-        f"{plural(len(changed), 'file')} changed or gone" if changed else f"{plural(len(new), 'file')} not listed"
+        f"{count_noun(len(changed), 'file')} changed or gone"
+        if changed
+        else f"{count_noun(len(new), 'file')} not listed"
     )
     warn(f"{folder.path / NAME} does not describe the folder: {difference}: {shortened(changed or new, 3)}; not cited")
     return None

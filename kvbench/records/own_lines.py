@@ -27,7 +27,7 @@ def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dic
     """
     lines, kept = lines_by_file(folder, KeptSets, warn), dict[Key, KeptSets]()
     for file, row in rows_and_files(folder, lambda _: None) if lines else ():
-        line = own_line(folder, lines.get((row.cell, row.sample), {}), file)
+        line = sidecar_of(folder, lines.get((row.cell, row.sample), {}), file)
         if line is not None and are_of(row.kept_sha256, line, folder, warn):
             kept[row.cell, row.sample] = line
     return kept
@@ -45,7 +45,7 @@ def lines_by_file(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) 
     return lines
 
 
-def own_line(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: str) -> Line | None:
+def sidecar_of(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: str) -> Line | None:
     """Of the lines of its cell and sample, the line of a row of the rows file `file`; None if there are none.
 
     Raises UserError for lines of other files that differ.

@@ -15,7 +15,7 @@ from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
 from kvbench.records.lines import Block, Warn, crc32_of, listed, read_blocks, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import numbered, plural
+from kvbench.support.quantity import count_noun, numbered
 
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "task": ("task", "name"),
@@ -59,7 +59,7 @@ class Damage:
                 f"{path}:{lines[0]}: damaged row, not counted{more}: {reason}; the same `kvbench run` computes it again"
             )
         if self.unchecked:
-            warn(f"{plural(self.unchecked, 'row')} of an earlier kvbench have no checksums: read, but not verified")
+            warn(f"{count_noun(self.unchecked, 'row')} of an earlier kvbench have no checksums: read, but not verified")
 
 
 class FileCheck:
@@ -128,7 +128,7 @@ class FileCheck:
             return
         if self._finished.rows != self._lines:
             self._warn(
-                f"{self.path}: it has {plural(self._lines, 'line')}, but its writer recorded "
+                f"{self.path}: it has {count_noun(self._lines, 'line')}, but its writer recorded "
                 f"{self._finished.rows}; the same `kvbench run` computes lost rows again"
             )
         elif self._is_whole and self._finished.crc32:
@@ -149,8 +149,8 @@ def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, 
 def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
     """The rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
 
-    Of a sample that was recorded several times, `which_counts` chooses the row, in the place of the first one. A folder
-    that does not exist has no rows. Damaged rows are left out and go to ``warn``.
+    Of a sample that was recorded several times, `choose_record` chooses the row, in the place of the first one. A
+    folder that does not exist has no rows. Damaged rows are left out and go to ``warn``.
     `kvbench.report.rows.load_table` reads the same rows as columns, much faster.
     """
     return [row for _, row in rows_and_files(folder, warn)]
@@ -164,7 +164,7 @@ def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str
 
 def counting_row(rows: Sequence[PlacedRow]) -> PlacedRow:
     """The one of several rows of a sample that counts."""
-    return rows[which_counts([(row.error is not None, row.code, row.replaces) for _, _, row in rows])]
+    return rows[choose_record([(row.error is not None, row.code, row.replaces) for _, _, row in rows])]
 
 
 def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int], list[PlacedRow]]:
@@ -182,7 +182,7 @@ def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int]
 
     for path in listed(results.rows, ".jsonl"):
         for number, row in rows_of_file(path, damage, warn):
-            if reason := contradiction({name: getattr(row, name) for name in WORDS}, describe):
+            if reason := mismatch_with_cell({name: getattr(row, name) for name in WORDS}, describe):
                 damage.add(path, number, reason)
             else:
                 recorded.setdefault((row.cell, row.sample), []).append(PlacedRow(path, number, row))
@@ -190,7 +190,7 @@ def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int]
     return recorded
 
 
-def contradiction(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:
+def mismatch_with_cell(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:
     """The first of the ``WORDS`` of a row that the description of its cell contradicts, as text, or None."""
     if not FILE_NAME.fullmatch(words["cell"]):
         return f"no cell is named {words['cell'][:80]!r}"
@@ -234,7 +234,7 @@ def row_of(line: bytes) -> Row:
         return Row.from_json(json.dumps(data | missing))
 
 
-def which_counts(records: Sequence[tuple[bool, str | None, int | None]]) -> int:
+def choose_record(records: Sequence[tuple[bool, str | None, int | None]]) -> int:
     """Which of several records of one sample counts, from whether each failed, its code and what it replaces.
 
     It is one of the rows that replace the most, whatever the clocks of their writers said. Where several do, as in rows

@@ -24,7 +24,7 @@ from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, crc32_of, listed, of_json, read_lines
 from kvbench.records.row import LARGEST_NUMBER, has_checksum, with_checksum
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 KeptDetail = Literal["none", "lengths", "positions"]
 """What the setting `results.kept` records of the KV pairs that a cell kept."""
@@ -267,4 +267,4 @@ def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) ->
     for file in listed(results.path / kind.folder, ".jsonl"):
         yield from ((file.stem, line) for line in read_lines(file, parse, kind.kind, warn))
     if unchecked:
-        warn(f"{plural(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")
+        warn(f"{count_noun(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from kvbench.records.lines import Warn
 from kvbench.report.selection import Describe
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 
 _LISTED = 3
 
@@ -21,6 +21,6 @@ def tell_altered(source: str, rows: pa.Table, describe: Describe, warn: Warn) ->
             files |= dict.fromkeys(map(str, named))
     if cells:
         warn(
-            f"{source}: {plural(cells, 'cell')} read files that differ from what was locked or pulled "
+            f"{source}: {count_noun(cells, 'cell')} read files that differ from what was locked or pulled "
             f"(data.verify=false): {shortened(list(files), _LISTED)}"
         )

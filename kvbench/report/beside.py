@@ -11,7 +11,7 @@ from typing import Any
 
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
 from kvbench.records.lines import Warn, listed
-from kvbench.records.own_lines import Line, are_of, lines_by_file, own_line, refuse
+from kvbench.records.own_lines import Line, are_of, lines_by_file, refuse, sidecar_of
 from kvbench.report.frames import RESULTS, Source, named, place_of
 from kvbench.report.missing_rows import MISSING
 from kvbench.report.rows import recorded
@@ -53,7 +53,7 @@ def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str
     lost = mismatched = 0
     for row in rows:
         key, file = (row["cell"], row["sample"]), os.path.basename(row["file"]).removesuffix(".jsonl")
-        line = own_line(folder, by_file.get(key, {}), file)
+        line = sidecar_of(folder, by_file.get(key, {}), file)
         if line is None:
             lost += _should_have(row, file in files, kind)
             continue

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from kvbench.records import NO_SOURCE
 from kvbench.records.lines import Warn
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 
 ReadCode = Callable[[str], Mapping[str, str] | None]
 """The hashes of the parts of some code by its name, or None if they were not kept."""
@@ -32,7 +32,7 @@ def tell_codes(source: str, rows: pa.Table, read_code: ReadCode, warn: Warn) -> 
     counted = _counted(rows)
     unknown = sum(count for _, code, count in counted if code is None)
     if unknown:
-        which = f"{unknown} of {plural(rows.num_rows, 'row')} do" if unknown < rows.num_rows else "its rows do"
+        which = f"{unknown} of {count_noun(rows.num_rows, 'row')} do" if unknown < rows.num_rows else "its rows do"
         warn(f"{source}: {which} not say which code made them: an earlier kvbench wrote them, or had no sources")
     differ = {name: by_code for name, by_code in versions(rows, read_code).items() if len(by_code) > 1}
     if not differ:
@@ -41,13 +41,13 @@ def tell_codes(source: str, rows: pa.Table, read_code: ReadCode, warn: Warn) -> 
     mixed = sorted(cell for cell, codes in cells.items() if codes > 1)
     texts = []
     for name, by_code in sorted(differ.items()):
-        counts = [f"{version}: {plural(count, 'row')}" for version, count in by_code.most_common()]
+        counts = [f"{version}: {count_noun(count, 'row')}" for version, count in by_code.most_common()]
         texts.append(f"{name} ({', '.join(counts)})")
     means = ""
     if mixed:
         codes = [code for cell, code, _ in counted if cell in mixed and code is not None]
         means = (
-            f"; the means of {plural(len(mixed), 'cell')} are over several: choose one with code=, of "
+            f"; the means of {count_noun(len(mixed), 'cell')} are over several: choose one with code=, of "
             f"{shortened(list(dict.fromkeys(codes)), _LISTED)}, or make rows again with kvbench run --stale=rerun"
         )
     warn(f"{source}: rows of several versions of the code: {shortened(texts, _LISTED)}{means}")

@@ -27,7 +27,7 @@ from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 SCHEMA_VERSION = "0.3.0"
 COLLECTION = "kvbench"
@@ -57,9 +57,11 @@ def write_eee(folder: str | os.PathLike[str], out: TextIO | Path, warn: Warn, wh
     cells = summaries(table)
     valued = [cell for cell in cells if cell.mean is not None]
     if not valued:
-        raise NothingSelected(f"none of {plural(len(cells), 'selected cell')} has a value")
+        raise NothingSelected(f"none of {count_noun(len(cells), 'selected cell')} has a value")
     if blank := len(cells) - len(valued):
-        warn(f"{plural(blank, 'cell')} left out: no sample has a value, and a result of Every Eval Ever has a score")
+        warn(
+            f"{count_noun(blank, 'cell')} left out: no sample has a value, and a result of Every Eval Ever has a score"
+        )
     environments = dict[str, set[str | None]]()
     for model, name in zip(table["model"].to_pylist(), table["environment"].to_pylist(), strict=True):
         environments.setdefault(model, set()).add(name)

@@ -24,7 +24,7 @@ from kvbench.records import ResultsFolder, Row
 from kvbench.records.earlier import described_today
 from kvbench.records.lines import read_json
 from kvbench.report.output import text_to
-from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
@@ -80,12 +80,12 @@ class Wandb:
 
     name: str = "wandb"
     project: str = "kvbench"
-    entity: Annotated[str | None, Means("null: the account's default")] = None
+    entity: Annotated[str | None, Help("null: the account's default")] = None
     mode: Annotated[
         Mode,
-        Means("offline: files under results.dir/wandb, for wandb sync; online; disabled. WANDB_MODE, if set, wins"),
+        Help("offline: files under results.dir/wandb, for wandb sync; online; disabled. WANDB_MODE, if set, wins"),
     ] = "offline"
-    samples: Annotated[int, Means("rows of the table of samples of each cell, at most"), Range(0, 10**9)] = 200
+    samples: Annotated[int, Help("rows of the table of samples of each cell, at most"), Range(0, 10**9)] = 200
 
     def __post_init__(self) -> None:
         check_ranges(self, "logger")

@@ -8,7 +8,7 @@ import pyarrow as pa
 from kvbench.records import ResultsFolder
 from kvbench.records.lines import Warn, listed
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 
 MISSING = "are missing"
 """What the warning says, for readers that know it (`--partial`)."""
@@ -39,7 +39,7 @@ def tell_missing(folder: ResultsFolder, rows: pa.Table, is_selection: bool, warn
     finished = listed(folder.path / "finished", ".json")
     lost = [path.stem for path in finished if not (folder.rows / f"{path.stem}.jsonl").exists()]
     if num_missing or lost:
-        files = f", and {plural(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""
+        files = f", and {count_noun(len(lost), 'file')} of rows: {shortened(lost, _LISTED)}" if lost else ""
         total = f"{num_missing} of {sum(requested.values())} rows {MISSING}" if num_missing else f"rows {MISSING}"
         warn(
             f"{folder.path}: {total}{files}; kvbench status counts them, --partial reports without this line, "

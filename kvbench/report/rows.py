@@ -28,7 +28,7 @@ from kvbench.records.earlier import LAST_UNNAMED
 from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
 from kvbench.records.row import FIRST_CHECKED, LARGEST_NUMBER
-from kvbench.records.rows_files import WORDS, Damage, contradiction, row_of, which_counts
+from kvbench.records.rows_files import WORDS, Damage, choose_record, mismatch_with_cell, row_of
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
 from kvbench.report.columns import (
@@ -51,7 +51,7 @@ from kvbench.report.selection import Describe, NothingSelected, Where, check_whe
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 from kvbench.support.parquet import check_growth
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.support.whole_file import lines_of
 
 _SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
@@ -119,7 +119,7 @@ def recorded(
 ) -> pa.Table:
     """Read rows as columns: these, the columns that decide which row counts, ``file`` and ``line``.
 
-    Of a sample that was recorded several times, `which_counts` chooses the row. Only damaged rows go to ``warn``; a
+    Of a sample that was recorded several times, `choose_record` chooses the row. Only damaged rows go to ``warn``; a
     folder may have none. ``cells``: only rows of these; what the others say of their cells is not checked. ``keep``:
     leave a copy of what was parsed, for the next reader.
     """
@@ -255,7 +255,7 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
     first = np.zeros(codes.max(initial=-1) + 1, np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
     words = rows.select(list(WORDS))
-    faults = [contradiction(word, describe) for word in words.take(pa.array(first)).to_pylist()]
+    faults = [mismatch_with_cell(word, describe) for word in words.take(pa.array(first)).to_pylist()]
     to_check = np.array([fault is not None for fault in faults], bool)[codes]
     for column in words.itercolumns():
         encoded = column.combine_chunks().dictionary_encode("encode")
@@ -264,7 +264,7 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
             to_check |= coded != coded[first][codes]
     drop = []
     for place, word in zip(np.flatnonzero(to_check), words.filter(pa.array(to_check)).to_pylist(), strict=True):
-        if reason := contradiction(word, describe):
+        if reason := mismatch_with_cell(word, describe):
             damage.add(rows["file"][place].as_py(), rows["line"][place].as_py(), reason)
             drop.append(place)
     return _without(rows, drop)
@@ -286,7 +286,7 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
 
 
 def _once(rows: pa.Table, warn: Warn) -> pa.Table:
-    """Each (cell, sample) once, by the rule of `which_counts`; what is dropped goes to ``warn``.
+    """Each (cell, sample) once, by the rule of `choose_record`; what is dropped goes to ``warn``.
 
     Raises ValueError naming both places if two rows of one sample and code that did not fail have different outcomes,
     that is, differ in more than seconds and environment.
@@ -304,17 +304,17 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
         retried += len(records) - max(len(good), 1)
         drop += [record["place"] for record in all_records if record is not counts]
     if identical:
-        warn(f"{plural(identical, 'row')} recorded twice with the same outcome; each sample counts once")
+        warn(f"{count_noun(identical, 'row')} recorded twice with the same outcome; each sample counts once")
     if superseded:
-        warn(f"{plural(superseded, 'row')} of other code were replaced by later rows; each sample counts once")
+        warn(f"{count_noun(superseded, 'row')} of other code were replaced by later rows; each sample counts once")
     if retried:
-        warn(f"{plural(retried, 'row')} with an error were replaced by a later run; each sample counts once")
+        warn(f"{count_noun(retried, 'row')} with an error were replaced by a later run; each sample counts once")
     return _without(rows, drop)
 
 
 def _counting(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The one of several records of a sample that counts."""
-    return records[which_counts([(each["error"] is not None, each["code"], each["replaces"]) for each in records])]
+    return records[choose_record([(each["error"] is not None, each["code"], each["replaces"]) for each in records])]
 
 
 def _without(rows: pa.Table, drop: Sequence[int]) -> pa.Table:

@@ -13,7 +13,7 @@ from kvbench.run.plan import PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
 from kvbench.run.procedure import Samples
 from kvbench.run.rows import JobResult
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
 
 
@@ -37,7 +37,7 @@ class Answers(OneByOne):
     @classmethod
     def cost(cls, group: PrefillGroup) -> str:
         task, prefills = group.task, len(group.jobs)
-        read = f"prefill: {plural(prefills, group.cells[0].schedule.evict_after)}"
+        read = f"prefill: {count_noun(prefills, group.cells[0].schedule.evict_after)}"
         if task.context_length is not None:
             alone = group.rows_to_do * task.context_length
             read += f", at most {prefills * task.context_length} tokens ({alone} without sharing)"

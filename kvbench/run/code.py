@@ -47,7 +47,7 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
     module = task.procedure.partition(":")[0]
     run, procedure = ("run", PROMPT) if module == ANSWERS else (f"run {module.rpartition('.')[2]}", module)
     components: dict[str, tuple[Any, str | tuple[str, ...]]] = {f"task {task.name}": (task, (TASKS, EXTRAS))}
-    if "budget" in policy.takes:
+    if "budget" in policy.accepts:
         own, scores = replace(policy, steps=()), (SCORES, EXTRAS)
         components |= {f"score {score.name}": (score, scores), f"policy {policy.name}": (own, scores)}
     components |= {f"step {type(step).__name__.lower()}": (step, EXTRAS) for step in policy.steps}

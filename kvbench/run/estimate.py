@@ -220,7 +220,7 @@ def _evict_seconds(cells: Iterable[Cell], evict: Mapping[str, float]) -> float:
 def _scoring(cell: Cell) -> Hashable:
     """Return what cells with the same raw scores have in common."""
     tokens = cell.task.context_length or ASSUMED_TOKENS
-    policy = cell.policy.of_prompt(0, tokens, cell.budget)
+    policy = cell.policy.resolve(0, tokens, cell.budget)
     return cell.score, scores_alike(policy, cell.score, tokens)
 
 
@@ -228,7 +228,7 @@ def _decode_seconds(
     group: PrefillGroup, timed: Mapping[str, Sequence[Row]], padded: Collection[str]
 ) -> dict[str, float]:
     """Seconds of an answer of each cell, whose rows are `timed`, among so many cells as decode together now."""
-    most, task = group.model.tile, group.task
+    most, task = group.model.max_batch, group.task
     joint = may_decode_jointly(group.cells[:1], most) and all(len(job.missing) == 1 for job in group.jobs)
 
     def together(cells: int, prompts: int) -> int:

@@ -17,7 +17,7 @@ from kvbench.eviction.evict import Eviction, rank_together, ranks_alike, scores_
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, kept_of
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.ranking import Ranking
-from kvbench.eviction.scores.score import Repeat, Score
+from kvbench.eviction.scores.score import ContextRepetition, Score
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.holder import Held, Holder
@@ -45,11 +45,11 @@ class SharedPrefill:
     cells: Sequence[Cell] = ()
     rankings: dict[tuple[Policy, Score], tuple[tuple[Ranking, ...], float]] = field(default_factory=dict)
     most_rankings: int = sys.maxsize
-    repeated: dict[Repeat, tuple[KVCache, float]] = field(default_factory=dict)
+    repeated: dict[ContextRepetition, tuple[KVCache, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class CompressedCache:
+class HeldCache:
     """A cell's cache after eviction; every question starts from it.
 
     incremental: evicts from the answer too, if the schedule says so.
@@ -70,7 +70,7 @@ class Evicted(NamedTuple):
     incremental: IncrementalEviction | None = None
 
 
-def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> CompressedCache:
+def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> HeldCache:
     """Evict for one cell, which then has a cache of its own. Time shared with other cells counts for each of them in
     full.
 
@@ -79,12 +79,12 @@ def evict_cell(model: LoadedModel, cell: Cell, shared: SharedPrefill) -> Compres
     """
     evicted = _evicted(model, cell, shared, copy=True)
     (result,) = measured([evicted])
-    return CompressedCache(result, evicted.cache, evicted.incremental)
+    return HeldCache(result, evicted.cache, evicted.incremental)
 
 
 def evict_cells(
     model: LoadedModel, cells: Sequence[Cell], shared: SharedPrefill, copy: bool
-) -> list[CompressedCache | ValueError]:
+) -> list[HeldCache | ValueError]:
     """Evict for cells that will answer together; in place of a cell that cannot, the reason. The host waits once for
     what all of them keep.
 
@@ -104,9 +104,7 @@ def evict_cells(
     timed = [each._replace(seconds=None if each.seconds is None else each.seconds + waited) for each in evicted]
     results = iter(measured(timed))
     return [
-        outcome
-        if isinstance(outcome, ValueError)
-        else CompressedCache(next(results), outcome.cache, outcome.incremental)
+        outcome if isinstance(outcome, ValueError) else HeldCache(next(results), outcome.cache, outcome.incremental)
         for outcome in outcomes
     ]
 
@@ -152,7 +150,9 @@ def _is_copied_later(cell: Cell) -> bool:
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
     """The eviction of a cell for a prompt, or for its first `tokens`."""
     tokens = len(prompt.context) if tokens is None else tokens
-    policy = cell.policy.of_prompt(prompt.head, tokens, cell.budget, prompt.question_tokens, prompt.tail)
+    policy = cell.policy.resolve(
+        prompt.prefix_tokens, tokens, cell.budget, prompt.question_tokens, prompt.suffix_tokens
+    )
     return Eviction(policy, cell.score, cell.budget)
 
 
@@ -166,9 +166,7 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
     return IncrementalEviction(eviction, eviction.capacity(len(prompt.context) if tokens is None else tokens))
 
 
-def batch_of(
-    engine: Engine, compressed: list[CompressedCache], max_new_tokens: int, question_tokens: int = 0
-) -> DecodeBatch:
+def batch_of(engine: Engine, compressed: list[HeldCache], max_new_tokens: int, question_tokens: int = 0) -> DecodeBatch:
     """The decode batch of cells that share a holder; all of them evict from the answer too, or none does.
 
     question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
@@ -190,7 +188,7 @@ def batch_of(
         cache = engine.evicting_cache(incremental, schedule.decode_every, kept)
         cache.pending = schedule.pending(cache.num_tokens)
         evicting.append(cache)
-    return EvictingBatch(evicting, engine.tile, max_new_tokens)
+    return EvictingBatch(evicting, engine.max_batch, max_new_tokens)
 
 
 def clock(model: LoadedModel) -> float:
@@ -199,7 +197,7 @@ def clock(model: LoadedModel) -> float:
     return time.perf_counter()
 
 
-def repeated(model: LoadedModel, shared: SharedPrefill, repeat: Repeat | None) -> tuple[KVCache, float]:
+def repeated(model: LoadedModel, shared: SharedPrefill, repeat: ContextRepetition | None) -> tuple[KVCache, float]:
     """The cache with the record of a repetition, if a score asks for one."""
     if repeat is None:
         return shared.cache, 0.0

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kvbench.records.folder import ResultsFolder
-from kvbench.records.leases import Arrivals, Lease, Leases, Places, places
+from kvbench.records.leases import Arrivals, Lease, Leases, Places, file_sizes
 from kvbench.records.processes import Heartbeat, read_processes
 from kvbench.records.recorder import Recorder
 from kvbench.records.row import Row
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
-from kvbench.support.errors import Stopped
+from kvbench.support.errors import StopRequested
 from kvbench.support.quantity import shortened
 
 BEATS = 12
@@ -51,7 +51,7 @@ class JobQueue:
 
     def __init__(self, results: ResultsFolder, run_context: RunContext | None = None) -> None:
         run_context = run_context or RunContext()
-        since = places(results) if run_context.since is None else run_context.since
+        since = file_sizes(results) if run_context.since is None else run_context.since
         self._results, self._recorder, self._run_context = results, Recorder(results), run_context
         self._heartbeat = Heartbeat(
             results,
@@ -130,7 +130,7 @@ class JobQueue:
 
     def left(self, plan: Plan) -> Plan:
         """The part of a plan that nobody has recorded yet."""
-        self._arrivals.look(self._recorder.path)
+        self._arrivals.poll(self._recorder.path)
         recorded = self._arrivals.recorded
         if not recorded:
             return plan
@@ -164,11 +164,11 @@ class JobQueue:
         """Raise Stopped if the run was asked to stop."""
         reason = self._run_context.stop() or ("kvbench cancel" if self._heartbeat.cancelled else None)
         if reason is not None:
-            raise Stopped(reason)
+            raise StopRequested(reason)
 
     def _remaining(self, job: PrefillJob) -> PrefillJob:
         """Return what is missing of a job now that it is ours: its last owner has recorded before giving it up."""
-        self._arrivals.look(self._recorder.path)
+        self._arrivals.poll(self._recorder.path)
         return job.without(self._arrivals.recorded)
 
     def _release(self, key: int) -> None:
@@ -181,7 +181,7 @@ class JobQueue:
         try:
             for key in list(self._taken):
                 self._release(key)
-            if kind is not None and issubclass(kind, Stopped):
+            if kind is not None and issubclass(kind, StopRequested):
                 self.request()  # it is to go on
         finally:
             self._heartbeat.end("finished" if kind is None else f"{kind.__name__}: {error}"[:200])

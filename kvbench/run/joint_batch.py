@@ -21,7 +21,7 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, ends
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
-from kvbench.run.evict_cell import CompressedCache, batch_of, clock
+from kvbench.run.evict_cell import HeldCache, batch_of, clock
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import DecodeJob, answers_of, batch_kind, begin_job, record_answer
 from kvbench.run.rows import JobResult, PrefillFacts
@@ -55,7 +55,7 @@ def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:
     exact in plain PyTorch.
     """
     engine = model.engine
-    if not may_decode_jointly(cells, engine.tile) or (
+    if not may_decode_jointly(cells, engine.max_batch) or (
         cells[0].schedule.evict_after == "context" and engine.kernels != "torch"
     ):
         return False
@@ -70,7 +70,7 @@ class _Unanswered:
     logits: of the last token of the prompt. seconds: that the question took.
     """
 
-    cache: CompressedCache
+    cache: HeldCache
     logits: torch.Tensor
     seconds: float
     sample: Sample
@@ -98,14 +98,14 @@ class JointBatch:
         elif self._unanswered[0].sample.max_new_tokens != sample.max_new_tokens:
             return False
         counters = self._model.engine.counters
-        exhausted = dict(counters.exhausted)
+        exhausted = dict(counters.oom_at)
         result, decode_job = begin_job(self._model, job, [sample], self._environment, self._detail)
-        if self._unanswered and counters.exhausted != exhausted:  # what waits must not change how a prompt is read
-            counters.exhausted = exhausted
+        if self._unanswered and counters.oom_at != exhausted:  # what waits must not change how a prompt is read
+            counters.oom_at = exhausted
             return False
         if decode_job is None:
             return False
-        unanswered = memory.attempt(partial(_evicted, self._model, sample, decode_job, result))
+        unanswered = memory.catch_oom(partial(_evicted, self._model, sample, decode_job, result))
         if isinstance(unanswered, str) or not unanswered:
             return False
         self._unanswered += unanswered
@@ -131,9 +131,9 @@ class JointBatch:
         if not unanswered:
             return {}
         together, results = len(unanswered), {each.result.job.key: each.result for each in unanswered}
-        if memory.attempt(partial(_answer, self._model, unanswered)) is not None:
-            counters.halved += 1
-            counters.together = max(1, together // 2)
+        if memory.catch_oom(partial(_answer, self._model, unanswered)) is not None:
+            counters.oom_splits += 1
+            counters.max_cells = max(1, together // 2)
             return {}
         for result in results.values():
             result.sort()
@@ -147,7 +147,7 @@ def _evicted(model: LoadedModel, sample: Sample, decode_job: DecodeJob, result: 
     logits = [decode_job.prefill.prefilled.logits] * len(cells)
     if prompt.question and cells:
         caches = [cell.cache for cell in cells if isinstance(cell.cache, KVCache)]
-        batch = RaggedBatch(caches, engine.tile, len(prompt.question), engine.kernels)
+        batch = RaggedBatch(caches, engine.max_batch, len(prompt.question), engine.kernels)
         logits = list(engine.read_question(batch, torch.tensor(prompt.question))[: len(cells)])
         grown = batch.appended(caches)
         cells = [replace(cell, cache=cache) for cell, cache in zip(cells, grown, strict=True)]

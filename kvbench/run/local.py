@@ -109,7 +109,9 @@ class OneByOne:
                         texts = made.token_texts.get(name)
                         made.prompts.append(PromptRecord.of(name, sample.prompt, sample.references, texts))
                 if made.block is not None:
-                    smaller = self.results.write_environment(environment(self.model.device | {"block": made.block}))
+                    smaller = self.results.write_environment(
+                        environment(self.model.device | {"prefill_chunk": made.block})
+                    )
                     made.rows = [replace(row, environment=smaller) for row in made.rows]
                 result.add(made)
         except OverLimit:

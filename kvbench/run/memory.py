@@ -43,7 +43,7 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
 
     pair_bytes: of a token in every cache head of every layer. group: query heads per KV head.
     """
-    policy = cell.policy.of_prompt(0, tokens, cell.budget)  # the head of a prompt is short
+    policy = cell.policy.resolve(0, tokens, cell.budget)  # the head of a prompt is short
     kept = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group if cell.policy.layout == "query_heads" else 1
     return cell.held.cell_bytes(copies * kept, copies * max_new_tokens, pair_bytes)
@@ -55,7 +55,7 @@ def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QU
     scores, applies = reads_rows(cell.policy, cell.score), bool(cell.policy.reading_steps)
     if not (scores or applies):
         return set()
-    policy = cell.policy.of_prompt(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
+    policy = cell.policy.resolve(head, tokens, cell.budget, question or ASSUMED_QUESTION, tail)
     applied = {policy.step_rows(tokens - policy.skipped) + policy.skipped} if applies else set[int]()
     return (policy.recorded(tokens) if scores else set[int]()) | applied
 
@@ -65,7 +65,7 @@ def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> t
 
     heads: KV heads of all layers. group: query heads per KV head.
     """
-    policies = ((cell.policy.of_prompt(0, tokens, cell.budget), cell) for cell in cells)
+    policies = ((cell.policy.resolve(0, tokens, cell.budget), cell) for cell in cells)
     ranked = [(policy, cell.score) for policy, cell in policies if not policy.keeps_all(cell.budget, tokens)]
     copies = max((group if policy.layout == "query_heads" else 1 for policy, _ in ranked), default=1)
     return len({(ranks_alike(policy, score), score) for policy, score in ranked}), copies * heads * tokens * RANKED
@@ -108,7 +108,7 @@ def out_of_memory(error: Exception) -> bool:
     return says_so or isinstance(error, torch.OutOfMemoryError)
 
 
-def attempt(work: Callable[[], T]) -> T | str:
+def catch_oom(work: Callable[[], T]) -> T | str:
     """Return what the work returns; if memory runs out, the first line of what torch says. Other exceptions pass."""
     try:
         return work()
@@ -124,17 +124,17 @@ def attempt(work: Callable[[], T]) -> T | str:
 
 def most_together(engine: Engine) -> int:
     """Cells of a decode batch, no more than did fit when memory ran out before."""
-    return min(engine.tile, engine.counters.together or engine.tile)
+    return min(engine.max_batch, engine.counters.max_cells or engine.max_batch)
 
 
-def halving(
+def halve_on_oom(
     cells: list[T], work: Callable[[list[T]], None], fail: Callable[[T, str], None], counters: Counters
 ) -> None:
     """Do the work for all cells together; when memory runs out, for each half. A cell that does not fit alone fails."""
     waiting, together = [cells], 1
     while waiting:
         part = waiting.pop(0)
-        reason = attempt(partial(work, part))
+        reason = catch_oom(partial(work, part))
         if reason is None:
             together = max(together, len(part))
         elif len(part) == 1:
@@ -143,16 +143,17 @@ def halving(
             middle = (len(part) + 1) // 2
             waiting[:0] = part[:middle], part[middle:]
     if together < len(cells):
-        counters.halved += 1
-        counters.together = together
+        counters.oom_splits += 1
+        counters.max_cells = together
 
 
 @dataclass(frozen=True)
 class Memory:
     """Bytes of the full cache of a prompt, of the cells of the largest decode batch beside it, and of what is recorded
     and ranked to choose what they keep: at most, since rankings are dropped where they do not fit. states: of recurrent
-    layers, of the prompt, of each cell, and of each row of a batch, padded to `model.tile` (a CPU may need some more).
-    reading: where the cell evicts block by block, what its cache holds at most meanwhile, instead of the full one.
+    layers, of the prompt, of each cell, and of each row of a batch, padded to `model.max_batch` (a CPU may need
+    some more). reading: where the cell evicts block by block, what its cache holds at most meanwhile, instead of the
+    full one.
     """
 
     full: int
@@ -181,13 +182,13 @@ def memory_of(group: PrefillGroup) -> Memory | None:
     block, reading = group.cells[0].schedule.block_of(tokens), None
     if block is not None:
         (cell,) = group.cells
-        held_pairs = min(tokens, cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
+        held_pairs = min(tokens, cell.policy.resolve(0, tokens, cell.budget).pairs(cell.budget, tokens) + block)
         copies = group_size if cell.policy.layout == "query_heads" else 1
         reading, scoring = copies * held_pairs * full // tokens, copies * held_pairs * heads * RANKED
     else:
         scoring = scoring_bytes(group.cells, tokens, full, heads, group_size)
-    largest = tuple(sorted(sizes, reverse=True)[: group.model.tile])
-    states = (1 + len(largest) + group.model.tile) * state_bytes_of(group.model)
+    largest = tuple(sorted(sizes, reverse=True)[: group.model.max_batch])
+    states = (1 + len(largest) + group.model.max_batch) * state_bytes_of(group.model)
     return Memory(full, largest, scoring, states, reading)
 
 
@@ -232,7 +233,7 @@ def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
     tokens = lengths.read
     text, dtype = text_and_dtype(group.model)
     at_once = any(score.inputs.hidden_states == "prompt" for score in scores)
-    held = (tokens if at_once else min(tokens, Engine.block)) * text.hidden_size * dtype.itemsize
+    held = (tokens if at_once else min(tokens, Engine.prefill_chunk)) * text.hidden_size * dtype.itemsize
     held *= 1 + any(score.inputs.module for score in scores)
     return held, len(scores) * text.num_hidden_layers * text.num_attention_heads * tokens * torch.float32.itemsize
 

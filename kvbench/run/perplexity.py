@@ -16,11 +16,11 @@ from kvbench.models.prompts.prompt import Prompt, TokensOf, begin, begin_continu
 from kvbench.records.sidecars import Curve, KeptDetail
 from kvbench.run.evict_cell import clock, eviction_of, measure
 from kvbench.run.local import OneByOne
-from kvbench.run.memory import halving, most_together
+from kvbench.run.memory import halve_on_oom, most_together
 from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
 from kvbench.run.rows import JobResult
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class Perplexity(OneByOne):
         task, texts = group.task, sum(len(job.missing) for job in group.jobs)
         most = group.rows_to_do * (task.context_length or 0)
         preceding = f", each after at most {task.given_tokens} others" if task.given_tokens else ""
-        return f"to score: {plural(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{preceding}"
+        return (
+            f"to score: {count_noun(texts, 'text')}, {group.rows_to_do} times in all, at most {most} tokens{preceding}"
+        )
 
     def rows(self, job: PrefillJob, samples: Sequence[Sample]) -> JobResult:
         return run_texts(self.model, job, samples, self.environment_id, self.kept)
@@ -92,7 +94,7 @@ class _Reading:
         while remaining:
             most = most_together(engine)
             part, remaining = remaining[:most], remaining[most:]
-            halving(part, self._score_part, self._fail, engine.counters)
+            halve_on_oom(part, self._score_part, self._fail, engine.counters)
 
     def _score_part(self, cells: list[Cell]) -> None:
         """Score the texts with all cells together; if one of them cannot go on, with each by itself."""
@@ -177,7 +179,7 @@ def _nll(
     if not prompt.question:
         return list(caches), model.engine.nll(ids, caches, block)
     num_context = len(prompt.context) - 1
-    model.engine.give(ids[:num_context], caches, block)
+    model.engine.read_silently(ids[:num_context], caches, block)
     scoring = []
     for cell, before in zip(cells, caches, strict=True):
         decoding = replace(before.evictor, decoding=True)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kvbench.eviction.budget import Budget, Tokens
+from kvbench.eviction.budget import Budget, TokenBudget
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
 from kvbench.records.earlier import PAPER, first_name, variant_of
@@ -83,7 +83,7 @@ def describe_model(spec: ModelSpec) -> Description:
     """
     source, place = (
         ("name", "path", "pulled", "root", "revision", "weights"),
-        ("threads", "tile", "device", "device_map"),
+        ("threads", "max_batch", "device", "device_map"),
     )
     elsewhere = (*source, *place, "cuda_graph", "products", "template_kwargs")
     description = {name: value for name, value in asdict(spec).items() if name not in elsewhere}
@@ -204,7 +204,7 @@ class Cell:
         return code_of(self.policy, self.score, self.task, self.holder)
 
     @cached_property
-    def shared(self) -> str:
+    def prefill_key(self) -> str:
         """Return what cells must have in common to share a prefill, as canonical JSON.
 
         That is everything but the holder if eviction happens during the prefill; of texts, whose caches grow side by
@@ -253,13 +253,13 @@ class Cell:
                 f"policy.budget_span=context keeps the first tokens in addition to the budget, but {self.policy.name} "
                 "has policy.sink=0: add policy.sink=head, or use policy.budget_span=prompt"
             )
-        if isinstance(self.budget, Tokens) and self.budget.pairs < self.policy.budgeted:
+        if isinstance(self.budget, TokenBudget) and self.budget.pairs < self.policy.budgeted:
             raise UserError(too_small(self.policy, f"budget={self.budget.counted}"))
-        if isinstance(self.budget, Tokens):
+        if isinstance(self.budget, TokenBudget):
             for step in self.policy.steps:
                 step.check_budget(self.policy, self.budget)
         check(self.claims())
-        if self.task.scores_text and "budget" in self.policy.takes:
+        if self.task.scores_text and "budget" in self.policy.accepts:
             self._check_reading()
         if self.schedule.steps and not self.task.scores_text:
             check_steps(self.policy, self.score, blocks=self.schedule.prefill_block is not None)
@@ -287,7 +287,7 @@ class Cell:
                 "meanwhile: use policy.heads=uniform policy.layers=uniform"
             )
         least = self.policy.budgeted + self.task.spare_pairs
-        if isinstance(self.budget, Tokens) and self.budget.pairs < least:
+        if isinstance(self.budget, TokenBudget) and self.budget.pairs < least:
             raise UserError(
                 f"budget={self.budget.counted}: with task.evict=before the cache holds one KV pair fewer: "
                 f"use budget >= {least}"
@@ -334,7 +334,7 @@ class PrefillGroup:
     @cached_property
     def key(self) -> str:
         """A hash of what its cells have in common, different for every group."""
-        return digest(self.cells[0].shared)
+        return digest(self.cells[0].prefill_key)
 
     @property
     def model(self) -> ModelSpec:
@@ -410,7 +410,7 @@ def plan(cells: Iterable[Cell], recorded: set[tuple[str, int]]) -> Plan:
                 f"task.samples={cell.task.samples}: the plan has more than {MOST_ROWS} rows; ask for fewer samples "
                 "or cells, and for the others in another command: recorded rows are kept"
             )
-        group = groups[cell.shared]
+        group = groups[cell.prefill_key]
         if cell.id not in group or group[cell.id].task.samples < cell.task.samples:
             group[cell.id] = cell
     return Plan(tuple(_group(tuple(members.values()), recorded) for members in groups.values()))

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from kvbench.report.formats.table import Line, Table
+from kvbench.report.formats.table import Table, TableRow
 from kvbench.report.formats.text import plain_lines
 from kvbench.run.estimate import Submission
-from kvbench.support.quantity import duration, plural, size
+from kvbench.support.quantity import count_noun, duration, size
 
 
 def total_text(seconds: Mapping[str, float | None], starting: float) -> str:
@@ -38,7 +38,7 @@ def submission_text(submitted: Submission) -> str:
     for number, task in enumerate(tasks):
         time = "not known" if task.seconds is None else f"about {written(task.seconds)}"
         labels = str(number), f"{task.part.index + 1}/{task.part.of}", task.model
-        lines.append(Line.of(labels, (str(task.prompts), str(task.rows), time)))
+        lines.append(TableRow.of(labels, (str(task.prompts), str(task.rows), time)))
     table = Table.of(("task", "shard", "model"), ("prompts", "rows", "time"), lines, align="rrl")
     caches = "of unknown size" if submitted.cache_bytes is None else f"of at most {size([submitted.cache_bytes])}"
     unit = "GPU hours" if launcher.gpus else "hours of all tasks"
@@ -46,11 +46,11 @@ def submission_text(submitted: Submission) -> str:
     node = "null, the default of the cluster" if launcher.memory_gb is None else launcher.memory_gb
     return "\n".join(
         (
-            f"{plural(len(tasks), 'task')}, {launcher.parallel} at a time, {plural(launcher.gpus, 'GPU')} each; "
-            "nothing is submitted",
+            f"{count_noun(len(tasks), 'task')}, {launcher.parallel} at a time, {count_noun(launcher.gpus, 'GPU')} "
+            "each; nothing is submitted",
             *plain_lines(table),
             f"{unit}: {hours}, at most {submitted.most_device_hours:.3g} before a task is requeued",
-            f"time of a task: launcher.time={launcher.time} ({plural(launcher.minutes, 'minute')}), then requeued "
+            f"time of a task: launcher.time={launcher.time} ({count_noun(launcher.minutes, 'minute')}), then requeued "
             f"({launcher.requeues} times at most)",
             f"memory of a task: caches {caches}, weights and activations; of its node: launcher.memory_gb={node}",
             "batch script:",

@@ -14,7 +14,7 @@ from kvbench.eviction.schedule import TURN
 from kvbench.models.batch_invariance import BatchInvariance
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.conversation import Answer, Question, converse
-from kvbench.models.decode.next_token import Choice, Choose, Drawn, Forced, greedy, uniforms
+from kvbench.models.decode.next_token import Choice, Sampled, Sampler, TeacherForced, greedy, uniforms
 from kvbench.models.engine import Generation
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, build, ending, ends, token_texts
@@ -23,7 +23,7 @@ from kvbench.records.row import Row
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run import memory
 from kvbench.run.evict_cell import (
-    CompressedCache,
+    HeldCache,
     SharedPrefill,
     batch_of,
     clock,
@@ -43,7 +43,7 @@ from kvbench.run.rows import (
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Sample, Task
 
-Unit = tuple[Cell, int]
+CellAnswer = tuple[Cell, int]
 """A cell, and which of the answers to each prompt, from 0."""
 BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 
@@ -110,10 +110,10 @@ def _prefill_what_fits(
     not tried again with a prompt as long or longer, unless no smaller one is left.
     """
     engine, prompt = model.engine, next(iter(prompts.values()))
-    exhausted, tokens, blocks = engine.counters.exhausted, len(prompt.context), [engine.block]
+    exhausted, tokens, blocks = engine.counters.oom_at, len(prompt.context), [engine.prefill_chunk]
     in_one_pass = engine.rope is not None or cells[0].score.inputs.hidden_states == "prompt"
     if not in_one_pass and cells[0].schedule.prefill_block is None:  # otherwise the block changes the result
-        blocks += [block for block in (engine.block // 4, engine.block // 16) if 0 < block < tokens]
+        blocks += [block for block in (engine.prefill_chunk // 4, engine.prefill_chunk // 16) if 0 < block < tokens]
     light = [cell for cell in cells if tokens not in _recorded(cell, prompt)]
     reason = ""
     for part in (cells, light) if 0 < len(light) < len(cells) else (cells,):
@@ -122,9 +122,9 @@ def _prefill_what_fits(
             fewest = exhausted.get((block, records_all), math.inf)
             if tokens >= fewest and block != blocks[-1]:
                 continue
-            read = memory.attempt(partial(prefill, model, prompts, part, block))
+            read = memory.catch_oom(partial(prefill, model, prompts, part, block))
             if isinstance(read, TimedPrefill):
-                return (read if block == engine.block else replace(read, block=block)), part, reason
+                return (read if block == engine.prefill_chunk else replace(read, block=block)), part, reason
             reason, exhausted[block, records_all] = read, min(tokens, fewest)
     return None, (), reason
 
@@ -149,16 +149,18 @@ class DecodeJob:
         state = full.cache.exempt["recurrent_bytes"] or 0
         group, number, each = self._limit_rankings()
 
-        def bytes_of(unit: Unit) -> int:
+        def bytes_of(unit: CellAnswer) -> int:
             return memory.cell_bytes(unit[0], num_tokens, longest, pair_bytes, group) + state
 
         draws = {sample.id % self.draws for sample in self.samples}
-        for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.tile):
+        for units in batches([(cell, draw) for draw in sorted(draws) for cell in cells], engine.max_batch):
             later = max(0, min(number, self.shared.most_rankings) - len(self.shared.rankings)) * each
-            later += state * (engine.batch_invariance or BatchInvariance()).rows(engine.tile, engine.tile, 1)  # padded
+            later += state * (engine.batch_invariance or BatchInvariance()).rows(
+                engine.max_batch, engine.max_batch, 1
+            )  # padded
             free, most = memory.free_bytes(self.devices) - later, memory.most_together(engine)
             for part in memory.split_to_fit(units, bytes_of, free, most):
-                memory.halving(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
+                memory.halve_on_oom(part, self._evict_and_answer, partial(self._fail, self.result), engine.counters)
 
     @property
     def devices(self) -> list[torch.device]:
@@ -180,7 +182,7 @@ class DecodeJob:
         """Answers to each prompt."""
         return self.shared.cells[0].task.samples_per_prompt
 
-    def evict(self) -> list[CompressedCache]:
+    def evict(self) -> list[HeldCache]:
         """The caches of all cells, for the only answer to one prompt. Cells that cannot evict have a row that says so.
 
         Raises RuntimeError if memory runs out.
@@ -189,13 +191,13 @@ class DecodeJob:
         compressed = self._evict([(cell, 0) for cell in self.shared.cells], self.result, copy=True)
         return list(compressed.values())
 
-    def _evict(self, units: Sequence[Unit], part: JobResult, copy: bool = False) -> dict[str, CompressedCache]:
+    def _evict(self, units: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
         """The caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict. copy:
         as of `evict_cells`.
         """
-        compressed, cells = dict[str, CompressedCache](), list({cell.id: cell for cell, _ in units}.values())
+        compressed, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in units}.values())
         for cell, outcome in zip(cells, evict_cells(self.model, cells, self.shared, copy), strict=True):
-            if isinstance(outcome, CompressedCache):
+            if isinstance(outcome, HeldCache):
                 compressed[cell.id] = outcome
                 continue
             for unit in units:
@@ -203,7 +205,7 @@ class DecodeJob:
                     self._fail(part, unit, str(outcome))
         return compressed
 
-    def _evict_and_answer(self, units: list[Unit]) -> None:
+    def _evict_and_answer(self, units: list[CellAnswer]) -> None:
         """Evict and answer. If memory runs out on the way, nothing is recorded of these units."""
         part = self.result.part()
         compressed = self._evict(units, part)
@@ -211,7 +213,7 @@ class DecodeJob:
         if units[0][0].task.turns == "own":  # a conversation answers all of them
             questions = [list(self.samples)]
         for samples in questions:
-            caches, missing_samples = list[CompressedCache](), list[list[Sample]]()
+            caches, missing_samples = list[HeldCache](), list[list[Sample]]()
             for cell, draw in units:
                 drawn = [sample for sample in samples if sample.id % self.draws == draw]
                 missing = [sample for sample in drawn if (cell.id, sample.id) in part.job.places]
@@ -224,7 +226,7 @@ class DecodeJob:
                 self._answer(caches, missing_samples, part)
         self.result.add(part)
 
-    def _answer(self, caches: list[CompressedCache], samples: Sequence[Sequence[Sample]], part: JobResult) -> None:
+    def _answer(self, caches: list[HeldCache], samples: Sequence[Sequence[Sample]], part: JobResult) -> None:
         """Decode one batch, each cache for its samples, and record their rows. The list of caches is emptied."""
         model, evictions, start = self.model, [cache.result for cache in caches], clock(self.model)
         lasts, task = [each[-1] for each in samples], evictions[0].cell.task
@@ -247,16 +249,16 @@ class DecodeJob:
     ) -> list[dict[int, Answer]]:
         """The answers to one question, of each cell to its sample, by sample."""
         prompt, max_new_tokens = self.prompts[samples[0].id], samples[0].max_new_tokens
-        choose: Choose = greedy
+        choose: Sampler = greedy
         if task.temperature:
             drawn = samples[0].drawn
             numbers = [self._uniforms(sample.id, drawn + max_new_tokens)[drawn:] for sample in samples]
             on_device = torch.tensor(np.stack(numbers, axis=1), device=self.model.engine.device)
-            choose = Drawn(task.temperature, task.top_p, on_device)
+            choose = Sampled(task.temperature, task.top_p, on_device)
         engine, question = self.model.engine, torch.tensor(prompt.question) if prompt.question else None
         forced = None
         if task.forces_answers:
-            choose, stop = (forced := Forced(prompt.answer, len(samples), engine.device)), ()
+            choose, stop = (forced := TeacherForced(prompt.answer, len(samples), engine.device)), ()
         generations = engine.generate(self.prefill.prefilled, batch, stop, task.min_new_tokens, question, choose)
         prompts = [self.prompts[sample.id] for sample in samples]
         answers = answers_of(batch, generations, prompts, len(prompt.question))
@@ -283,7 +285,7 @@ class DecodeJob:
             if not task.temperature:
                 return greedy(logits)
             row = [of_turns[turn][step] for of_turns, (turn, step) in zip(uniforms_of, places, strict=True)]
-            return Drawn(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
+            return Sampled(task.temperature, task.top_p, torch.tensor([row], device=logits.device))(logits, 0)
 
         prefilled, at_least, most = self.prefill.prefilled, task.min_new_tokens, model.max_length
         answers = converse(model.engine, prefilled, batch, questions, stop, at_least, choose, most)
@@ -292,7 +294,7 @@ class DecodeJob:
     def _uniforms(self, sample: int, steps: int) -> np.ndarray:
         return uniforms(self.shared.cells[0].task.seed, *divmod(sample, self.draws), steps)
 
-    def _fail(self, result: JobResult, unit: Unit, error: str) -> None:
+    def _fail(self, result: JobResult, unit: CellAnswer, error: str) -> None:
         """Add rows with an error for every sample of this draw that lacks the cell."""
         for sample in self.samples:
             if sample.id % self.draws == unit[1]:
@@ -409,7 +411,9 @@ def prefill(
 
 def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
     """How many of the newest queries of a prompt are recorded for a cell."""
-    return memory.observed_rows(cell, prompt.head, len(prompt.context), prompt.question_tokens, prompt.tail)
+    return memory.observed_rows(
+        cell, prompt.prefix_tokens, len(prompt.context), prompt.question_tokens, prompt.suffix_tokens
+    )
 
 
 class BatchKind(NamedTuple):
@@ -425,15 +429,15 @@ def batch_kind(cell: Cell) -> BatchKind:
     return BatchKind(repr(cell.held), cell.policy.layout, cell.schedule.decode_every is not None)
 
 
-def batches(units: Sequence[Unit], size: int) -> Iterator[list[Unit]]:
+def batches(units: Sequence[CellAnswer], size: int) -> Iterator[list[CellAnswer]]:
     """At most `size` units that can be decoded together: all evict from the answer too, or none does, and they have
     one holder. Those that are scored alike stand together, which takes fewer operations.
     """
 
-    def kind(unit: Unit) -> BatchKind:
+    def kind(unit: CellAnswer) -> BatchKind:
         return batch_kind(unit[0])
 
-    def scoring(unit: Unit) -> tuple[int, str, str, str]:
+    def scoring(unit: CellAnswer) -> tuple[int, str, str, str]:
         policy = unit[0].policy
         return unit[0].schedule.decode_every or 0, str(policy.pool), policy.name, unit[0].score.name
 

@@ -31,22 +31,22 @@ class Work(Protocol):
 
     prefills: int
     tokens_prefilled: int
-    halved: int
+    oom_splits: int
 
 
 @dataclass
-class Outcome:
+class RunStats:
     """Outcome of a run: rows recorded and failed, and its `Work`."""
 
     rows: int = 0
     errors: int = 0
     prefills: int = 0
     tokens_prefilled: int = 0
-    halved: int = 0
+    oom_splits: int = 0
 
     def add(self, works: Iterable[Work]) -> None:
         """Add what several models have done."""
         for work in works:
             self.prefills += work.prefills
             self.tokens_prefilled += work.tokens_prefilled
-            self.halved += work.halved
+            self.oom_splits += work.oom_splits

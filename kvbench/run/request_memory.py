@@ -51,7 +51,7 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     text, dtype = memory.text_and_dtype(cell.model)
     full, heads, group_size = memory.full_bytes(cell.model, tokens)
     pair_bytes, state = full // tokens, memory.state_bytes_of(cell.model)
-    policy = cell.policy.of_prompt(0, tokens, cell.budget)
+    policy = cell.policy.resolve(0, tokens, cell.budget)
     pairs = min(policy.pairs(cell.budget, tokens), tokens)
     copies = group_size if cell.policy.layout == "query_heads" else 1
     kept = copies * pairs * pair_bytes
@@ -60,7 +60,7 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     later = min(lengths.later, (cell.schedule.answer_budget or 0) + (cell.schedule.decode_every or lengths.later))
     held = cell.held.held_bytes(kept, dtype.itemsize)
     block = cell.schedule.block_of(tokens)
-    activations = _activations(text, dtype, min(tokens, block or Engine.block))
+    activations = _activations(text, dtype, min(tokens, block or Engine.prefill_chunk))
     if block is None:
         repeat = cell.score.inputs.repeat  # a part of the prompt at a time is read again
         repeat_activations = _activations(text, dtype, min(tokens, repeat.chunk)) if repeat else 0

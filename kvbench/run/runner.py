@@ -11,10 +11,10 @@ from kvbench.records.folder import ResultsFolder
 from kvbench.records.sidecars import KeptDetail
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob
 from kvbench.run.procedure import Backend, Prepared, Procedure, Session, backend_of
-from kvbench.run.progress import Outcome, Progress, Unseen, Work
+from kvbench.run.progress import Progress, RunStats, Unseen, Work
 from kvbench.run.rows import JobResult
 from kvbench.run.samples import jobs_with_samples
-from kvbench.support.errors import Stopped
+from kvbench.support.errors import StopRequested
 
 
 class Claims(Protocol):
@@ -69,7 +69,7 @@ def run(
     kept: KeptDetail = "none",
     opened: Opened | None = None,
     backend_of: Callable[[ModelSpec], Backend] = backend_of,
-) -> Outcome:
+) -> RunStats:
     """Run what is still to do and what nobody else does. If nothing is, nothing is loaded or written.
 
     opened: the model of an earlier run, which goes on if it is the same, and is replaced by the last of this one.
@@ -118,7 +118,7 @@ class _Run:
         self._kept: KeptDetail = kept
         self._opened, self._began = opened, began
         self.works: list[Work] = []
-        self.outcome = Outcome()
+        self.outcome = RunStats()
 
     def run_group(self, backend: Backend, prepared: Prepared, group: PrefillGroup, left: int) -> None:
         """Make and record the jobs that are left to this process. The model is opened for the first of them.
@@ -140,7 +140,7 @@ class _Run:
                     missing = [sample for sample in samples if sample.id in job.missing]
                     unrecorded = left - place + procedure.num_waiting
                     self._record(procedure.make(job, missing, self._claims.share(unrecorded)))
-            except Stopped:
+            except StopRequested:
                 if procedure is not None:
                     self._record(procedure.finish())
                 raise

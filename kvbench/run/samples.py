@@ -12,7 +12,7 @@ def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | Invalid
     """The samples of which rows are missing, in ascending order."""
     missing = [sample for job in group.jobs for sample in job.missing]
     template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
-    return group.task.answered(TokensOf(tokenizer, template), missing)
+    return group.task.numbered_answers(TokensOf(tokenizer, template), missing)
 
 
 def jobs_with_samples(tokenizer: Any, group: PrefillGroup) -> Iterator[tuple[PrefillJob, list[Sample | InvalidSample]]]:

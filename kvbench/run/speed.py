@@ -17,12 +17,12 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.run import roofline
 from kvbench.run.joint_batch import may_decode_jointly
 from kvbench.run.lengths import lengths_of
-from kvbench.run.memory import attempt, text_and_dtype
+from kvbench.run.memory import catch_oom, text_and_dtype
 from kvbench.run.plan import Cell, PrefillGroup
 from kvbench.run.plan_text import written
 from kvbench.run.request_memory import tensor_shapes
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def speed_of(device: torch.device, dtype: torch.dtype) -> Speed | None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    measured = attempt(lambda: roofline.ceiling(device, dtype, sync, SCALE[device.type]))
+    measured = catch_oom(lambda: roofline.ceiling(device, dtype, sync, SCALE[device.type]))
     if isinstance(measured, str):
         return None
     return Speed(measured["device_flops_per_second"], measured["device_copy_bytes_per_second"])
@@ -84,7 +84,7 @@ def speed_text(groups: Sequence[PrefillGroup], starting: float) -> str | None:
         return None
     seconds = sum(seconds_by_speed(group, speeds[group.key]) for group in groups)
     text = " or ".join(dict.fromkeys(map(str, speeds.values())))
-    longest = plural(max(lengths.later for group in groups if (lengths := lengths_of(group))), "token")
+    longest = count_noun(max(lengths.later for group in groups if (lengths := lengths_of(group))), "token")
     return (
         f"time by the speed of this machine, measured just now ({text}): about {written(starting + seconds)}: "
         f"{written(starting)} until models are loaded, the rest if every answer is as long as it may be, up to "
@@ -111,7 +111,7 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
     )
     pairs = len(shape.windows) * shape.kv_heads
     kept = {
-        cell.id: min(cell.policy.of_prompt(0, tokens, cell.budget).pairs(cell.budget, tokens), tokens)
+        cell.id: min(cell.policy.resolve(0, tokens, cell.budget).pairs(cell.budget, tokens), tokens)
         for cell in group.cells
     }
     for cells in decode_batches(group):
@@ -124,7 +124,7 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
 
 def decode_batches(group: PrefillGroup) -> Iterator[Sequence[Cell]]:
     """The cells that decode together, from several prompts where they can."""
-    tile, waiting = group.model.tile, list[Cell]()
+    tile, waiting = group.model.max_batch, list[Cell]()
     joint = may_decode_jointly(group.cells, tile) and all(len(job.missing) == 1 for job in group.jobs)
     for cells in (cells for job in group.jobs for cells in job.missing.values()):
         if waiting and not (joint and len(waiting) + len(cells) <= tile):

@@ -12,7 +12,7 @@ from kvbench.report.rows import within
 from kvbench.run.plan import Cell
 from kvbench.support import __version__
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 
 Stale = Literal["stop", "keep", "rerun"]
 """What `kvbench run --stale` does about them."""
@@ -62,7 +62,7 @@ def settled(
         to_rerun = {(group.cell, group.code) for group in differing}
         codes = zip(rows["cell"].to_pylist(), rows["code"].to_pylist(), strict=True)
         return _settled(there, rows.filter(pa.array([pair not in to_rerun for pair in codes], pa.bool_())))
-    counted = f"{plural(sum(group.rows for group in other_code), 'row')} of {results.path}"
+    counted = f"{count_noun(sum(group.rows for group in other_code), 'row')} of {results.path}"
     if other_code and stale == "stop":
         raise UserError(
             f"{counted} {_made_by(other_code, by_id, results)}: --stale=rerun makes them again, --stale=keep takes "
@@ -72,8 +72,8 @@ def settled(
         tell(f"warning: {counted} are of other code and kept: with new rows, means are over two versions of the code")
     if unknown := sum(group.rows for group in differing) - sum(group.rows for group in other_code):
         tell(
-            f"{plural(unknown, 'row')} of {results.path} do not say which code made them and are kept; --stale=rerun "
-            "makes them again"
+            f"{count_noun(unknown, 'row')} of {results.path} do not say which code made them and are kept; "
+            "--stale=rerun makes them again"
         )
     return _settled(there, rows)
 

@@ -31,14 +31,14 @@ from kvbench.models.loading.load import LoadedModel
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records.sidecars import KeptDetail, Timing
 from kvbench.run import roofline
-from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, clock, evict_cell
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, evict_cell
 from kvbench.run.local import OneByOne
-from kvbench.run.memory import attempt
+from kvbench.run.memory import catch_oom
 from kvbench.run.plan import Cell, PrefillGroup, PrefillJob
 from kvbench.run.prefill_job import BROKEN, prefill
 from kvbench.run.rows import EvictionResult, JobResult, hash_ids
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Timings(OneByOne):
         cells = len({cell.id for job in group.jobs for cell in job.cells})
         times = task.batch * (group.rows_to_do + task.warmup * cells)
         read, written = times * task.context_length, times * task.new_tokens
-        return f"prefill: {plural(times, 'prompt')}, {read} tokens, warming up included; answers: {written} tokens"
+        return f"prefill: {count_noun(times, 'prompt')}, {read} tokens, warming up included; answers: {written} tokens"
 
     def rows(self, job: PrefillJob, samples: Sequence[Sample]) -> JobResult:
         return run_timed(self.model, job, samples, self.environment_id, self.kept)
@@ -123,7 +123,7 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
     """One repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
     if cell.id not in failures:
         try:
-            repetition = attempt(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
+            repetition = catch_oom(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
         except ValueError as error:
             repetition = str(error)
         if isinstance(repetition, Repetition):
@@ -136,7 +136,7 @@ def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: di
 def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[[], float] | None) -> Repetition:
     """Time a cell once. Raises ValueError for what it cannot do, and what torch raises when memory runs out."""
     batch, new_tokens = _task(cell).batch, _task(cell).new_tokens
-    model = replace(model, engine=replace(model.engine, tile=batch, batch_invariance=BatchInvariance()))
+    model = replace(model, engine=replace(model.engine, max_batch=batch, batch_invariance=BatchInvariance()))
     engine = model.engine
     _reset_peaks(engine)
     engine.sync()
@@ -177,7 +177,7 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
 
 
 def _decode(
-    model: LoadedModel, compressed: list[CompressedCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
+    model: LoadedModel, compressed: list[HeldCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
 ) -> None:
     """Lay out the decode batch and feed all new tokens but the last, whose successor is not asked for."""
     engine, start = model.engine, clock(model)
@@ -216,7 +216,7 @@ def _peaks(engine: Engine, name: str) -> dict[str, float]:
 def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: dict[str, float]) -> dict[str, float]:
     """The least work of each part, and the speed of the device."""
     task, shape = _task(cell), roofline.shape_of(model.engine.model)
-    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or model.engine.block))
+    passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or model.engine.prefill_chunk))
     tails, quantities = task.new_tokens / 2, repetition.quantities
     pairs = sum(map(sum, repetition.eviction.lengths))
     cache_heads = len(shape.windows) * shape.heads // repetition.group

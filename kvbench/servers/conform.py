@@ -20,7 +20,7 @@ from kvbench.servers.completions import Server
 from kvbench.servers.endpoint import FULL, ServedCell
 from kvbench.servers.run import prompt_for, read_tokenizer
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
 
 NEWEST = ("streaming_llm", "recency", "sliding_window")
@@ -93,7 +93,7 @@ def observe(cell: ServedCell) -> Observed:
     """
     tokenizer = read_tokenizer(cell.model)
     template = template_tokens(tokenizer, cell.model.chat, cell.model.system, cell.task.chat)
-    samples = [*cell.task.answered(TokensOf(tokenizer, template), range(cell.task.num_answers))]
+    samples = [*cell.task.numbered_answers(TokensOf(tokenizer, template), range(cell.task.num_answers))]
     planted = [sample for sample in samples if isinstance(sample, Sample) and _planted(sample)]
     if not planted:
         raise UserError(f"task {cell.task.name} hides no answer in its contexts: use task=ruler/niah_single_1")
@@ -165,13 +165,13 @@ def verdicts(observed: Sequence[Observed], dense: Mapping[str, str] | None = Non
 def _unread(server: Observed) -> str | None:
     failed = [needle for needle in server.needles if needle.error is not None]
     if failed:
-        return f"{len(failed)} of {plural(len(server.needles), 'prompt')}: {failed[0].error}"
+        return f"{len(failed)} of {count_noun(len(server.needles), 'prompt')}: {failed[0].error}"
     if server.method != FULL:
         return ""
     lost, kept = ([n.age for n in server.needles if n.is_found is kind] for kind in (False, True))
     if lost and kept and min(lost) > max(kept):
         return (
-            f"{plural(len(lost), 'needle')} {min(lost)} tokens before the end or more are lost, all newer ones are "
+            f"{count_noun(len(lost), 'needle')} {min(lost)} tokens before the end or more are lost, all newer ones are "
             "found: it reads only the end of a prompt"
         )
     return ""
@@ -180,7 +180,7 @@ def _unread(server: Observed) -> str | None:
 def _foreign(server: Observed) -> str:
     values = {needle.value for needle in server.needles}
     others = [n for n in server.needles if n.answer and any(v in n.answer for v in values - {n.value})]
-    share = f"{len(others)} of {plural(len(server.needles), 'answer')}"
+    share = f"{len(others)} of {count_noun(len(server.needles), 'answer')}"
     return f"{share} hold the needle of another prompt: it answers from another cache" if others else ""
 
 
@@ -189,7 +189,7 @@ def _unlike(server: Observed, dense: Mapping[str, str]) -> str | None:
     other = [n for n in common if n.answer != dense[n.prompt_sha256]]
     if not common:
         return None
-    return f"{len(other)} of {plural(len(common), 'answer')} differ from those of the full cache" if other else ""
+    return f"{len(other)} of {count_noun(len(common), 'answer')} differ from those of the full cache" if other else ""
 
 
 def _out_of_age(server: Observed) -> str | None:
@@ -201,8 +201,8 @@ def _out_of_age(server: Observed) -> str | None:
     if beyond:
         oldest = max(beyond, key=lambda needle: needle.age)
         return (
-            f"{plural(len(beyond), 'needle')} are found that a budget of {server.budget} cannot hold, one {oldest.age} "
-            f"tokens before the end: it keeps more than it says, or other tokens"
+            f"{count_noun(len(beyond), 'needle')} are found that a budget of {server.budget} cannot hold, one "
+            f"{oldest.age} tokens before the end: it keeps more than it says, or other tokens"
         )
     return ""
 
@@ -224,9 +224,8 @@ def _out_of_order(smaller: Observed, larger: Observed) -> str | None:
         return None
     inversions = sum(a.is_found and not b.is_found for a, b in pairs)
     if inversions > MOST_OUT_OF_ORDER * len(pairs):
-        return (
-            f"{inversions} of {plural(len(pairs), 'needle')} are found with the smaller budget and lost with the larger"
-        )
+        needles = count_noun(len(pairs), "needle")
+        return f"{inversions} of {needles} are found with the smaller budget and lost with the larger"
     return ""
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kvbench.models.loading.spec import TOKENIZER, ModelSpec, content_hash, has_chat_template
 from kvbench.run.code import Code, served_code
 from kvbench.run.plan import Cell, Description, canonical, describe_task
-from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.facts import ASKED, Claim, check
 
@@ -38,7 +38,7 @@ class ServedModel(ModelSpec):
         "kernels",
         "template_kwargs",
         "threads",
-        "tile",
+        "max_batch",
         "device",
         "device_map",
         "cuda_graph",
@@ -48,9 +48,9 @@ class ServedModel(ModelSpec):
         "root",
     )
     name: str = "endpoint"
-    path: Annotated[str | None, Means("a folder with the model's tokenizer.json, or a name on the hub")] = None
-    revision: Annotated[str | None, Means("of a tokenizer of the hub: a commit or a tag")] = None
-    max_length: Annotated[int | None, Means("tokens of prompt and answer; null: no limit but the server's")] = None
+    path: Annotated[str | None, Help("a folder with the model's tokenizer.json, or a name on the hub")] = None
+    revision: Annotated[str | None, Help("of a tokenizer of the hub: a commit or a tag")] = None
+    max_length: Annotated[int | None, Help("tokens of prompt and answer; null: no limit but the server's")] = None
     backend = "kvbench.servers.run:Servers"
     runs_here = False
 
@@ -96,27 +96,25 @@ class Endpoint:
     Raises UserError for values outside the allowed set.
     """
 
-    url: Annotated[str, Means("of the API, such as http://127.0.0.1:8000/v1")]
-    method: Annotated[str, Means("how the server evicts, such as snapkv, or full: the column policy")]
+    url: Annotated[str, Help("of the API, such as http://127.0.0.1:8000/v1")]
+    method: Annotated[str, Help("how the server evicts, such as snapkv, or full: the column policy")]
     name: str = "endpoint"
-    model: Annotated[str | None, Means("its name on the server; null: model.path")] = None
+    model: Annotated[str | None, Help("its name on the server; null: model.path")] = None
     budget: Annotated[
-        str | None, Means("what the server keeps, as it was started: the column budget; null with endpoint.method=full")
+        str | None, Help("what the server keeps, as it was started: the column budget; null with endpoint.method=full")
     ] = None
-    server: Annotated[str | None, Means("names the server in cells, so that it may move; null: its url does")] = None
-    flags: Annotated[str, Means("how the server was started, in words, for the record")] = ""
-    api: Annotated[Api, Means("ids or text (completions), chat (its own template); auto: the first that works")] = (
-        "auto"
-    )
+    server: Annotated[str | None, Help("names the server in cells, so that it may move; null: its url does")] = None
+    flags: Annotated[str, Help("how the server was started, in words, for the record")] = ""
+    api: Annotated[Api, Help("ids or text (completions), chat (its own template); auto: the first that works")] = "auto"
     body: Annotated[
-        Mapping[str, Any], Means("fields of every request that this server needs, such as {kv_budget:1024}")
+        Mapping[str, Any], Help("fields of every request that this server needs, such as {kv_budget:1024}")
     ] = field(default_factory=dict)
     key: Annotated[
-        str | None, Means("the environment variable that holds the key, such as OPENAI_API_KEY; null: no key is sent")
+        str | None, Help("the environment variable that holds the key, such as OPENAI_API_KEY; null: no key is sent")
     ] = None
-    concurrency: Annotated[int, Means("requests at a time, and prompts of a job"), Range(1, 1024)] = 8
-    timeout: Annotated[float, Means("seconds that a request may take"), Range(1, 86_400)] = 600
-    retries: Annotated[int, Means("of a request after a fault that may pass"), Range(0, 100)] = 5
+    concurrency: Annotated[int, Help("requests at a time, and prompts of a job"), Range(1, 1024)] = 8
+    timeout: Annotated[float, Help("seconds that a request may take"), Range(1, 86_400)] = 600
+    retries: Annotated[int, Help("of a request after a fault that may pass"), Range(0, 100)] = 5
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -165,7 +163,7 @@ class ServedMethod:
     name: str
     variant: None = None
     layout: None = None
-    takes: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,7 @@ class ServedCell(Cell):
         return served_code(self.task)
 
     @cached_property
-    def shared(self) -> str:
+    def prefill_key(self) -> str:
         """Cells share no prompt: each is one server, or one way of asking it."""
         return canonical(self.description | {"endpoint": {**asdict(self.endpoint), "key": None}})
 

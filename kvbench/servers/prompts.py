@@ -19,7 +19,7 @@ def prompts_of(cell: ServedCell) -> Iterator[dict[str, Any]]:
     """
     tokenizer = read_tokenizer(cell.model)
     template = template_tokens(tokenizer, cell.model.chat, cell.model.system, cell.task.chat)
-    for sample in cell.task.answered(TokensOf(tokenizer, template), range(cell.task.num_answers)):
+    for sample in cell.task.numbered_answers(TokensOf(tokenizer, template), range(cell.task.num_answers)):
         if not isinstance(sample, Sample):
             raise UserError(f"task {sample.task}, sample {sample.id}: {sample.error}")
         prompt = prompt_for(tokenizer, cell, sample)

@@ -14,7 +14,7 @@ from kvbench.models.prompts.reasoning import Final, final_of_parts, final_of_tex
 from kvbench.records import Curve, KeptDetail, PromptRecord, ResultsFolder, environment
 from kvbench.run.plan import PrefillGroup, PrefillJob, check_model_unchanged
 from kvbench.run.procedure import Procedure, Samples
-from kvbench.run.progress import Outcome, Progress
+from kvbench.run.progress import Progress, RunStats
 from kvbench.run.rows import JobResult, answer_columns, served_row, with_second_answer
 from kvbench.run.samples import samples_of
 from kvbench.servers.client import Client, KeyRefused
@@ -23,7 +23,7 @@ from kvbench.servers.endpoint import ServedCell
 from kvbench.servers.identity import identity
 from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import InvalidSample, Sample, Task
 
 UNLIMITED = 2**62
@@ -107,7 +107,7 @@ class Asking:
     tokenizer: Tokenizer
     source: Open
     progress: Progress
-    work: Outcome = field(default_factory=Outcome)
+    work: RunStats = field(default_factory=RunStats)
 
     @contextmanager
     def procedure(self, group: PrefillGroup, results: ResultsFolder, kept: KeptDetail) -> Iterator[Procedure]:
@@ -143,7 +143,7 @@ class Requests:
 
     @classmethod
     def cost(cls, group: PrefillGroup) -> str:
-        return f"to ask: {plural(group.rows_to_do, 'prompt')}"
+        return f"to ask: {count_noun(group.rows_to_do, 'prompt')}"
 
     def make(self, job: PrefillJob, samples: Samples, most_waiting: int) -> Iterator[JobResult]:
         yield _run_job(self.tokenizer, self.cell, job, samples, self.pool, self.source, self.environment_id)

@@ -1,6 +1,6 @@
 """Meanings of settings as annotations of the fields of a dataclass: help, lists and complaints are made from them.
 
-processes: Annotated[int | None, Means("null: one per GPU"), Range(1, 1024)] = None
+processes: Annotated[int | None, Help("null: one per GPU"), Range(1, 1024)] = None
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from kvbench.support.errors import UserError
 
 
 @dataclass(frozen=True)
-class Means:
+class Help:
     """Meaning of a setting, in a few words."""
 
     text: str
@@ -28,14 +28,14 @@ class Range:
 
 
 @cache
-def meanings(target: type) -> dict[str, str]:
+def help_of(target: type) -> dict[str, str]:
     """Return the meanings of the fields of a class; of a part under its name: `pool.size`."""
     texts: dict[str, str] = {}
     for name, hint in get_type_hints(target, include_extras=True).items():
-        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Means)]
+        notes = [note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Help)]
         texts |= {name: note.text for note in notes}  # noqa: B035
         for part in _parts(hint):
-            texts |= {f"{name}.{inner}": text for inner, text in meanings(part).items()} | texts
+            texts |= {f"{name}.{inner}": text for inner, text in help_of(part).items()} | texts
     return texts
 
 
@@ -54,7 +54,7 @@ def check_ranges(settings: Any, group: str) -> None:
         for note in hint.__metadata__:
             if isinstance(note, Range) and isinstance(value, (int, float)) and not note.least <= value <= note.most:
                 null = ", or null" if NoneType in get_args(hint.__origin__) else ""
-                meaning = meanings(type(settings)).get(name, "")
+                meaning = help_of(type(settings)).get(name, "")
                 raise UserError(
                     f"{group}.{name}={value}: allowed: {note.least} to {note.most}{null}{meaning and f' ({meaning})'}"
                 )

@@ -48,7 +48,7 @@ def refusing_panics(what: str) -> Iterator[None]:
         raise UserError(f"{what}: {str(error).splitlines()[0][:200]}") from None
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """A run was asked to stop, by the signal that this names, and did so between two prefill jobs."""
 
 

@@ -156,11 +156,11 @@ def _of_field(name: str, hint: Place) -> dict[str, str]:
 
 
 def _means(hint: ast.AST) -> Iterator[str]:
-    """The texts of `Means` in `Annotated[type, Means("text")]`."""
+    """The texts of `Help` in `Annotated[type, Help("text")]`."""
     if isinstance(hint, ast.Subscript) and isinstance(hint.value, ast.Name) and hint.value.id == "Annotated":
         assert isinstance(hint.slice, ast.Tuple)
         for note in hint.slice.elts[1:]:
-            if isinstance(note, ast.Call) and isinstance(note.func, ast.Name) and note.func.id == "Means":
+            if isinstance(note, ast.Call) and isinstance(note.func, ast.Name) and note.func.id == "Help":
                 yield ast.literal_eval(note.args[0])
 
 

@@ -48,7 +48,7 @@ def duration(seconds: Iterable[float]) -> str:
     return _range(seconds, scale)
 
 
-def plural(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     """1, "row" -> "1 row"; 2, "row" -> "2 rows"."""
     return f"{count} {noun}{'s' * (count != 1)}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ASKED, QUESTION, QUESTION_READ, UNTIMED, WHOLE_PROMPT, Claim
-from kvbench.tasks.task import Sample, Task, Tokens, refuse_prompt_settings
+from kvbench.tasks.task import Sample, Task, TokenCounter, refuse_prompt_settings
 
 WORDS = ("harbor", "lantern", "meadow", "copper", "violin", "glacier", "saddle", "orchard", "pepper", "anchor")
 
@@ -81,7 +81,7 @@ class Efficiency(Task):
     def context_of(self, sample: int) -> int:
         return 0  # all repetitions read one text
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         """Yield the same text for each repetition, of at least `context_length` tokens: every word has at least one."""
         draw = random.Random(f"efficiency {self.seed}")
         word_pairs = (self.context_length + 1) // 2

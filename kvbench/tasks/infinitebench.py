@@ -53,7 +53,7 @@ from kvbench.tasks.files import fill, find, json_object
 from kvbench.tasks.metrics import ALL, english, f1, rouge_scorer
 from kvbench.tasks.ruler.haystack import NOISE
 from kvbench.tasks.ruler.niah import DRAWS
-from kvbench.tasks.task import Sample, Tokens, require_choice, require_positive
+from kvbench.tasks.task import Sample, TokenCounter, require_choice, require_positive
 
 PROMPTS = "infinitebench/prompts.json"
 """A table of templates for each kind of model (`yarn_mistral_templates`, ...): the literals of src/prompt.py."""
@@ -354,7 +354,7 @@ class InfiniteBench(jsonl.RowTask):
     def files(self) -> tuple[str, ...]:
         return f"infinitebench/{self.member}.jsonl", PROMPTS
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         if self.member == "longbook_sum_eng":
             summary_scorer()  # before the first sample, if it is missing
         template = self._template()
@@ -410,7 +410,7 @@ class SyntheticInfiniteBench(InfiniteBench):
     def row_numbers(self) -> Sequence[int]:
         return range(self.samples)  # as many as are requested
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         """As long as `context_length` allows. Raises UserError for a negative index or if no row fits."""
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from kvbench.support.errors import JSON_KINDS, UserError
 from kvbench.tasks.files import FromFiles, TaskError, find, limit_samples, remembered
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
+from kvbench.tasks.task import InvalidSample, Sample, Task, TokenCounter, require_positive, require_samples
 
 Row = Mapping[str, Any]
 Value = TypeVar("Value")
@@ -165,13 +165,13 @@ class RowTask(FromFiles, Task):
         return rows(self.root, file, numbers)
 
     @abstractmethod
-    def row_reader(self, tokens: Tokens) -> Callable[[int, Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, Row], Sample]:
         """The function that makes a sample of its index and row, and raises ValueError for an invalid row.
 
         Raises UserError if no row can become a sample or be scored: a template or a package is missing.
         """
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         read, places = self.row_reader(count_tokens), self.row_places
         require_samples(self, indices, len(places))
         for file in dict.fromkeys(file for file, _ in places):

@@ -46,7 +46,7 @@ from kvbench.tasks.shared_context import (
     phrased,
     require_question_field,
 )
-from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, TokenCounter, require_positive
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGITS = {word: str(digit) for digit, word in enumerate(WORDS)}
@@ -136,7 +136,7 @@ class GSM8K(FromFiles, Task):
     def files(self) -> tuple[str, ...]:
         return (f"gsm8k/{self.split}.jsonl",)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """As `Task.generate`; `indices` count the problems that are long enough, and invalid rows."""
         opening, index, last = self.instruction + GAP, -1, max(indices, default=-1)
         for line in jsonl.rows(self.root, self.files[0]):
@@ -156,7 +156,7 @@ class GSM8K(FromFiles, Task):
             index += 1
             if index in indices:
                 prompt = opening + context, phrased(self.ask, question), ""
-                yield Sample(index, self.name, *prompt, (answer,), self.max_new_tokens, opening=opening)
+                yield Sample(index, self.name, *prompt, (answer,), self.max_new_tokens, context_prefix=opening)
         if index < last:
             raise UserError(
                 f"task.samples={last + 1}: {index + 1} problems of {self.files[0]} have a context of "

@@ -43,7 +43,7 @@ from kvbench.tasks.task import (
     InvalidSample,
     Sample,
     Task,
-    Tokens,
+    TokenCounter,
     refuse_prompt_settings,
     require_positive,
     require_samples,
@@ -156,7 +156,7 @@ class PG19(FromFiles, Likelihood):
     def files(self) -> tuple[str, ...]:
         return listing(self.root, PATTERN)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield books in full, in the order of their names; one that is not UTF-8 is an `InvalidSample`."""
         books = self.files
         require_samples(self, indices, len(books))
@@ -218,7 +218,7 @@ class BookSum(jsonl.RowTask, Likelihood):
     def files(self) -> tuple[str, ...]:
         return (f"booksum/{self.split}.jsonl",)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         def read(index: int, row: jsonl.Row) -> Sample:
             chapter = jsonl.nonempty_text(row, "chapter")
             summary = jsonl.nonempty_text(row, "summary_text") if self.scored == "summary" else ""

@@ -26,7 +26,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import fill, find, folder, json_object
 from kvbench.tasks.metrics import ALL, chinese, english, f1, pinned
-from kvbench.tasks.task import Sample, Tokens, require_choice
+from kvbench.tasks.task import Sample, TokenCounter, require_choice
 
 PROMPTS = "longbench/config/dataset2prompt.json"
 LENGTHS = "longbench/config/dataset2maxlen.json"
@@ -314,7 +314,7 @@ class LongBenchTask(jsonl.RowTask):
     def score(self, prediction: str, sample: Sample) -> float:
         return score(self.member, prediction, sample.references, sample.choices)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         check_packages(self.member)
         template, new_tokens = self._entry(PROMPTS, str, "template"), self._new_tokens()
         choices = classes(self.root, self.files[0]) if self.metric == "classification_score" else ()

@@ -27,7 +27,7 @@ from kvbench.tasks.files import FromFiles
 from kvbench.tasks.kvzip import inclusion
 from kvbench.tasks.metrics import rouge_scorer
 from kvbench.tasks.ruler.haystack import essay_files, joined
-from kvbench.tasks.task import Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import Sample, Task, TokenCounter, require_positive
 
 ANSWER = "eat a sandwich and sit in Dolores Park on a sunny day."
 """The answer in the needle: eleven distinct words, the last with its full stop."""
@@ -149,7 +149,7 @@ class Needle(FromFiles, Task):
     def score(self, prediction: str, sample: Sample) -> float:
         return SCORERS[self.scorer](prediction.strip())
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         """Yield sample 0. Raises UserError for another index or a context that cannot hold the needle."""
         if any(index != 0 for index in indices):
             raise UserError(f"{self.name} has sample 0 only, got {max(indices)}")
@@ -160,7 +160,7 @@ class Needle(FromFiles, Task):
             prefix = "\nAnswer:" if is_book else ""
             yield Sample(0, self.name, context, QUESTIONS[self.style], prefix, (ANSWER,), self.max_new_tokens)
 
-    def _around_needle(self, tokens: Tokens, special: bool) -> str:
+    def _around_needle(self, tokens: TokenCounter, special: bool) -> str:
         """The essays truncated to length, encoded again, and truncated to the room that buffer and needle leave."""
         needle = tokens.encode(NEEDLE, special)
         room = self.context_length - self.buffer
@@ -182,7 +182,7 @@ class Needle(FromFiles, Task):
 
 
 @lru_cache(maxsize=2)
-def _encoded(tokens: Tokens, text: str, length: int, special: bool) -> list[int]:
+def _encoded(tokens: TokenCounter, text: str, length: int, special: bool) -> list[int]:
     """Tokens of the essays, repeated until there are `length`; all cells of a length share them."""
     repeated = text
     while len(ids := tokens.encode(repeated, special)) < length:

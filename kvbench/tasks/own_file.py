@@ -25,7 +25,7 @@ from kvbench.tasks.kvzip import exact
 from kvbench.tasks.longbench import FUNCTIONS
 from kvbench.tasks.prompt_names import check_names
 from kvbench.tasks.ruler.task import string_match_all, string_match_part
-from kvbench.tasks.task import GAP, InvalidSample, Sample, Tokens, require_choice
+from kvbench.tasks.task import GAP, InvalidSample, Sample, TokenCounter, require_choice
 
 FORM = 'a line is {"context": TEXT, "question": TEXT, "answers": [TEXT]}, or has "messages" for context and question'
 ROLES = ("system", "user", "assistant")
@@ -97,7 +97,7 @@ class OwnFile(jsonl.RowTask):
         contexts = jsonl.values_of(self.read_lines(self.files[0]), lambda row: _parts(row)[0])
         return [first.setdefault(index if text is None else text, index) for index, text in enumerate(contexts)]
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         self.score("1", Sample(0, self.name, "", "", "", ("1",), 1))  # loads the packages that the metric needs
 
         def read(index: int, row: jsonl.Row) -> Sample:
@@ -113,7 +113,7 @@ class OwnFile(jsonl.RowTask):
 
         return read
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         """As `Task.generate`, but an invalid line raises UserError: the file is the user's to correct."""
         for sample in super().generate(count_tokens, indices):
             if isinstance(sample, InvalidSample):

@@ -19,7 +19,7 @@ from typing import Literal
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.tasks.files import FromFiles, limit_samples
-from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, Tokens, Turn, require_positive
+from kvbench.tasks.task import GAP, InvalidSample, Sample, Task, TokenCounter, Turn, require_positive
 
 Turns = Literal["none", "gold", "own"]
 
@@ -94,7 +94,7 @@ class SharedContext(FromFiles, Task):
             raise UserError(f"{self.name} has {starts[-1]} questions, none is {sample}")
         return bisect_right(starts, sample) - 1
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         samples_of = grouped(sorted(indices), self.context_of)
         starts, templated = self._starts, bool(getattr(count_tokens, "template", 0))
         for number, content in self.read_contexts(samples_of):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args
 
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import ASKED, TURNS, Claim
 from kvbench.support.grouped import grouped
@@ -58,7 +58,7 @@ class Sample:
     choices: tuple[str, ...] = ()
     question_number: int | None = None
     kind: str = ""
-    opening: str = ""
+    context_prefix: str = ""
     messages: tuple[tuple[str, str], ...] = ()
     earlier: tuple[Turn, ...] = ()
     second: "Sample | None" = None
@@ -92,7 +92,7 @@ class InvalidSample:
     question_number: int | None = None
 
 
-class Tokens(Protocol):
+class TokenCounter(Protocol):
     """The model's tokenizer as tasks see it. Most tasks only count tokens.
 
     Two objects for the same tokenizer are equal and have equal hashes.
@@ -127,28 +127,28 @@ class TaskSettings:
     Every task raises UserError for settings with invalid values.
     """
 
-    chat: Annotated[
-        bool, Means("false: the protocol sends prompts without a chat template, whatever the model has")
-    ] = True
+    chat: Annotated[bool, Help("false: the protocol sends prompts without a chat template, whatever the model has")] = (
+        True
+    )
     truncation: Annotated[
         Truncation,
-        Means("which part of a prompt that is too long is removed: middle (LongBench), left, right, or refuse"),
+        Help("which part of a prompt that is too long is removed: middle (LongBench), left, right, or refuse"),
     ] = "refuse"
     max_prompt_tokens: Annotated[
-        int | None, Means("of context and question (middle, refuse) or of the context (left, right)")
+        int | None, Help("of context and question (middle, refuse) or of the context (left, right)")
     ] = None
-    stop: Annotated[tuple[str, ...], Means('texts of one token that end an answer, e.g. ["\\n"]')] = ()
-    min_new_tokens: Annotated[int, Means("tokens that an answer has before it may end")] = 0
+    stop: Annotated[tuple[str, ...], Help('texts of one token that end an answer, e.g. ["\\n"]')] = ()
+    min_new_tokens: Annotated[int, Help("tokens that an answer has before it may end")] = 0
     temperature: Annotated[
-        float, Means("0: the most likely token; above: tokens are drawn, the same for every cell of a prompt and seed")
+        float, Help("0: the most likely token; above: tokens are drawn, the same for every cell of a prompt and seed")
     ] = 0.0
     top_p: Annotated[
-        float, Means("tokens are drawn from the fewest most likely ones whose probabilities reach this sum")
+        float, Help("tokens are drawn from the fewest most likely ones whose probabilities reach this sum")
     ] = 1.0
-    samples_per_prompt: Annotated[int, Means("answers drawn to each prompt")] = 1
+    samples_per_prompt: Annotated[int, Help("answers drawn to each prompt")] = 1
     reasoning: Annotated[
         Reasoning,
-        Means("strip: metrics see what follows the reasoning; keep: all; auto: strip where the model marks reasoning"),
+        Help("strip: metrics see what follows the reasoning; keep: all; auto: strip where the model marks reasoning"),
     ] = "auto"
     stop_replaces = False  # a setting of few tasks: end answers at `stop` and the end of sequence, no other stop token
     decodes_joined = False  # after truncation in the middle decode both ends together, not each alone
@@ -156,7 +156,7 @@ class TaskSettings:
     tokenises_alone = False  # what is read after the eviction is tokenised as texts of their own, one per question
     wraps_context = False  # the chat template wraps the context; question and its end are a text of their own (kvpress)
     ends_answers = False  # without a chat template, the end of sequence follows each answer of the model's own
-    one_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
+    shared_length = False  # all such tasks of a command have the longest of their context lengths, if it names none
     turns = "none"  # a setting of few tasks: what precedes a question in one conversation
     turn_texts = (
         ""  # what divides prompts into turns, which `schedule.prefill_block=turn` evicts after: module:function
@@ -229,7 +229,7 @@ class Task(TaskSettings, ABC):
     has_pred_lines = False  # whether the benchmark's own pred.py writes a line for each row of its file
 
     @abstractmethod
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """Yield the samples of `indices` in ascending order; an invalid row of a file becomes an `InvalidSample`.
 
         Sample i does not depend on the other indices or on `samples`.
@@ -297,7 +297,9 @@ class Task(TaskSettings, ABC):
         """Rows of a cell: `samples` prompts with `samples_per_prompt` answers each."""
         return self.samples * self.samples_per_prompt
 
-    def answered(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def numbered_answers(
+        self, count_tokens: TokenCounter, indices: Collection[int]
+    ) -> Iterator[Sample | InvalidSample]:
         """`generate`, with a sample for each answer: samples of prompt i have the numbers from i x
         samples_per_prompt.
         """

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
-from kvbench.records import ResultsFolder, Stopped
+from kvbench.records import ResultsFolder, StopRequested
 from kvbench.support.errors import MissingFile, NothingSelected, OverLimit, UserError, is_panic
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -20,7 +20,7 @@ NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR
 """What the system reports for a file that was named and cannot be read or written."""
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """The exit codes of commands."""
 
     OK = 0
@@ -61,7 +61,7 @@ class FileRefused(Exception):
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
         file = " -> ".join(names) + ": " * bool(names)
         super().__init__(f"{file}{error.strerror}: {fix}")
-        self.code = Exit.UNEXPECTED if error.errno in (*DISK_FULL, *TOO_LARGE, *DISK_FAILED) else Exit.USAGE
+        self.code = ExitCode.UNEXPECTED if error.errno in (*DISK_FULL, *TOO_LARGE, *DISK_FAILED) else ExitCode.USAGE
 
 
 @contextmanager
@@ -72,7 +72,16 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, OverLimit, MissingFile, NothingSelected, InternalError, FileRefused, Stopped, BrokenPipeError):
+    except (
+        UserError,
+        OverLimit,
+        MissingFile,
+        NothingSelected,
+        InternalError,
+        FileRefused,
+        StopRequested,
+        BrokenPipeError,
+    ):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):

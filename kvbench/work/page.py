@@ -8,11 +8,13 @@ from kvbench.records import Row
 from kvbench.run.launch import Task
 from kvbench.run.launch.slurm import active
 from kvbench.run.plan import Shard
-from kvbench.work.failures import Exit
-from kvbench.work.sweep import Screen, make, rows_of
+from kvbench.work.failures import ExitCode
+from kvbench.work.sweep import RunOutput, make, rows_of
 
 
-def rows_of_item(name: str, request: Request, sweep: Sweep, task: Callable[[Shard], Task], screen: Screen) -> list[Row]:
+def rows_of_item(
+    name: str, request: Request, sweep: Sweep, task: Callable[[Shard], Task], screen: RunOutput
+) -> list[Row]:
     """All rows of an item; its launcher makes what is missing, in parts by `task`.
 
     Raises RowsElsewhere if that has not ended.
@@ -23,7 +25,7 @@ def rows_of_item(name: str, request: Request, sweep: Sweep, task: Callable[[Shar
     submits = sweep.launcher.submits and sweep.plan.rows_to_do
     if submits and (jobs := active(sweep.results, command)):
         raise RowsElsewhere(
-            f"{name}: job {', '.join(jobs)} runs its rows; run this command again when the job has ended", Exit.OK
+            f"{name}: job {', '.join(jobs)} runs its rows; run this command again when the job has ended", ExitCode.OK
         )
     code, ended = make(sweep, command, task, screen)
     if not ended:

@@ -15,9 +15,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from kvbench.config.overrides import parse, written
+from kvbench.config.overrides import format_value, parse
 from kvbench.config.sweep import Sweep, plan_sweep, refuse_around
-from kvbench.records import Row, places
+from kvbench.records import Row, file_sizes
 from kvbench.records.row import SHARE
 from kvbench.report.experiments import Experiments
 from kvbench.report.selection import differences
@@ -32,8 +32,8 @@ from kvbench.run.request_memory import RequestMemory, request_memory
 from kvbench.run.runner import Opened
 from kvbench.run.stale import SETTLED, Stale, settled
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import parse_size, plural, shortened, size
-from kvbench.work.sweep import Screen, make, rows_of
+from kvbench.support.quantity import count_noun, parse_size, shortened, size
+from kvbench.work.sweep import RunOutput, make, rows_of
 
 POLICIES = ("streaming_llm", "snapkv", "pyramidkv", "ada_snapkv", "cake", "lava", "kvzip")
 IN_BLOCKS = ("streaming_llm", "snapkv", "tova_obcache")
@@ -104,7 +104,7 @@ class Candidate:
 
 
 def recommend(
-    words: Sequence[str], data: str | None, need: Need, screen: Screen, stale: Stale = "stop"
+    words: Sequence[str], data: str | None, need: Need, screen: RunOutput, stale: Stale = "stop"
 ) -> Recommendation:
     """Recommend methods for the settings of a run, `words`, and a file of prompts, `data`, unless they name a task.
 
@@ -141,8 +141,8 @@ def recommend(
             f"least peak is {peak} ({smallest.cell.policy_label} at budget={smallest.cell.budget}): give more, a "
             f"smaller budget, shorter prompts or schedule.prefill_block={BLOCK}"
         )
-    fit = f"{len(running)} of {plural(len(candidates), 'method')} fit"
-    screen.tell(f"{fit}, at most {plural(_total(sweep), 'prompt')}; results in {sweep.results.path}")
+    fit = f"{len(running)} of {count_noun(len(candidates), 'method')} fit"
+    screen.tell(f"{fit}, at most {count_noun(_total(sweep), 'prompt')}; results in {sweep.results.path}")
     full, prompts = _rounds(sweep, running, need, screen)
     return _recommendation(sweep, candidates, full, prompts, lengths, need, (*assumed.values(), *_always(sweep)))
 
@@ -153,7 +153,7 @@ def _with_defaults(words: Sequence[str], data: str | None) -> tuple[list[str], d
     if data is not None:
         if beside := [word for word in words if word.startswith(("task=", "task.path="))]:
             raise UserError(f"data={data} and {beside[0]} both say what is read: leave one of them out")
-        words += ["task=jsonl", f"task.path={written(data)}"]
+        words += ["task=jsonl", f"task.path={format_value(data)}"]
         if "task.samples" not in named:
             words.append(f"task.samples={10**6}")  # as many as the file has
     elif "task" not in named:
@@ -212,10 +212,10 @@ def _candidates(sweep: Sweep, need: Need) -> tuple[list[Candidate], Lengths]:
 
     Raises UserError where there is none, or no full cache.
     """
-    full = [cell for cell in sweep.plan.cells if "budget" not in cell.policy.takes]
+    full = [cell for cell in sweep.plan.cells if "budget" not in cell.policy.accepts]
     candidates, longest = list[Candidate](), Lengths(0, 0)
     for cell in sweep.plan.cells:
-        if "budget" not in cell.policy.takes:
+        if "budget" not in cell.policy.accepts:
             continue
         reference = next((each for each in full if each.schedule.evict_after == cell.schedule.evict_after), None)
         if reference is None:
@@ -252,11 +252,11 @@ def rounds(sweep: Sweep) -> Iterator[int]:
 
 
 def _rounds(
-    sweep: Sweep, candidates: Sequence[Candidate], need: Need, screen: Screen
+    sweep: Sweep, candidates: Sequence[Candidate], need: Need, screen: RunOutput
 ) -> tuple[Mapping[str, list[Row]], int]:
     """Run rounds until nothing is open. Returns the rows of the full cache by cell, and the number of prompts."""
     opened, full_rows, prompts = Opened(), dict[str, list[Row]](), 0
-    warnings = Screen(lambda text: screen.tell(text) if text.startswith("warning") else None, screen.progress)
+    warnings = RunOutput(lambda text: screen.tell(text) if text.startswith("warning") else None, screen.progress)
     for prompts in rounds(sweep):
         running = [candidate for candidate in candidates if candidate.verdict == INCONCLUSIVE]
         cells = {cell.id: cell for candidate in running for cell in (candidate.reference, candidate.cell)}
@@ -272,7 +272,9 @@ def _rounds(
             candidate.evidence = candidate.evidence.looked(candidate.losses, need.loss)
         _decide(candidates, need)
         counts = Counter(candidate.verdict for candidate in candidates)
-        screen.tell(f"{plural(prompts, 'prompt')}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+        screen.tell(
+            f"{count_noun(prompts, 'prompt')}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+        )
         if not counts[INCONCLUSIVE]:
             break
     return full_rows, prompts
@@ -281,7 +283,7 @@ def _rounds(
 def _round(sweep: Sweep, cells: Sequence[Cell], prompts: int) -> Sweep:
     """The sweep of these cells on the first prompts, with what of it is recorded now."""
     cells = [replace(cell, task=replace(cell.task, samples=prompts)) for cell in cells]
-    since, empty = places(sweep.results), replace(sweep, plan=plan(cells, set()))
+    since, empty = file_sizes(sweep.results), replace(sweep, plan=plan(cells, set()))
     done, replaced = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)
     words = [word for word in sweep.arguments if not word.startswith("task.samples=")]
     arguments = (*words, f"task.samples={prompts}")

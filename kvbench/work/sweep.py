@@ -24,12 +24,12 @@ from kvbench.run.procedure import backend_of
 from kvbench.run.progress import Progress
 from kvbench.run.runner import Opened, run
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.quantity import plural
-from kvbench.work.failures import Exit, tracebacks_in
+from kvbench.support.quantity import count_noun
+from kvbench.work.failures import ExitCode, tracebacks_in
 
 
 @dataclass(frozen=True)
-class Screen:
+class RunOutput:
     """Screen of a user: messages of one line, and the progress of a plan while it runs."""
 
     tell: Tell
@@ -40,7 +40,7 @@ def _ignore(text: str) -> None:
     """For work that shows nothing."""
 
 
-SILENT = Screen(_ignore, lambda plan: nullcontext())
+SILENT = RunOutput(_ignore, lambda plan: nullcontext())
 
 
 def logger_of(words: Sequence[str]) -> Logger:
@@ -54,7 +54,7 @@ def make(
     sweep: Sweep,
     command: Sequence[str],
     task: Callable[[Shard], Task],
-    screen: Screen = SILENT,
+    screen: RunOutput = SILENT,
     opened: Opened | None = None,
 ) -> tuple[int, bool]:
     """Make what is missing of a sweep: here, or by its launcher, which runs `command` or, in parts, `task`.
@@ -66,7 +66,7 @@ def make(
     _announce(sweep, screen.tell)
     if not sweep.plan.rows_to_do:
         _describe(sweep.results, screen.tell, lacks_files)  # the run that made the last row may have failed after it
-        return Exit.OK, True
+        return ExitCode.OK, True
     submits = sweep.launcher.submits
     work = Work(command, sweep.results, lambda shards: [task(part) for part in shards_of(sweep.plan, shards)])
     with _requesting_answers(sweep):
@@ -74,8 +74,8 @@ def make(
             sweep.results.write_sweep(sweep.arguments, sweep.samples)  # jobs may start much later
         code = sweep.launcher.launch(work)
         if code is None:  # the launcher leaves it to this process
-            return Exit.INCOMPLETE if _run(sweep, screen, opened) else Exit.OK, True
-    return code, code in (Exit.OK, Exit.INCOMPLETE) and not submits
+            return ExitCode.INCOMPLETE if _run(sweep, screen, opened) else ExitCode.OK, True
+    return code, code in (ExitCode.OK, ExitCode.INCOMPLETE) and not submits
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def recorded_rows(sweep: Sweep) -> pa.Table:
     rows = sweep.rows(NEEDED, keep=True)
     if lost_rows := sweep.plan.rows - rows.num_rows:
         raise MissingFile(
-            f"{sweep.results.path} has lost {plural(lost_rows, 'row')} during the run: files were removed, moved "
+            f"{sweep.results.path} has lost {count_noun(lost_rows, 'row')} during the run: files were removed, moved "
             "or damaged; put them back, or run the same command again: it computes lost rows again"
         )
     return rows
@@ -120,7 +120,7 @@ def rows_of(sweep: Sweep) -> list[Row]:
     return fetched(recorded_rows(sweep))
 
 
-def _run(sweep: Sweep, screen: Screen, opened: Opened | None) -> int:
+def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
     """Make what is missing in this process; returns how many rows have failed."""
     with (
         tracebacks_in(sweep.results),
@@ -139,12 +139,14 @@ def _run(sweep: Sweep, screen: Screen, opened: Opened | None) -> int:
         claims = JobQueue(sweep.results, _with_devices(run_context, sweep.plan))
         outcome = run(sweep.plan, sweep.results, claims, progress, sweep.where.kept, opened)
     _describe(sweep.results, screen.tell)
-    shared = f" from {plural(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
+    shared = f" from {count_noun(outcome.prefills, 'prefill')} of {outcome.tokens_prefilled} tokens"
     halved = (
-        f"; ran out of memory {outcome.halved} times and continued with fewer cells at a time" if outcome.halved else ""
+        f"; ran out of memory {outcome.oom_splits} times and continued with fewer cells at a time"
+        if outcome.oom_splits
+        else ""
     )
     if outcome.rows or sweep.launcher.name == "none":
-        screen.tell(f"{plural(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
+        screen.tell(f"{count_noun(outcome.rows, 'row')}{shared * bool(outcome.prefills)}{halved}")
     return outcome.errors
 
 
@@ -205,8 +207,8 @@ def stopping(names: Sequence[str]) -> Iterator[Callable[[], str | None]]:
 
 def _announce(sweep: Sweep, tell: Tell) -> None:
     plan = sweep.plan
-    cells = plural(len(plan.cells), "cell")
-    todo = f"{plural(plan.rows_to_do, 'row')} to run from {plural(plan.prefills_to_do, 'prompt')}"
+    cells = count_noun(len(plan.cells), "cell")
+    todo = f"{count_noun(plan.rows_to_do, 'row')} to run from {count_noun(plan.prefills_to_do, 'prompt')}"
     if sweep.part is not None:
         tell(f"{cells}, shard {sweep.part.index + 1}/{sweep.part.of}: {todo}; results in {sweep.results.path}")
     elif not plan.rows_to_do:

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 
 from kvbench.eviction.allocation.layers import Layers, PyramidLayers, UniformLayers
-from kvbench.eviction.allocation.shares import BudgetInfo, shares
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.allocation.shares import AllocationBudget, shares
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -40,7 +40,7 @@ class MiddleLayers(Layers):
         if not self.times >= 1:
             raise ValueError(f"policy.layers.times={self.times}: the middle keeps 1 time as much or more")
 
-    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         """Candidates per stored head for each layer; `terms.base` of them is the mean that must come out."""
         last = max(1, len(layer_weights) - 1)
         weights = [1 + (self.times - 1) * (1 - abs(2 * layer / last - 1)) for layer in range(len(layer_weights))]
@@ -64,7 +64,7 @@ def main() -> None:
     """Print the pairs of each layer, and how many needles are found with them."""
     model = load(model_info(ModelSpec("reference")))
     evictions = [
-        Eviction(Policy("mine", pool=Pool("max", 7), recent=16, layers=layers), Attention(), Tokens(PAIRS))
+        Eviction(Policy("mine", pool=Pool("max", 7), recent=16, layers=layers), Attention(), TokenBudget(PAIRS))
         for layers in ALLOCATIONS
     ]
     correct = {eviction.policy.layers.kind: 0.0 for eviction in evictions}
@@ -74,7 +74,7 @@ def main() -> None:
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={16})  # once for all of them
         caches = [eviction(prefilled.cache) for eviction in evictions]
-        tile = RaggedBatch(caches, model.engine.tile, sample.max_new_tokens)  # they decode together
+        tile = RaggedBatch(caches, model.engine.max_batch, sample.max_new_tokens)  # they decode together
         for eviction, cache, answer in zip(
             evictions, caches, model.engine.generate(prefilled, tile, model.stop), strict=True
         ):

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.conformance.properties import check
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
@@ -44,7 +44,7 @@ class Steady(Score):
         if not 0 <= self.doubt <= 1:
             raise ValueError(f"score.doubt={self.doubt}: from 0 to 1, e.g. 0.5")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer: one row a query head, higher is kept."""
         assert rows is not None
         mean, largest = received(layer, rows, "mean"), received(layer, rows, "max")
@@ -70,8 +70,8 @@ def answers(model: LoadedModel, score: Score, pairs: int) -> list[float]:
         assert isinstance(sample, Sample)
         prompt = build(model.tokenizer, sample, TASK, model.max_length)
         prefilled = model.engine.prefill(torch.tensor(prompt.context), windows={POLICY.rows(10**6)})
-        smaller = Eviction(POLICY, score, Tokens(pairs))(prefilled.cache)
-        tile = RaggedBatch([smaller], model.engine.tile, sample.max_new_tokens)
+        smaller = Eviction(POLICY, score, TokenBudget(pairs))(prefilled.cache)
+        tile = RaggedBatch([smaller], model.engine.max_batch, sample.max_new_tokens)
         (answer,) = model.engine.generate(prefilled, tile, model.stop)
         values.append(TASK.score(model.tokenizer.decode(answer.ids), sample))
     return values

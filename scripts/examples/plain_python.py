@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     print(f"{full.num_tokens} tokens, {len(full.layers)} layers, {full.layers[0].cache_heads} KV heads each")
 
     for pairs in (full.num_tokens, 128, 64, 20):
-        smaller = Eviction(SNAPKV, Attention(), Tokens(pairs))(full)
+        smaller = Eviction(SNAPKV, Attention(), TokenBudget(pairs))(full)
         tile = RaggedBatch([smaller], cells=1, max_new_tokens=NEWEST)
         (answer,) = engine.generate(prefilled, tile, stop={model.generation_config.eos_token_id})
         text = tokenizer.decode(answer.ids, skip_special_tokens=True).strip().split("\n")[0]
         print(f"{pairs:4} pairs per head, {smaller.bytes_held / 2**10:7.1f} KiB: {text}")
 
-    decision = Eviction(SNAPKV, Attention(), Tokens(64)).decide(full)  # every step in between is an array
+    decision = Eviction(SNAPKV, Attention(), TokenBudget(64)).decide(full)  # every step in between is an array
     kept = decision.kept[0][0].nonzero().flatten().tolist()
     print(f"layer 0, head 0 keeps {len(kept)} pairs, the first at {kept[:6]}, the newest at {kept[-3:]}")
 

@@ -55,14 +55,14 @@ def outcome_of(model_type: str) -> Outcome:
         check_model(Engine(model, max_length=512), expected)
     except (UserError, Unbuildable) as error:
         return Outcome(model_type, " ".join(str(error).removeprefix(f"{model_type}: ").split()))
-    engine = Engine(model, block=BLOCK, tile=2, max_length=512)
+    engine = Engine(model, prefill_chunk=BLOCK, max_batch=2, max_length=512)
     prefilled = engine.prefill(ids[:PROMPT], {WINDOW})
     scale = whole.std()
     keep_all = _answered(engine, prefilled.cache, ids)
     answered = (
         torch.cat((prefilled.logits[None], keep_all)) - whole[[PROMPT - 1, *range(PROMPT + QUESTION - 1, len(ids))]]
     )
-    batch = RaggedBatch([prefilled.cache], engine.tile, STEPS)
+    batch = RaggedBatch([prefilled.cache], engine.max_batch, STEPS)
     (answer,) = engine.generate(prefilled, batch, ())
     assert list(answer.ids) == greedy, f"{model_type}: greedy {answer.ids}, transformers {greedy}"
     cache, eviction = prefilled.cache, Eviction(POLICY, Attention(), parse_budget("0.4"))
@@ -95,9 +95,9 @@ def _greedy(model: Any, prompt: torch.Tensor) -> list[int]:
 
 def _answered(engine: Engine, cache: Any, ids: torch.Tensor) -> torch.Tensor:
     """Logits after a question of several tokens, then after each token of an answer that is given."""
-    batch = RaggedBatch([cache], engine.tile, QUESTION + STEPS)
+    batch = RaggedBatch([cache], engine.max_batch, QUESTION + STEPS)
     parts = (ids[PROMPT : PROMPT + QUESTION], *ids[PROMPT + QUESTION :].split(1))
-    return torch.stack([engine.read(batch, part.expand(engine.tile, -1))[0] for part in parts])
+    return torch.stack([engine.read(batch, part.expand(engine.max_batch, -1))[0] for part in parts])
 
 
 def _layers(cache: Any) -> str:

@@ -158,13 +158,13 @@ def _work(
     deadline: float,
 ) -> None:
     """One process: make what nobody else makes. Exits with 4 where rows have failed, with 75 where it was stopped."""
-    from kvbench.records import ResultsFolder, Stopped
+    from kvbench.records import ResultsFolder, StopRequested
     from kvbench.report.rows import recorded
     from kvbench.run.job_queue import JobQueue, RunContext
     from kvbench.run.plan import plan
     from kvbench.run.runner import run
     from kvbench.run.stale import SETTLED, settled
-    from kvbench.work.failures import Exit
+    from kvbench.work.failures import ExitCode
     from kvbench.work.progress import progress
     from kvbench.work.sweep import stopping
 
@@ -177,10 +177,10 @@ def _work(
         try:
             claims = JobQueue(folder, RunContext(replaced=known.replaced, stop=stop))
             made = run(in_rounds(planned), folder, claims, shown, kept)
-        except Stopped as stopped:
+        except StopRequested as stopped:
             print(f"stopped by {stopped} after a complete prompt; the same command goes on", file=sys.stderr)
-            sys.exit(Exit.TEMPORARY)
-    sys.exit(Exit.INCOMPLETE if made.errors else Exit.OK)
+            sys.exit(ExitCode.TEMPORARY)
+    sys.exit(ExitCode.INCOMPLETE if made.errors else ExitCode.OK)
 
 
 def _reason(signalled: Callable[[], str | None], deadline: float) -> str | None:

@@ -8,14 +8,14 @@ import torch
 from kvbench.cache import attention
 from kvbench.cache.attention import (
     MASKED_ROWS,
-    Rule,
+    AttentionParams,
+    attend_segments,
     causal,
     causal_with_lse,
     explicit,
     fused,
     hidden,
     observe,
-    over_segments,
 )
 from tests.pretended_gpu import PretendedGpu
 
@@ -62,7 +62,7 @@ def test_prefix_and_tail_are_one_softmax(prefix: int) -> None:
     tail_keys, tail_values = torch.randn(2, 4, 5, 8, generator=generator)
     hidden = torch.arange(5) > torch.tensor([2, 3, 4, 2, 3, 4])[:, None]
     every = torch.cat((keys, tail_keys), 1), torch.cat((values, tail_values), 1)
-    actual = over_segments(queries, *every, hidden, 0.3)
+    actual = attend_segments(queries, *every, hidden, 0.3)
     logits = (queries @ torch.cat((keys, tail_keys), 1).mT * 0.3).double()
     mask = torch.cat((torch.zeros(6, prefix, dtype=torch.bool), hidden), 1)
     expected = logits.masked_fill(mask, -torch.inf).softmax(-1) @ torch.cat((values, tail_values), 1).double()
@@ -74,11 +74,11 @@ def test_half_precision_softmax_runs_in_float32() -> None:
     ones = torch.ones(1, 1, 4, dtype=torch.bfloat16)
     keys = torch.zeros(1, 3001, 4, dtype=torch.bfloat16)
     values = torch.ones(1, 3001, 4, dtype=torch.bfloat16)
-    outputs = over_segments(ones, keys, values, None, 1.0)
+    outputs = attend_segments(ones, keys, values, None, 1.0)
     assert torch.allclose(outputs.float(), torch.ones(1, 1, 4), atol=2e-2)
 
 
-def written_out(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rule: Rule) -> torch.Tensor:
+def written_out(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rule: AttentionParams) -> torch.Tensor:
     """Outputs of the newest rows in float64, column by column as the rule says."""
     group, tokens, rows = queries.shape[0] // keys.shape[0], keys.shape[1], queries.shape[1]
     keys, values = (part.double().repeat_interleave(group, 0) for part in (keys, values))
@@ -94,13 +94,13 @@ def written_out(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
 
 
 RULES = {
-    "plain": Rule(0.3),
-    "window": Rule(0.3, sliding_window=90),
-    "narrow window": Rule(0.3, sliding_window=1),
-    "cap": Rule(0.3, softcap=2.0),
-    "cap and window": Rule(0.3, softcap=2.0, sliding_window=33),
-    "sinks": Rule(0.3, sinks=torch.tensor([3.0, -1.0, 0.0, 5.0, 2.0, 0.5])),
-    "sinks and window": Rule(0.3, sinks=torch.tensor([3.0, -1.0, 0.0, 5.0, 2.0, 0.5]), sliding_window=33),
+    "plain": AttentionParams(0.3),
+    "window": AttentionParams(0.3, sliding_window=90),
+    "narrow window": AttentionParams(0.3, sliding_window=1),
+    "cap": AttentionParams(0.3, softcap=2.0),
+    "cap and window": AttentionParams(0.3, softcap=2.0, sliding_window=33),
+    "sinks": AttentionParams(0.3, sinks=torch.tensor([3.0, -1.0, 0.0, 5.0, 2.0, 0.5])),
+    "sinks and window": AttentionParams(0.3, sinks=torch.tensor([3.0, -1.0, 0.0, 5.0, 2.0, 0.5]), sliding_window=33),
 }
 
 
@@ -108,7 +108,7 @@ RULES = {
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 40), (7, 40), (40, 40), (150, 190)])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_rules_are_those_written_out(
-    attend: Callable[..., torch.Tensor], rows: int, tokens: int, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    attend: Callable[..., torch.Tensor], rows: int, tokens: int, rule: AttentionParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the number of rows that are handled at a time."""
     monkeypatch.setattr(attention, "LOGITS_AT_ONCE", 6 * 40 * 17)
@@ -121,12 +121,12 @@ def test_rules_are_those_written_out(
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-def test_a_tail_continues_a_prefix_by_the_same_rule(rule: Rule) -> None:
+def test_a_tail_continues_a_prefix_by_the_same_rule(rule: AttentionParams) -> None:
     """The newest 5 of 40 rows, their keys in the tail; two segments of three heads each."""
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(6, 5, 12, generator=generator)
     keys, values = torch.randn(2, 2, 40, 12, generator=generator)
-    outputs = over_segments(
+    outputs = attend_segments(
         queries.view(2, 15, 12),
         keys,
         values,
@@ -159,12 +159,12 @@ def test_a_gpu_sums_a_long_segment_in_parts() -> None:
         torch.randn(2, 3, 8, generator=drawn),
         torch.randn(2, 2, 3 * 2048 + 77, 8, generator=drawn),
     )
-    expected = over_segments(queries, keys, values, None, 0.3)
+    expected = attend_segments(queries, keys, values, None, 0.3)
     with PretendedGpu() as gpu:
         on_gpu = [part.to("cuda") for part in (queries, keys, values)]
         with gpu.section("long"):
-            output = over_segments(*on_gpu, None, 0.3)
+            output = attend_segments(*on_gpu, None, 0.3)
         with gpu.section("short"):
-            over_segments(on_gpu[0], on_gpu[1][:, :4000], on_gpu[2][:, :4000], None, 0.3)
+            attend_segments(on_gpu[0], on_gpu[1][:, :4000], on_gpu[2][:, :4000], None, 0.3)
         assert (output.cpu() - expected).abs().max() < 1e-6
     assert gpu.launched("long") > gpu.launched("short")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
-from kvbench.cache.kv_cache import LayerCache, joined, split_by_length
+from kvbench.cache.attention import AttentionParams, attend_layer
+from kvbench.cache.kv_cache import LayerCache, dense_parts, joined
 from tests.arrays import random_layer
 
 
@@ -53,7 +53,7 @@ def test_new_pairs_are_repeated_for_query_heads() -> None:
 @pytest.mark.parametrize("counts", [(3, 7, 3, 11), (4, 4, 4, 4), (0, 13, 0, 1)], ids=str)
 def test_heads_taken_apart_by_length_hold_their_pairs(counts: tuple[int, ...]) -> None:
     layer = ragged(counts)
-    parts = dict(split_by_length(layer))
+    parts = dict(dense_parts(layer))
     assert len(parts) == len(set(counts)) and sorted(head for heads in parts for head in heads) == [0, 1, 2, 3]
     for heads, part in parts.items():
         pairs = [pair for head in heads for pair in range(layer.offsets[head], layer.offsets[head + 1])]
@@ -77,10 +77,10 @@ def test_slots_of_ragged_heads_are_selected_by_their_place_in_the_head() -> None
 def test_rows_over_ragged_heads_are_those_of_each_head_alone() -> None:
     layer = ragged().append(torch.randn(4, 3, 10), torch.randn(4, 3, 10), 13)
     queries = torch.randn(8, 3, 10)
-    rows = over_layer(queries, layer, Rule(0.3))
+    rows = attend_layer(queries, layer, AttentionParams(0.3))
     for head in range(4):
         readers = slice(2 * head, 2 * head + 2)
-        alone = over_layer(queries[readers], layer.of_heads([head]), Rule(0.3))
+        alone = attend_layer(queries[readers], layer.of_heads([head]), AttentionParams(0.3))
         assert torch.allclose(rows.outputs[readers], alone.outputs) and torch.allclose(rows.lse[readers], alone.lse)
     own = rows.of_heads((1, 3), 4)
     assert torch.equal(own.queries, queries[[2, 3, 6, 7]]) and torch.equal(own.lse, rows.lse[[2, 3, 6, 7]])

@@ -12,7 +12,7 @@ import yaml
 from kvbench.cli.list import GROUPS
 from kvbench.cli.main import commands, declared
 from kvbench.config.compose import combinations, flat, options
-from kvbench.config.overrides import parse, written
+from kvbench.config.overrides import format_value, parse
 from kvbench.records import COLUMNS
 from tests.cli.conftest import Command, rows_of
 
@@ -181,7 +181,7 @@ def test_what_is_listed_is_what_runs(kvbench: Command, protocol: str) -> None:
             if value and key in here and key in there:
                 assert here[key] == yaml.safe_load(value.replace(",", ", ").replace(":", ": ")), setting
                 differs = here[key] != there[key]
-                assert setting["otherwise"] == (f"protocol={other}: {written(there[key])}" if differs else "")
+                assert setting["otherwise"] == (f"protocol={other}: {format_value(there[key])}" if differs else "")
     assert any(setting["otherwise"] for policy in listed for setting in policy["settings"])
 
 

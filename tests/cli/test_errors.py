@@ -24,7 +24,7 @@ BAD = {
     "score name": (["score.name=mine"], 2, "score.name is fixed by its file"),
     "task name": (["task.name=mine"], 2, "task.name is fixed by its file"),
     "model name": (["model.name=mine"], 2, "model.name is fixed by its file"),
-    "takes": (["policy.takes=[]"], 2, "policy.takes is fixed by its file"),
+    "accepts": (["policy.accepts=[]"], 2, "policy.accepts is fixed by its file"),
     "setting of no file": (
         ["score=key_norm,recency", "policy=plain", "score.seed=7"],
         2,
@@ -178,7 +178,7 @@ BAD = {
     "short lease": (["results.lease_seconds=1e-9"], 2, "results.lease_seconds=1e-09: allowed: 1 to 1000000 seconds"),
     "endless lease": (["results.lease_seconds=inf"], 2, "results.lease_seconds=inf: allowed: 1 to"),
     "threads": (["model.threads=99999"], 2, "model.threads=99999: allowed: 1 to 1024, or null"),
-    "tile": (["model.tile=1e9"], 2, "model.tile=1000000000: allowed: 1 to 4096 (cells"),
+    "tile": (["model.max_batch=1e9"], 2, "model.max_batch=1000000000: allowed: 1 to 4096 (cells"),
     "project": (
         ["logger=wandb", "logger.project='a/b'"],
         2,

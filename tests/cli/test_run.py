@@ -200,7 +200,7 @@ def test_a_sample_that_fails_as_nobody_foresaw_is_an_error_row(
     monkeypatch.setattr(
         prefill_job, "prompt_of", lambda *given: prompt_of(*given) if given[1].id == 1 else [][given[1].id * 0]
     )
-    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", f"model.tile={tile}")
+    finished = kvbench("run", *tiny, "policy=full,h2o_obcache", f"model.max_batch={tile}")
     assert finished.code == 4
     failed = [row for row in rows_of(Path("out")) if row.error]
     assert sorted((row.policy, row.sample) for row in failed) == [

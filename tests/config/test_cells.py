@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from kvbench.config import cells, compose
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
-from kvbench.config.overrides import parse, written
+from kvbench.config.overrides import format_value, parse
 from kvbench.eviction.scores.kvzip import KVzip
 from kvbench.run.memory import token_bytes
 from kvbench.run.plan import Cell
@@ -129,7 +129,7 @@ def test_work_is_bounded_by_parts_and_not_by_cells(monkeypatch: pytest.MonkeyPat
     "text", ["\n\nRepeat it, exactly.", 'it\'s "so"', "a\\nb", "a\\nb\nc", "end\\", " ", "", "x=1"]
 )
 def test_a_text_that_is_written_is_read_again(text: str) -> None:
-    word = f"score.repeat_prompt={written(text)}"
+    word = f"score.repeat_prompt={format_value(text)}"
     (cell,) = cells_of(["policy=kvzip", word])
     assert cell.score == KVzip(repeat_prompt=text)
     assert [each.score for each in cells_of(["policy=kvzip", f"{word},other"])] == [

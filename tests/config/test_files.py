@@ -90,7 +90,7 @@ def over_defaults(tree: dict[str, Any]) -> dict[str, Any]:
     for name, part in tree.items():
         if isinstance(part, dict):
             usual = defaults_of(name, part) if "_target_" in part else declared(RUN)[name]
-            whole[name] = {**(usual if part.get("takes") != [] else {}), **part}
+            whole[name] = {**(usual if part.get("accepts") != [] else {}), **part}
     return whole
 
 
@@ -194,7 +194,7 @@ def test_a_policy_names_its_default_score(policy: str) -> None:
 def test_every_field_of_a_policy_can_be_set(policy: str) -> None:
     """What cuts lists all of them, so that `policy.positions=cache` and its like reach every policy."""
     written = composed(f"policy={policy}", *needed("policy", policy))["policy"]
-    if written["takes"]:
+    if written["accepts"]:
         assert {field.name for field in fields(form_of(Policy))} == set(written) - {"_target_"} | {"steps"}
 
 

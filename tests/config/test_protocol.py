@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from kvbench.config.compose import combinations, file_of, options
-from kvbench.config.overrides import parse, written
+from kvbench.config.compose import combinations, load_entry, options
+from kvbench.config.overrides import format_value, parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
 from kvbench.records.earlier import _DEFAULTS, Named, first_name, named_today
-from kvbench.report.tables.windows import windows
+from kvbench.report.tables.observation_note import windows
 from scripts.document_methods import entry
 from tests.composed import needed
 from tests.config.test_cells import cells_of
@@ -110,7 +110,7 @@ def test_a_default_of_a_score_that_changed_is_named(before: str | None, now: str
 
 def test_the_defaults_that_labels_leave_out_today_are_those_of_the_files() -> None:
     for name, settings in _DEFAULTS.items():
-        assert {key: written(file_of("score", name)[key]) for key in settings} == {
+        assert {key: format_value(load_entry("score", name)[key]) for key in settings} == {
             key: now for key, (_, now) in settings.items()
         }
 
@@ -125,7 +125,7 @@ def test_earlier_labels_are_those_of_the_files() -> None:
 def test_items_of_papers_have_the_papers_own_windows() -> None:
     """Table 9 of LAVa: 32 for all (Appendix D); a command line can ask for another protocol and is then told apart."""
     entries = cells_of_item(item_of("lava/figure3"), parse(["model=reference"])).entries
-    assert {entry.cell.policy.window for entry in entries if "budget" in entry.cell.policy.takes} == {32}
+    assert {entry.cell.policy.window for entry in entries if "budget" in entry.cell.policy.accepts} == {32}
     entries = cells_of_item(item_of("lava/figure3"), parse(["model=reference", "protocol=common"])).entries
     assert any("protocol=common instead of protocol=paper" in entry.differs for entry in entries)
 

@@ -61,7 +61,7 @@ def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
         + cells_of("policy=snapkv", "reader=double_sparsity", "reader.variant=query_keys")
     )
     assert len({cell.id for cell in (plain, quest, small, page, kv_heads)}) == 5
-    assert quest.description["reader"]["name"] == "quest" and quest.shared == plain.shared
+    assert quest.description["reader"]["name"] == "quest" and quest.prefill_key == plain.prefill_key
     assert [cell.policy_label for cell in (quest, small, page, kv_heads)] == [
         "snapkv reader=quest reader.budget=0.1",
         "snapkv reader=quest reader.budget=32",
@@ -75,7 +75,7 @@ def test_a_reader_is_a_part_of_the_cell_and_of_its_label() -> None:
 
 def test_cells_that_evict_while_they_read_share_their_prefill_whatever_reads_it() -> None:
     cells = cells_of("policy=h2o_obcache", "schedule.prefill_block=64", "reader=dense,quest,oracle_topk")
-    assert len({cell.id for cell in cells}) == 3 and len({cell.shared for cell in cells}) == 1
+    assert len({cell.id for cell in cells}) == 3 and len({cell.prefill_key for cell in cells}) == 1
 
 
 def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.config.compose import options
 from kvbench.config.settings import build
 from kvbench.conformance.properties import EDGE_CASES, INCREMENTAL, SINGLE, Property, check
 from kvbench.conformance.properties.caches import WINDOWED
-from kvbench.eviction.allocation.heads import EVEN
+from kvbench.eviction.allocation.heads import UNIFORM_KINDS
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -27,7 +27,7 @@ TREES = {policy: composed(f"policy={policy}", *needed("policy", policy)) for pol
 MATRIX = [
     (policy, score)
     for (policy, tree), score in product(TREES.items(), options("score"))
-    if "score" in tree["policy"]["takes"] or score == tree["score"]["name"]
+    if "score" in tree["policy"]["accepts"] or score == tree["score"]["name"]
 ]
 """Policies that take no score have their own."""
 HOSTS, GUESTS = ("snapkv", "ada_snapkv"), ("obcache_joint",)
@@ -55,7 +55,7 @@ def refused(policy: Policy, score: Score) -> bool:
     signed = ("key_norm", "key_diff", "kvpress", "kvzip_logit", "rkv", "triattention")
     signed += ("compactor", "compactor_vllm", "leverage", "non_causal", "kvzap")
     shares = policy.layers.kind == "entropy" and score.name in signed
-    ranks = policy.layers.kind == "global" or policy.heads.kind not in EVEN
+    ranks = policy.layers.kind == "global" or policy.heads.kind not in UNIFORM_KINDS
     if score.name == "head_table":
         return policy.heads.kind != "binary"
     return shares or (ranks and score.name == "kvzip_logit") or (policy.window == 1 and score.name == "cake")
@@ -104,7 +104,7 @@ class Remembering(Attention):
 
     seen: ClassVar[list[int]] = []
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         self.seen.append(1)
         return super().__call__(layer, rows, reduce).roll(len(self.seen), dims=1)
 
@@ -112,7 +112,7 @@ class Remembering(Attention):
 class Peeking(KeyNorm):
     """Reads rows that it does not declare."""
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         weights = layer.windows[0].queries.sum() if layer.windows else 0.0
         return super().__call__(layer, rows, reduce) * weights
 
@@ -120,7 +120,7 @@ class Peeking(KeyNorm):
 class Overflowing(Attention):
     """Weights in the model's dtype over what is left of one: 1 / (1 - a) is inf where a row gives all to a pair."""
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         weights = super().__call__(layer, rows, "max")
         return weights / (1 - weights.to(torch.bfloat16).float())
 
@@ -128,7 +128,7 @@ class Overflowing(Attention):
 class Summing(Attention):
     """One number a head."""
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return super().__call__(layer, rows, reduce).sum(dim=1, keepdim=True)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.conformance.golden import Case, check, load
 from kvbench.eviction.scores import kvzip
 
@@ -59,7 +59,7 @@ def test_a_repetition_that_is_none_fails(case: Case, changes: dict[str, Any], re
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the softmax written out, with a cap and sinks."""
     queries, keys, sinks = torch.randn(6, 40, 10), torch.randn(2, 90, 10), torch.randn(6)
-    rule = Rule(0.7, softcap=3.0, sinks=sinks)
+    rule = AttentionParams(0.7, softcap=3.0, sinks=sinks)
     logits = (queries @ keys.repeat_interleave(3, 0).mT * 0.7 / 3).tanh() * 3
     hidden = torch.arange(90) > torch.arange(50, 90)[:, None]
     masked = torch.cat((logits.masked_fill(hidden, -torch.inf), sinks[:, None, None].expand(6, 40, 1)), dim=-1)

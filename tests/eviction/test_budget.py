@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvbench.eviction.budget import Bytes, Fraction, Tokens, parse_budget, parse_bytes
+from kvbench.eviction.budget import ByteBudget, FractionBudget, TokenBudget, parse_budget, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ def test_what_a_budget_comes_to(literal: str | float, num_tokens: int, pairs: in
 
 
 def test_an_integer_counts_pairs_and_a_dot_makes_a_share() -> None:
-    assert isinstance(parse_budget("1"), Tokens)
-    assert isinstance(parse_budget("1.0"), Fraction)
+    assert isinstance(parse_budget("1"), TokenBudget)
+    assert isinstance(parse_budget("1.0"), FractionBudget)
     assert str(parse_budget("0.10")) == str(parse_budget(".1")) == "0.1"
     assert str(parse_budget("128")) == "128"
 
@@ -38,10 +38,10 @@ def test_what_is_no_budget_is_refused_with_the_legal_set(literal: str | bool) ->
 
 def test_bytes_come_to_the_tokens_that_fit() -> None:
     budget = parse_bytes(" 600KiB ")
-    assert budget is not None and budget == Bytes(614400, "600KiB")
+    assert budget is not None and budget == ByteBudget(614400, "600KiB")
     tokens = budget.tokens(614400 // 75 + 1)
     assert (tokens.pairs, str(tokens), tokens.counted) == (74, "600KiB", "600KiB (74 tokens)")
-    assert budget.tokens(614400).pairs == 1 and Tokens(74).counted == "74"
+    assert budget.tokens(614400).pairs == 1 and TokenBudget(74).counted == "74"
     with pytest.raises(
         ValueError, match=r"^budget=600KiB keeps nothing: a token takes 1\.17 MiB in all heads .*allowed"
     ):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.allocation.heads import FlatHeads, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, Layers, UniformLayers
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -43,7 +43,7 @@ def test_budget_is_spent_exactly_and_protected_tokens_stay(
 ) -> None:
     """Whatever the policy: lengths, masks and the compacted cache agree."""
     cache = random_cache(tokens, layers=2)
-    eviction = Eviction(policy, score, Tokens(pairs))
+    eviction = Eviction(policy, score, TokenBudget(pairs))
     decision = eviction.decide(cache)
     smaller = eviction.evict(cache, decision)
     heads = 6 if policy.layout == "query_heads" else 2
@@ -59,7 +59,7 @@ def test_kept_pairs_are_those_of_the_cache() -> None:
     """Keys, values and positions of every kept pair are bit-equal to the originals, per layout."""
     cache = random_cache(50)
     for layout, group in (("kv_heads", 1), ("query_heads", 3)):
-        smaller = Eviction(Policy("p", layout=layout), Attention(), Tokens(9))(cache)
+        smaller = Eviction(Policy("p", layout=layout), Attention(), TokenBudget(9))(cache)
         for layer, full in zip(smaller.layers, cache.layers, strict=True):
             keys, values = full.dense
             for head, (start, stop) in enumerate(zip(layer.offsets, layer.offsets[1:], strict=False)):
@@ -83,11 +83,11 @@ def test_a_budget_that_holds_everything_ranks_nothing() -> None:
     cache = random_cache(20, layers=1)
     broken = layer_of(*(part * float("nan") for part in (cache.layers[0].windows[0].queries, *cache.layers[0].dense)))
     cache = type(cache)((broken,), 20)
-    eviction = Eviction(Policy("p", window=64), Attention(), Tokens(20))
+    eviction = Eviction(Policy("p", window=64), Attention(), TokenBudget(20))
     assert eviction(cache) is cache
     assert eviction.decide(cache).rankings is None
     with pytest.raises(ValueError, match="layer 0 holds NaN or inf in its keys"):
-        Eviction(Policy("p"), Attention(), Tokens(19))(cache)
+        Eviction(Policy("p"), Attention(), TokenBudget(19))(cache)
 
 
 def test_published_lava_evicts_where_the_budget_is_the_whole_prompt() -> None:
@@ -97,8 +97,8 @@ def test_published_lava_evicts_where_the_budget_is_the_whole_prompt() -> None:
     sharp = layer_of(queries, 5 * keys, values)  # of little entropy
     cache = even.with_evictable([sharp, even.layers[1]])
     lava = Policy("lava", window=8, recent=8, heads=FlatHeads(published_alpha=0.2), layers=EntropyLayers())
-    official = Eviction(replace(lava, variant="official"), Lava(), Tokens(60))
-    assert Eviction(lava, Lava(), Tokens(60))(cache) is cache
+    official = Eviction(replace(lava, variant="official"), Lava(), TokenBudget(60))
+    assert Eviction(lava, Lava(), TokenBudget(60))(cache) is cache
     whole = (official.decide(cache).lengths == 60).all(dim=1)
     assert whole.tolist() == [False, True]
     assert official(short) is short  # there are no candidates
@@ -108,7 +108,7 @@ def test_protected_tokens_must_fit() -> None:
     """A share that is too small for this prompt names the numbers and the way out."""
     with pytest.raises(ValueError, match=r"budget=0\.1 is 5 of 50 tokens.*16 protected.*at least 16"):
         Eviction(Policy("h2o_obcache", recent=16), Attention(), parse_budget("0.1"))(random_cache(50))
-    exactly = Eviction(Policy("h2o_obcache", recent=16), Attention(), Tokens(16))(random_cache(50))
+    exactly = Eviction(Policy("h2o_obcache", recent=16), Attention(), TokenBudget(16))(random_cache(50))
     assert all(set(layer.positions.tolist()) == set(range(34, 50)) for layer in exactly.layers)
 
 
@@ -122,7 +122,7 @@ def test_a_budget_of_the_context_is_spent_besides_the_head(
     """KVzip's ratio, of 59 tokens with a head of 26: sums are exact, and the head stays whole."""
     policy = Policy("kvzip", window=8, sink="head", heads=heads, layers=layers, budget_span="context")
     budget = parse_budget(ratio)
-    eviction = Eviction(policy.of_prompt(26, 59, budget), Attention(), budget)
+    eviction = Eviction(policy.resolve(26, 59, budget), Attention(), budget)
     smaller = eviction(random_cache(59, layers=3, window=8))
     assert smaller.pairs == sum(layer.cache_heads * (26 + pairs) for layer in smaller.layers)
     for layer in smaller.layers:
@@ -152,10 +152,10 @@ def test_a_smaller_budget_keeps_a_subset() -> None:
     """Rankings do not depend on the budget, and handing one in changes nothing."""
     cache = random_cache(80)
     policy = Policy("snapkv", pool=Pool("max", 7), recent=8)
-    rankings = Eviction(policy, Attention(), Tokens(10)).rank(cache)
+    rankings = Eviction(policy, Attention(), TokenBudget(10)).rank(cache)
     before = None
     for pairs in (10, 20, 40):
-        eviction = Eviction(policy, Attention(), Tokens(pairs))
+        eviction = Eviction(policy, Attention(), TokenBudget(pairs))
         kept = eviction.decide(cache).kept
         shared = eviction.decide(cache, rankings).kept
         assert all(torch.equal(left, right) for left, right in zip(kept, shared, strict=True))
@@ -168,7 +168,7 @@ def test_rows_outside_the_window_leave_the_decision_alone() -> None:
     """A record of more rows than vote gives the decision of a record of just those."""
     wide = random_cache(60, window=12)
     narrow = [replace(layer, windows=(layer.observed(4),)) for layer in wide.layers]
-    eviction = Eviction(Policy("p", window=4), Attention(), Tokens(20))
+    eviction = Eviction(Policy("p", window=4), Attention(), TokenBudget(20))
     for left, right in zip(eviction.decide(wide).kept, eviction.decide(KVCache(tuple(narrow), 60)).kept, strict=True):
         assert torch.equal(left, right)
 
@@ -184,7 +184,7 @@ def test_the_record_of_just_so_many_rows_votes() -> None:
 
 def test_a_cache_is_cut_once() -> None:
     """Columns of a compacted cache are not positions any more."""
-    eviction = Eviction(Policy("p"), Attention(), Tokens(20))
+    eviction = Eviction(Policy("p"), Attention(), TokenBudget(20))
     with pytest.raises(ValueError, match="the cache holds 120 KV pairs after 60 tokens: it was evicted from before"):
         eviction(eviction(random_cache(60)))
 
@@ -198,14 +198,14 @@ def test_pooled_ties_are_broken_by_the_unpooled_score() -> None:
     cache = KVCache((layer_of(queries, keys, values),), 30)
     policy = Policy("p", window=1, pool=Pool("max", 7))
     for pairs in (1, 2, 6):
-        smaller = Eviction(policy, Attention(), Tokens(pairs))(cache)
+        smaller = Eviction(policy, Attention(), TokenBudget(pairs))(cache)
         assert all(12 in head for head in smaller.layers[0].positions.view(2, pairs).tolist())
 
 
 def test_key_only_scores_are_spread_over_query_heads_in_order() -> None:
     """Query head h keeps what KV head h // group keeps."""
     cache = random_cache(50)
-    shared = Eviction(Policy("p"), Random(), Tokens(9))(cache)
-    apart = Eviction(Policy("p", layout="query_heads"), Random(), Tokens(9))(cache)
+    shared = Eviction(Policy("p"), Random(), TokenBudget(9))(cache)
+    apart = Eviction(Policy("p", layout="query_heads"), Random(), TokenBudget(9))(cache)
     for left, right in zip(shared.layers, apart.layers, strict=True):
         assert torch.equal(left.positions.view(2, 9).repeat_interleave(3, 0), right.positions.view(6, 9))

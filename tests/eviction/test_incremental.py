@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, over_layer
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window, joined
-from kvbench.eviction.budget import Tokens
+from kvbench.cache.attention import AttentionParams, attend_layer
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow, joined
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import ACCUMULATED, Capacity, IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -45,16 +45,18 @@ def tokens(count: int, heads: int = 6, kv_heads: int = 2, seed: int = 7) -> Iter
 def begin(policy: Policy, score: Score, pairs: int, num_tokens: int = 40) -> tuple[IncrementalEviction, LayerCache]:
     """A prompt that was cut, and how it goes on."""
     cache = random_cache(num_tokens, layers=1, window=num_tokens)
-    eviction = Eviction(policy, score, Tokens(pairs))
+    eviction = Eviction(policy, score, TokenBudget(pairs))
     decision = eviction.decide(cache)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
     return evictor, evictor.remember(cache, decision, eviction.evict(cache, decision)).layers[0]
 
 
-def read(layer: LayerCache, token: tuple[Tensor, Tensor, Tensor], position: int) -> tuple[LayerCache, Window]:
+def read(
+    layer: LayerCache, token: tuple[Tensor, Tensor, Tensor], position: int
+) -> tuple[LayerCache, ObservationWindow]:
     queries, keys, values = token
     grown = layer.append(keys, values, position)
-    return grown, over_layer(queries, grown, Rule(SCALING))
+    return grown, attend_layer(queries, grown, AttentionParams(SCALING))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
@@ -161,7 +163,7 @@ def test_slots_lie_in_the_order_of_their_last_ranking() -> None:
 )
 def test_what_cannot_be_is_refused(policy: Policy, score: Score, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        IncrementalEviction(Eviction(policy, score, Tokens(12)), {0: (12, 12)})
+        IncrementalEviction(Eviction(policy, score, TokenBudget(12)), {0: (12, 12)})
 
 
 def test_a_score_that_is_no_number_is_refused() -> None:

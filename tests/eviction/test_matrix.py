@@ -6,9 +6,9 @@ from functools import lru_cache
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.config.settings import build
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from scripts.document_methods import composed, refusals
@@ -25,9 +25,9 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
         assert any(fix in why for fix in ("use ", "goes with", "choose "))
         return
     tree = composed(f"policy={policy}")
-    rule = build("policy", tree["policy"]).of_prompt(5, TOKENS, Tokens(BUDGET))
+    rule = build("policy", tree["policy"]).resolve(5, TOKENS, TokenBudget(BUDGET))
     rule = replace(rule, recent=16) if rule.protected > BUDGET else rule
-    eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), Tokens(BUDGET))
+    eviction = Eviction(rule, build("score", composed("policy=plain", f"score={score}")["score"]), TokenBudget(BUDGET))
     cache = CACHE()
     decision = eviction.decide(cache)
     smaller = eviction.evict(cache, decision)
@@ -38,7 +38,7 @@ def test_a_pair_runs_or_says_why_not(policy: str, score: str) -> None:
     evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     for layer in evictor.remember(cache, decision, smaller).evictable:
         grown = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), TOKENS)
-        left = evictor.step(grown, over_layer(torch.randn(6, 1, 10), grown, Rule(0.3))).layer
+        left = evictor.step(grown, attend_layer(torch.randn(6, 1, 10), grown, AttentionParams(0.3))).layer
         for before, after in zip(layer.lengths, left.lengths, strict=True):
             assert after == before or (whole and before == TOKENS and after == TOKENS + 1)
 

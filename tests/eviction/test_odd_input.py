@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from tests.arrays import layer_of, random_cache
 from tests.conformance.test_properties import combination as built
@@ -17,7 +17,7 @@ def combination(policy: str, score: str, budget: int, **fields: Any) -> Eviction
     """A combination of conf/ with another budget and other fields."""
     parts = built(policy, score)
     assert parts is not None
-    return Eviction(replace(parts[0], **fields), parts[1], Tokens(budget))
+    return Eviction(replace(parts[0], **fields), parts[1], TokenBudget(budget))
 
 
 def test_equal_scores_keep_the_oldest() -> None:

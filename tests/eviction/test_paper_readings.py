@@ -11,8 +11,8 @@ from kvbench.cache.kernels.column_sums import column_sums
 from kvbench.cache.kv_cache import KVCache
 from kvbench.config.settings import build
 from kvbench.eviction.allocation.layers import EntropyLayers, PreferenceLayers, PyramidLayers, entropy
-from kvbench.eviction.allocation.shares import BudgetInfo
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.allocation.shares import AllocationBudget
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
@@ -29,7 +29,7 @@ def method(*words: str) -> tuple[Policy, Score]:
 
 def ranked(layer: Any, policy: Policy, score: Score) -> torch.Tensor:
     """What a policy ranks in a layer, one row per cache head."""
-    (ranking,) = Eviction(policy, score, Tokens(policy.protected + 1)).rank(KVCache((layer,), layer.lengths[0]))
+    (ranking,) = Eviction(policy, score, TokenBudget(policy.protected + 1)).rank(KVCache((layer,), layer.lengths[0]))
     return ranking.scores.double()
 
 
@@ -64,8 +64,8 @@ def test_lava_divides_entropies_by_heads_and_tokens_which_leaves_the_shares() ->
         assert left / sum(printed) == pytest.approx(right / sum(ours), rel=1e-12)
 
 
-def info(budget: int, protected: int, tokens: int, **more: Any) -> BudgetInfo:
-    return BudgetInfo(budget=budget, sink=0, recent=protected, tokens=tokens, **more)
+def info(budget: int, protected: int, tokens: int, **more: Any) -> AllocationBudget:
+    return AllocationBudget(budget=budget, sink=0, recent=protected, tokens=tokens, **more)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_cakes_preference_reads_all_queries_as_lava_prints_it(monkeypatch: pytes
             shift += sum((a - mean) ** 2 for a in seen) / (len(seen) - 1)
     if fused:
         monkeypatch.setattr(kvbench.eviction.scores.window, "column_sums_of", lambda kernels: column_sums)
-    (ranking,) = Eviction(policy, score, Tokens(9)).rank(KVCache((layer,), 40))
+    (ranking,) = Eviction(policy, score, TokenBudget(9)).rank(KVCache((layer,), 40))
     assert ranking.layer_weight == pytest.approx(dispersion * shift, rel=1e-5)
     window, _ = method("policy=cake", "policy.recent=0", "policy.window=4")
-    (of_window,) = Eviction(window, score, Tokens(9)).rank(KVCache((layer,), 40))
+    (of_window,) = Eviction(window, score, TokenBudget(9)).rank(KVCache((layer,), 40))
     assert torch.equal(of_window.scores, ranking.scores) and of_window.layer_weight != ranking.layer_weight

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.config.settings import build
 from kvbench.conformance.golden import load
 from kvbench.conformance.golden.case import cache_of, eviction_of
 from kvbench.conformance.golden.compare import compare_steps, steps_after_prompt
 from kvbench.eviction.allocation.layers import PreferenceLayers
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Phase, Phases, Policy
@@ -42,10 +42,10 @@ def test_the_phase_of_the_policy_is_that_of_the_golden_cases(name: str) -> None:
 def test_only_cuts_while_decoding_follow_their_phase() -> None:
     """Of nine rows the newest votes alone, in a step of decoding and nowhere else."""
     (layer,) = random_cache(50, layers=1).layers
-    rows = over_layer(torch.randn(6, 9, 10), layer, Rule(0.3))
+    rows = attend_layer(torch.randn(6, 9, 10), layer, AttentionParams(0.3))
 
     def kept(policy: Policy, decoding: bool) -> list[int]:
-        evictor = IncrementalEviction(Eviction(policy, Attention(), Tokens(20)), 20, decoding)
+        evictor = IncrementalEviction(Eviction(policy, Attention(), TokenBudget(20)), 20, decoding)
         return evictor.step(layer, rows).layer.positions.tolist()
 
     newest = replace(PROMPT, window=1)
@@ -57,14 +57,17 @@ def test_only_cuts_while_decoding_follow_their_phase() -> None:
 def test_a_prompt_that_the_official_allocation_spares_is_cut_to_the_budget_by_the_first_token(slot_order: str) -> None:
     """CAKE's code cuts no prompt of up to budget + recent tokens; what it decodes with is the budget all the same."""
     policy = replace(CAKE, layers=PreferenceLayers(), variant="official", slot_order=slot_order)
-    eviction, cache = Eviction(policy, Cake(), Tokens(20)), random_cache(22, layers=2, window=9)
+    eviction, cache = Eviction(policy, Cake(), TokenBudget(20)), random_cache(22, layers=2, window=9)
     decision = eviction.decide(cache)
     assert decision.keeps_all(22)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     for layer in evictor.remember(cache, decision, eviction.evict(cache, decision)).layers:
         assert layer.positions.tolist() == [*range(22)] * 2  # no ranking was used, so none orders the slots
         new = layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), 22)
-        assert evictor.step(new, over_layer(torch.randn(6, 1, 10), new, Rule(0.3))).layer.lengths == (20, 20)
+        assert evictor.step(new, attend_layer(torch.randn(6, 1, 10), new, AttentionParams(0.3))).layer.lengths == (
+            20,
+            20,
+        )
 
 
 def test_a_phase_holds_what_a_policy_may_say() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.allocation.layers import PyramidLayers
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy, TokenFraction
 from kvbench.eviction.pooling import Pool
 
@@ -42,10 +42,10 @@ def test_pooling_comes_after_the_group_unless_asked() -> None:
     assert Policy("p", order=("pool", "group")).order == ("pool", "group")
 
 
-@pytest.mark.parametrize("takes", ["score", ("window",), (["score"],), None])
-def test_a_policy_is_crossed_with_scores_and_budgets_only(takes: Any) -> None:
-    with pytest.raises(ValueError, match=r"policy\.takes=.* is not allowed; allowed: any of score, budget"):
-        Policy("p", takes=takes)
+@pytest.mark.parametrize("accepts", ["score", ("window",), (["score"],), None])
+def test_a_policy_is_crossed_with_scores_and_budgets_only(accepts: Any) -> None:
+    with pytest.raises(ValueError, match=r"policy\.accepts=.* is not allowed; allowed: any of score, budget"):
+        Policy("p", accepts=accepts)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
     """`sink=head` protects what stands before whatever a sample says."""
     policy = Policy("kvzip", sink="head", recent=3)
     assert policy.protected == 3
-    assert policy.of_prompt(11, 50, Tokens(20)) == Policy("kvzip", sink=11, recent=3)
-    assert Policy("p", sink=4).of_prompt(11, 50, Tokens(20)).sinks == 4
+    assert policy.resolve(11, 50, TokenBudget(20)) == Policy("kvzip", sink=11, recent=3)
+    assert Policy("p", sink=4).resolve(11, 50, TokenBudget(20)).sink_tokens == 4
     with pytest.raises(AssertionError):
-        assert policy.sinks
+        assert policy.sink_tokens
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,15 @@ def test_the_head_of_a_prompt_is_known_when_it_is_there() -> None:
 )
 def test_a_part_grows_with_the_prompt(part: TokenFraction, tokens: int, pairs: int, expected: int) -> None:
     """OBCache protects 5 % of the budget; its paper says of the prompt. One row votes at least."""
-    policy = Policy("h2o_obcache", window=part, recent=part).of_prompt(0, tokens, Tokens(pairs))
+    policy = Policy("h2o_obcache", window=part, recent=part).resolve(0, tokens, TokenBudget(pairs))
     assert (policy.recent, policy.window) == (expected, max(1, expected))
     assert Policy("h2o_obcache", window=part, recent=part, sink=3).protected == 3
 
 
 @pytest.mark.parametrize(("span", "pairs"), [("prompt", 80), ("context", 50 + 80)])
 def test_the_whole_prompt_is_kept_and_may_count(span: str, pairs: int) -> None:
-    policy = Policy("p", sink="prompt", recent=2, budget_span=span).of_prompt(11, 50, Tokens(80))  # type: ignore[arg-type]
-    assert (policy.sinks, policy.protected, policy.pairs(Tokens(80), 50)) == (50, 52, pairs)
+    policy = Policy("p", sink="prompt", recent=2, budget_span=span).resolve(11, 50, TokenBudget(80))  # type: ignore[arg-type]
+    assert (policy.sink_tokens, policy.protected, policy.pairs(TokenBudget(80), 50)) == (50, 52, pairs)
 
 
 @pytest.mark.parametrize(("ratio", "of_context", "of_prompt"), [("0.1", 3, 6), ("0.4", 13, 24), ("1.0", 33, 59)])
@@ -133,13 +133,13 @@ def test_a_budget_of_the_context_leaves_the_head_of_the_prompt_out(ratio: str, o
     """KVzip keeps the ratio of the context and, in addition, the system prompt: 59 tokens, 26 of them head."""
     budget = parse_budget(ratio)
     context, prompt = (
-        Policy("kvzip", sink="head", recent=2, budget_span=span).of_prompt(26, 59, budget)
+        Policy("kvzip", sink="head", recent=2, budget_span=span).resolve(26, 59, budget)
         for span in ("context", "prompt")
     )
     assert (context.pairs(budget, 59), prompt.pairs(budget, 59)) == (26 + of_context, of_prompt)
     assert (context.protected, context.budgeted, prompt.budgeted) == (28, 2, 28)
     part = TokenFraction(0.5)
-    assert Policy("p", sink=26, recent=part, budget_span="context").of_prompt(0, 59, budget).recent == of_context // 2
+    assert Policy("p", sink=26, recent=part, budget_span="context").resolve(0, 59, budget).recent == of_context // 2
 
 
 @pytest.mark.parametrize("part", [{"part": 1.5}, {"part": -0.1}, {"part": 0.1, "of": "window"}])
@@ -151,17 +151,17 @@ def test_what_is_no_part_is_refused(part: dict) -> None:
 def test_a_window_that_skips_the_template_ends_with_the_users_text() -> None:
     """The tokens behind it are kept beside the recent ones, inside the budget; later evictions skip none."""
     policy = Policy("p", window=16, window_skips="template", sink=2, recent=8)
-    of_prompt = policy.of_prompt(11, 100, Tokens(40), tail=5)
-    assert (of_prompt.skipped, of_prompt.newest, of_prompt.last, of_prompt.protected) == (5, 8, 13, 15)
+    of_prompt = policy.resolve(11, 100, TokenBudget(40), tail=5)
+    assert (of_prompt.skipped, of_prompt.recent_tokens, of_prompt.protected_tail, of_prompt.protected) == (5, 8, 13, 15)
     assert of_prompt.recorded(100) == {21} and of_prompt.recorded(12) == {12}
     assert of_prompt.decoding == Policy("p", window=16, sink=2, recent=8)
-    assert policy.of_prompt(11, 100, Tokens(40)).window_skips == 0
-    assert policy.of_prompt(11, 4, Tokens(40), tail=5).window_skips == 3  # one query is left to observe
-    whole = Policy("p", window="all", window_skips="template").of_prompt(0, 100, Tokens(40), tail=5)
+    assert policy.resolve(11, 100, TokenBudget(40)).window_skips == 0
+    assert policy.resolve(11, 4, TokenBudget(40), tail=5).window_skips == 3  # one query is left to observe
+    whole = Policy("p", window="all", window_skips="template").resolve(0, 100, TokenBudget(40), tail=5)
     assert whole.recorded(100) == {100}
 
 
 def test_a_window_of_the_question_skips_the_template_too() -> None:
     policy = Policy("p", window="question", window_skips="template", recent="question")
-    of_prompt = policy.of_prompt(11, 100, Tokens(40), question=20, tail=5)
-    assert (of_prompt.window, of_prompt.skipped, of_prompt.last) == (15, 5, 20)
+    of_prompt = policy.resolve(11, 100, TokenBudget(40), question=20, tail=5)
+    assert (of_prompt.window, of_prompt.skipped, of_prompt.protected_tail) == (15, 5, 20)

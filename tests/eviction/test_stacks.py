@@ -8,7 +8,7 @@ import torch
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.eviction.allocation.heads import BinaryHeads, ChunkHeads, FlatHeads, MixHeads, SafeguardHeads, SharedHeads
 from kvbench.eviction.allocation.layers import GlobalLayers
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, is_separate
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -74,13 +74,15 @@ def assert_equal(eviction: Eviction) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("budget", [14, 31, 55])
 def test_policies(name: str, budget: int) -> None:
-    assert_equal(Eviction(POLICIES[name], Attention(), Tokens(budget)))
+    assert_equal(Eviction(POLICIES[name], Attention(), TokenBudget(budget)))
 
 
 @pytest.mark.parametrize("score", SCORES, ids=lambda score: score.name)
 def test_scores(score: Score) -> None:
     assert is_separate(score)
-    assert_equal(Eviction(replace(WINDOW, heads=FlatHeads() if not score.signed else WINDOW.heads), score, Tokens(25)))
+    assert_equal(
+        Eviction(replace(WINDOW, heads=FlatHeads() if not score.signed else WINDOW.heads), score, TokenBudget(25))
+    )
 
 
 def test_a_score_that_replaces_functions_declares_it_anew() -> None:
@@ -89,7 +91,7 @@ def test_a_score_that_replaces_functions_declares_it_anew() -> None:
             return super().__call__(layer, *rest) * layer.index  # type: ignore[arg-type]
 
     assert not is_separate(ByLayer())
-    eviction = Eviction(WINDOW, ByLayer(), Tokens(20))
+    eviction = Eviction(WINDOW, ByLayer(), TokenBudget(20))
     assert [stack.layers for stack in eviction.rank(IN_STACKS).stacks] == [1] * 5
 
 
@@ -98,4 +100,4 @@ def test_the_layer_that_is_not_finite_is_named() -> None:
     keys[7] = torch.nan
     broken = replace(CACHE, layers=(*CACHE.layers[:4], replace(CACHE.layers[4], keys=keys)))
     with pytest.raises(UserError, match="layer 4 holds NaN or inf in its keys"):
-        Eviction(WINDOW, Attention(), Tokens(20))(stacked(broken, 3, 2))
+        Eviction(WINDOW, Attention(), TokenBudget(20))(stacked(broken, 3, 2))

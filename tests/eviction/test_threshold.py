@@ -13,7 +13,7 @@ from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.eviction.budget import Threshold, parse_budget
+from kvbench.eviction.budget import ThresholdBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -41,7 +41,7 @@ def test_kept_pairs_are_those_of_kvpress(threshold: str) -> None:
 @given(st.floats(0, 0.2), st.integers(0, 3), st.integers(0, 9))
 def test_what_reaches_the_threshold_stays_and_what_is_protected(threshold: float, sink: int, recent: int) -> None:
     cache = random_cache(40, layers=2, window=8)
-    eviction = Eviction(Policy("any", window=8, sink=sink, recent=recent), Attention(), Threshold(threshold))
+    eviction = Eviction(Policy("any", window=8, sink=sink, recent=recent), Attention(), ThresholdBudget(threshold))
     decision = eviction.decide(cache)
     assert decision.rankings is not None
     for kept, ranking in zip(decision.kept, decision.rankings, strict=True):
@@ -53,7 +53,7 @@ def test_what_reaches_the_threshold_stays_and_what_is_protected(threshold: float
 @pytest.mark.parametrize("name", EVEN)
 @pytest.mark.parametrize("threshold", [0.0, 0.11, 0.14, 9.0])
 def test_layers_in_a_stack_keep_what_each_keeps_by_itself(name: str, threshold: float) -> None:
-    eviction = Eviction(POLICIES[name], Attention(), Threshold(threshold))
+    eviction = Eviction(POLICIES[name], Attention(), ThresholdBudget(threshold))
     together, alone = eviction.decide(IN_STACKS), eviction.decide(CACHE)
     assert torch.equal(together.lengths, alone.lengths)
     assert all(map(torch.equal, together.kept, alone.kept))

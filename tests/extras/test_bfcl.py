@@ -90,7 +90,7 @@ def test_an_output_that_was_seen_need_not_come_again(tmp_path: Path) -> None:
 
 def test_answers_of_one_prompt_are_scored_alike(root: Path) -> None:
     task = task_of(root, samples_per_prompt=2, temperature=1.0)
-    answers: list[Any] = list(task.answered(len, range(6)))  # type: ignore[arg-type]
+    answers: list[Any] = list(task.numbered_answers(len, range(6)))  # type: ignore[arg-type]
     assert [task.score(sample.references[0], sample) for sample in answers] == [1] * 6
 
 

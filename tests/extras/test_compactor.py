@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvbench.conformance.golden.case import make_score
-from kvbench.eviction.budget import Fraction, Tokens
+from kvbench.eviction.budget import FractionBudget, TokenBudget
 from kvbench.extras.compactor.compactor import Compactor, Leverage, NonCausal
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
@@ -69,42 +69,42 @@ def test_keys_are_read_before_their_rotation_and_queries_after_it(family: str) -
     """What transformers' own projections, norms and rotation give; one record serves every budget."""
     model, seen = tiny(family), {}
     bridge.attach(model)
-    scores = [Compactor(sketch=None).of_budget(Fraction(Decimal(share))) for share in ("0.1", "0.4")]
+    scores = [Compactor(sketch=None).of_budget(FractionBudget(Decimal(share))) for share in ("0.1", "0.4")]
 
     def spy(module: object, named: dict[str, Tensor]) -> None:
         seen[module.layer_idx] = module, named["hidden_states"][0]  # type: ignore[attr-defined]
 
     modules = [part for part in model.modules() if hasattr(part, "q_proj")]
     hooks = [part.register_forward_pre_hook(lambda m, _, named: spy(m, named), with_kwargs=True) for part in modules]
-    layers = Engine(model, block=13, max_length=61).prefill(PROMPT, [61], scores).cache.evictable
+    layers = Engine(model, prefill_chunk=13, max_length=61).prefill(PROMPT, [61], scores).cache.evictable
     for hook in hooks:
         hook.remove()
     for layer in layers:
-        assert len(layer.probed) == 2
+        assert len(layer.recordings) == 2
         module, hidden = seen[layer.index]
         plain = module.k_proj(hidden).view(len(PROMPT), layer.cache_heads, -1)
         plain = (module.k_norm(plain) if hasattr(module, "k_norm") else plain).transpose(0, 1)[:, 8:-4].double()
         centred = plain - plain.mean(dim=1, keepdim=True)
         gram = centred.mT @ centred + 0.01 * torch.eye(plain.shape[2]).double()
         leverage = (centred @ gram.inverse() * centred).sum(dim=2)
-        recorded = layer.probed[Leverage(8, 4, None)][:, 8:-4].double()
+        recorded = layer.recordings[Leverage(8, 4, None)][:, 8:-4].double()
         torch.testing.assert_close(recorded, (leverage - leverage.mean()) / leverage.std(), rtol=1e-3, atol=1e-3)
-        attention = layer.probed[NonCausal(8, 4)]
+        attention = layer.recordings[NonCausal(8, 4)]
         rotated = layer_of(layer.windows[0].queries, *layer.dense, layer.index)
         assert torch.equal(attention, NonCausal(8, 4)(rotated, None, "sum"))
         for score, share in zip(scores, (0.1, 0.4), strict=True):
-            blended = (1 - share) * layer.probed[Leverage(8, 4, None)] + attention
+            blended = (1 - share) * layer.recordings[Leverage(8, 4, None)] + attention
             assert torch.equal(score(layer, None, "sum"), blended)
 
 
 def test_the_blend_follows_the_budget_unless_it_is_set() -> None:
     layer, parts = random_layer(80), Compactor().recorded
     leverage, attention = (part(layer, None, "sum") for part in parts)
-    for budget, weight in ((Fraction(Decimal("0.25")), 0.75), (Tokens(20), 0.75), (Tokens(200), 0.0)):
+    for budget, weight in ((FractionBudget(Decimal("0.25")), 0.75), (TokenBudget(20), 0.75), (TokenBudget(200), 0.0)):
         assert torch.equal(Compactor().of_budget(budget)(layer, None, "sum"), weight * leverage + attention)
         assert Compactor(blending=0.5).of_budget(budget) == Compactor(blending=0.5)
     compared = slice(8, 76)
-    scores = Compactor().of_budget(Tokens(20))(layer, None, "sum")
+    scores = Compactor().of_budget(TokenBudget(20))(layer, None, "sum")
     assert scores[:, :8].min() >= scores[:, compared].max() <= scores[:, 76:].min()
 
 

@@ -64,11 +64,12 @@ def test_a_prompt_is_scored_block_by_block_as_at_once(tmp_path: Path) -> None:
     score = KVzap(str(tmp_path / "gates.safetensors"))
     bridge.attach(model)
     whole, split = (
-        Engine(model, block=block, max_length=61).prefill(PROMPT, (), [score]).cache.layers for block in (61, 13)
+        Engine(model, prefill_chunk=block, max_length=61).prefill(PROMPT, (), [score]).cache.layers
+        for block in (61, 13)
     )
     for whole_layer, split_layer in zip(whole, split, strict=True):
-        torch.testing.assert_close(whole_layer.probed[score], split_layer.probed[score], rtol=1e-4, atol=1e-5)
-        assert score(whole_layer, None, "sum") is whole_layer.probed[score]
+        torch.testing.assert_close(whole_layer.recordings[score], split_layer.recordings[score], rtol=1e-4, atol=1e-5)
+        assert score(whole_layer, None, "sum") is whole_layer.recordings[score]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

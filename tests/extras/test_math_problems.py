@@ -9,12 +9,12 @@ import pytest
 
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.math.math_problems import MathProblems
-from kvbench.tasks.task import InvalidSample, Sample, Tokens
+from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
 
 PROBLEM = r"What is $\frac{a}{b}$ of {3}?"
 
 
-class NoTokens(Tokens):
+class NoTokens(TokenCounter):
     """Problems are not measured in tokens."""
 
     def __call__(self, text: str, /) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.mrcr.mrcr import MRCR, grade
-from kvbench.tasks.task import InvalidSample, Sample, Tokens
+from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
 from tests.tasks.scbench.rows import write
 from tests.tasks.versions import mrcr_row
 
@@ -21,7 +21,7 @@ def task(root: Path, *rows: Any, **fields: Any) -> MRCR:
 
 
 def samples(task: MRCR, *indices: int) -> list[Sample | InvalidSample]:
-    return list(task.generate(cast(Tokens, len), indices or range(task.samples)))
+    return list(task.generate(cast(TokenCounter, len), indices or range(task.samples)))
 
 
 @pytest.mark.parametrize(

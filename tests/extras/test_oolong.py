@@ -8,7 +8,7 @@ import pytest
 
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.oolong.oolong import gold, synth_score
-from kvbench.tasks.task import InvalidSample, Sample, Tokens
+from kvbench.tasks.task import InvalidSample, Sample, TokenCounter
 from tests.tasks.scbench.rows import write
 from tests.tasks.versions import GOLDEN, oolong_row
 
@@ -18,7 +18,7 @@ OFFICIAL = json.loads((GOLDEN / "prompts" / "oolong.json").read_text("utf-8"))
 def samples(root: Path, *rows: Any, **fields: Any) -> list[Sample | InvalidSample]:
     write(root, "oolong/synth_test", *rows)
     task: Any = task_of("oolong", str(root), **fields)
-    return list(task.generate(cast(Tokens, len), range(task.samples)))
+    return list(task.generate(cast(TokenCounter, len), range(task.samples)))
 
 
 @pytest.mark.parametrize(("right", "kind", "answer", "score"), OFFICIAL["scores"])

@@ -15,7 +15,7 @@ from kvbench.config.overrides import parse
 from kvbench.conformance.properties.caches import recorded
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads, SafeguardHeads, SharedHeads, UniformHeads
 from kvbench.eviction.allocation.layers import EntropyLayers, GlobalLayers, PyramidLayers, UniformLayers
-from kvbench.eviction.budget import Fraction, Tokens
+from kvbench.eviction.budget import FractionBudget, TokenBudget
 from kvbench.eviction.evict import Decision, Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -63,7 +63,7 @@ def masks(decision: Decision) -> torch.Tensor:
 def decided(policy: Policy, tokens: int, pairs: int, score: Any = None) -> Decision:
     """What is kept of a random cache; prompts that keep everything and budgets of no page are not of interest."""
     assume(pairs < tokens)
-    eviction = Eviction(policy, score or Attention(), Tokens(pairs))
+    eviction = Eviction(policy, score or Attention(), TokenBudget(pairs))
     try:
         return eviction.decide(recorded(tokens))
     except UserError as error:
@@ -81,7 +81,7 @@ def test_pages_stay_or_go_as_a_whole_within_the_budget(policy: Policy, parts: An
     for start in range(0, tokens, page):
         part = kept[..., start : start + page]
         assert (part.all(dim=-1) == part.any(dim=-1)).all()
-        if start < policy.sinks or min(start + page, tokens) > tokens - policy.newest:
+        if start < policy.sink_tokens or min(start + page, tokens) > tokens - policy.recent_tokens:
             assert part.all()
     allocated = -(-kept.sum(dim=-1) // page) * page
     assert allocated.sum() <= pairs * allocated.numel()
@@ -96,13 +96,13 @@ def test_a_shared_set_is_one(policy: Policy, tokens: int, pairs: int, score: Any
     by_layer, by_model = (masks(decided(with_steps(policy, share=s), tokens, pairs, score)) for s in ("layer", "model"))
     assert (by_layer == by_layer[:, :1]).all()
     assert (by_model == by_model[:1, :1]).all()
-    assert by_model[..., : policy.sinks].all() and by_model[..., tokens - policy.newest :].all()
+    assert by_model[..., : policy.sink_tokens].all() and by_model[..., tokens - policy.recent_tokens :].all()
 
 
 def test_a_mean_over_the_heads_is_that_of_shared_heads() -> None:
     """Bit for bit what `heads=shared` keeps, in repeated evictions too."""
-    eviction, cache = Eviction(with_steps(SNAPKV, share="layer"), Attention(), Tokens(30)), recorded(60)
-    shared = Eviction(replace(SNAPKV, heads=SharedHeads()), Attention(), Tokens(30))
+    eviction, cache = Eviction(with_steps(SNAPKV, share="layer"), Attention(), TokenBudget(30)), recorded(60)
+    shared = Eviction(replace(SNAPKV, heads=SharedHeads()), Attention(), TokenBudget(30))
     assert torch.equal(masks(eviction.decide(cache)), masks(shared.decide(cache)))
     steps = []
     for each in (eviction, shared):
@@ -121,17 +121,17 @@ def test_a_mean_over_the_heads_is_that_of_shared_heads() -> None:
 def test_scores_of_layers_count_alike_whatever_their_scale() -> None:
     """One set for all layers does not change if the scores of one layer are a thousand times larger, or shifted."""
     policy, cache = with_steps(SNAPKV, share="model"), recorded(60)
-    rankings = Eviction(policy, Attention(), Tokens(30)).rank(cache)
+    rankings = Eviction(policy, Attention(), TokenBudget(30)).rank(cache)
     scaled = (rankings[0].mapped(lambda scores: 1000 * scores - 7), *rankings[1:])
     for merge in ("mean", "max"):
-        eviction = Eviction(with_steps(policy, share_score=merge), Attention(), Tokens(30))
+        eviction = Eviction(with_steps(policy, share_score=merge), Attention(), TokenBudget(30))
         assert torch.equal(masks(eviction.decide(cache, rankings)), masks(eviction.decide(cache, scaled)))
 
 
 def test_the_maximum_keeps_what_a_single_head_wants() -> None:
     """A token that one head of one layer wants above all stays by the maximum, and goes by the mean."""
     cache, policy = recorded(60), with_steps(SNAPKV, share="model", recent=2, pool=None)
-    rankings = list(Eviction(policy, Attention(), Tokens(12)).rank(cache))
+    rankings = list(Eviction(policy, Attention(), TokenBudget(12)).rank(cache))
     generator = torch.Generator().manual_seed(1)
     flat = torch.rand(rankings[0].scores.shape, generator=generator)
     flat[:, 20:30] += 9
@@ -140,7 +140,7 @@ def test_the_maximum_keeps_what_a_single_head_wants() -> None:
     alone = flat.clone()
     alone[1] = wanted
     chosen = [replace(r, scores=s, unpooled=s) for r, s in zip(rankings, (flat, alone, flat), strict=True)]
-    by = {m: Eviction(with_steps(policy, share_score=m), Attention(), Tokens(12)) for m in ("mean", "max")}
+    by = {m: Eviction(with_steps(policy, share_score=m), Attention(), TokenBudget(12)) for m in ("mean", "max")}
     assert masks(by["max"].decide(cache, chosen))[..., 40].all()
     assert not masks(by["mean"].decide(cache, chosen))[..., 40].any()
 
@@ -181,7 +181,7 @@ def test_what_cannot_work_is_refused_before_a_run(words: str, says: str) -> None
 
 
 def test_a_share_of_a_prompt_that_holds_no_page_is_refused() -> None:
-    eviction = Eviction(with_steps(SNAPKV, page=16), Attention(), Fraction(Decimal("0.25")))
+    eviction = Eviction(with_steps(SNAPKV, page=16), Attention(), FractionBudget(Decimal("0.25")))
     with pytest.raises(
         UserError, match=r"budget=0.25 is 15 of 60 tokens and cannot hold 1 page of 16 tokens that prot"
     ):
@@ -190,18 +190,18 @@ def test_a_share_of_a_prompt_that_holds_no_page_is_refused() -> None:
 
 def test_logits_of_heads_are_not_merged() -> None:
     with pytest.raises(UserError, match=r"policy\.share=layer of snapkv averages scores of several heads"):
-        Eviction(with_steps(SNAPKV, share="layer"), KVzip(softmax=False, name="kvzip_logit"), Tokens(30))
+        Eviction(with_steps(SNAPKV, share="layer"), KVzip(softmax=False, name="kvzip_logit"), TokenBudget(30))
 
 
 def test_one_set_with_pages_may_be_renumbered() -> None:
     policy = with_steps(SNAPKV, page=16, share="model", positions="cache", recent=0)
-    smaller = Eviction(policy, Attention(), Tokens(40))(recorded(60))
+    smaller = Eviction(policy, Attention(), TokenBudget(40))(recorded(60))
     assert len({layer.lengths for layer in smaller.layers}) == 1 and len(set(smaller.layers[0].lengths)) == 1
 
 
 def test_bytes_of_partly_filled_pages_are_allocated() -> None:
     """Of 60 tokens in pages of 16 the last page holds 12: four places of each head of three layers are empty."""
-    cache = Eviction(with_steps(SNAPKV, page=16), Attention(), Tokens(40))(recorded(60))
+    cache = Eviction(with_steps(SNAPKV, page=16), Attention(), TokenBudget(40))(recorded(60))
     assert [layer.lengths for layer in cache.layers] == [(28, 28)] * 3
     assert Pages(16).unused_bytes(cache) == 3 * 2 * 4 * 2 * 10 * 4
     assert Pages(1).unused_bytes(cache) == Pages(14).unused_bytes(cache) == 0

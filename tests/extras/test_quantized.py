@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.eviction.allocation.heads import FlatHeads, HeadAllocation, UniformHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -175,7 +175,7 @@ def model() -> LoadedModel:
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     llama = tiny_llama(vocab_size=len(tokenizer))
     bridge.attach(llama)
-    return LoadedModel(Engine(llama, tile=4), tokenizer, frozenset(), 512, {"name": "cpu"})
+    return LoadedModel(Engine(llama, max_batch=4), tokenizer, frozenset(), 512, {"name": "cpu"})
 
 
 def read_back(cache: PackedCache, like: KVCache) -> KVCache:
@@ -231,7 +231,7 @@ def test_cells_answer_from_few_bits(model: LoadedModel) -> None:
 def test_keys_are_held_without_the_channels_that_were_removed(heads: HeadAllocation) -> None:
     """Read back to the bit, in so many bytes; quantised, the channels that are left are."""
     policy = Policy("p", window=8, heads=heads, steps=(ThinK(ratio=0.5, window=8, recent=4),))
-    cache = Eviction(policy, Attention(), Tokens(20))(random_cache(60))
+    cache = Eviction(policy, Attention(), TokenBudget(20))(random_cache(60))
     packed = pack_cache(cache, None, 4)
     for layer, expected in zip(read_back(packed, cache).layers, cache.layers, strict=True):
         assert torch.equal(layer.keys, expected.keys) and torch.equal(layer.values, expected.values)

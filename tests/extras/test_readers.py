@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.config.compose import file_of, options
+from kvbench.config.compose import load_entry, options
 from kvbench.config.settings import build
 from kvbench.extras.readers.oracle_topk import OracleTopK
 from kvbench.extras.readers.quest import Quest
@@ -25,7 +25,7 @@ CHOICES = ("query_heads", "kv_heads")
 
 def reader_of(name: str, **changed: Any) -> TopReader:
     """A reader as its file is, with other settings."""
-    built = build("reader", file_of("reader", name) | changed)
+    built = build("reader", load_entry("reader", name) | changed)
     assert isinstance(built, TopReader)
     return built
 

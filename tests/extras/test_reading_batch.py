@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache, compact
-from kvbench.config.compose import file_of
+from kvbench.config.compose import load_entry
 from kvbench.config.settings import build
 from kvbench.extras.readers.oracle_topk import OracleTopK
-from kvbench.extras.readers.reader import Keys, Queries, Read, Reader
+from kvbench.extras.readers.reader import Keys, Queries, Read, SparseReader
 from kvbench.extras.readers.reading_batch import ReadingBatch
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch, capturable
@@ -24,7 +24,7 @@ FAMILIES = ("llama", "gemma2", "gpt_oss")
 SPARSE = ("quest", "double_sparsity", "block_topk", "oracle_topk")
 
 
-class EveryThird(Reader):
+class EveryThird(SparseReader):
     """Reads the pairs 2, 5, 8, ... of a head and the newest one, whatever the query."""
 
     def read(self, queries: Queries, keys: Keys, prefix: int) -> Read:
@@ -37,7 +37,7 @@ class EveryThird(Reader):
 def engine_of(family: str, dtype: torch.dtype = torch.float32) -> Engine:
     model = tiny(family, dtype)
     bridge.attach(model)
-    return Engine(model, block=13, tile=3, max_length=512)
+    return Engine(model, prefill_chunk=13, max_batch=3, max_length=512)
 
 
 @cache
@@ -61,9 +61,9 @@ def read(engine: Engine, batch: RaggedBatch) -> torch.Tensor:
     return torch.stack(steps)[:, : batch.num_active]
 
 
-def reader_of(name: str, **changed: Any) -> Reader:
-    built = build("reader", file_of("reader", name) | {"dense_layers": 0} | changed)
-    assert isinstance(built, Reader)
+def reader_of(name: str, **changed: Any) -> SparseReader:
+    built = build("reader", load_entry("reader", name) | {"dense_layers": 0} | changed)
+    assert isinstance(built, SparseReader)
     return built
 
 
@@ -177,7 +177,7 @@ def test_bytes_of_a_reader_are_those_of_what_it_chose(
     chosen = list[torch.Tensor]()
     plain = type(reader).read
 
-    def kept(self: Reader, queries: Queries, keys: Keys, prefix: int) -> Read:
+    def kept(self: SparseReader, queries: Queries, keys: Keys, prefix: int) -> Read:
         chosen.append(plain(self, queries, keys, prefix))
         return chosen[-1]
 

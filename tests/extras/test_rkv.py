@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, over_layer
-from kvbench.eviction.budget import Tokens
+from kvbench.cache.attention import AttentionParams, attend_layer
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction, rank_layer, raw_scores
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
@@ -65,9 +65,9 @@ def test_what_was_generated_is_ranked_by_its_newest_rows() -> None:
     keys, values = whole.dense
     before = random_layer(50, window=50).select(torch.arange(50).expand(2, 50) < 38)
     grown = before.append(keys[:, 38:], values[:, 38:], 38)
-    eviction = Eviction(POLICY, RKV(), Tokens(30))
+    eviction = Eviction(POLICY, RKV(), TokenBudget(30))
     step = IncrementalEviction(eviction, 30, decoding=True).step(
-        grown, over_layer(queries[:, 38:], grown, Rule(10**-0.5))
+        grown, attend_layer(queries[:, 38:], grown, AttentionParams(10**-0.5))
     )
     ranking = rank_layer(whole, POLICY, RKV(), raw_scores(whole, POLICY, RKV()))
     kept = {*ranking.order[0, :22].tolist(), *range(42, 50)}

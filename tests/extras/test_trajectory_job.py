@@ -27,7 +27,7 @@ from tests.models.masked_blocks import MaskedReader, Shared
 from tests.models.tokenizers import of_bytes
 from tests.questions import Questions
 
-FULL = Policy("full", takes=())
+FULL = Policy("full", accepts=())
 SNAPKV = Policy("snapkv", window=8, recent=4, sink=2)
 
 
@@ -35,7 +35,7 @@ def model_of(dtype: torch.dtype = torch.float64) -> LoadedModel:
     tokenizer = of_bytes()
     model = tiny_llama(dtype, vocab_size=len(tokenizer), max_position_embeddings=2048)
     bridge.attach(model)
-    return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(), 2048, {"name": "cpu"})
+    return LoadedModel(Engine(model, max_batch=3), tokenizer, frozenset(), 2048, {"name": "cpu"})
 
 
 def cell_of(task: Any, budget: str | None = None, **schedule: Any) -> Cell:

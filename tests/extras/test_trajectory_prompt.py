@@ -93,8 +93,10 @@ def test_the_parts_of_a_prompt_that_methods_ask_for(tmp_path: Path) -> None:
     assert whole.context == context.context + context.question and whole.question == ()
     assert whole.blocks == (*context.blocks, len(context.question))
     assert whole.question_tokens == len(context.question) and context.question_tokens == 0
-    assert tokenizer.decode(whole.context[: whole.head]) == f"<|system|>{json.dumps(TOOLS)}</s><|user|>"
-    assert tokenizer.decode(whole.context[-whole.tail :]) == "</s><|assistant|>" == tokenizer.decode(whole.turn)
+    assert tokenizer.decode(whole.context[: whole.prefix_tokens]) == f"<|system|>{json.dumps(TOOLS)}</s><|user|>"
+    assert (
+        tokenizer.decode(whole.context[-whole.suffix_tokens :]) == "</s><|assistant|>" == tokenizer.decode(whole.turn)
+    )
     assert context.border_tokens is None
     named = prompt_of(tokenizer, sample, system="Be brief.")
     assert texts(tokenizer, named)[0].count("<|system|>Be brief.</s>") == 1
@@ -110,7 +112,7 @@ def test_turns_end_behind_answers_that_were_quoted_before(template: str | None, 
     prompt = prompt_of(tokenizer, sample)
     first, last, _ = texts(tokenizer, prompt)
     assert first.count("hello.") == 3 and "Now f." in last
-    assert tokenizer.decode(prompt.context[: prompt.head]).count("hello.") == 1
+    assert tokenizer.decode(prompt.context[: prompt.prefix_tokens]).count("hello.") == 1
 
 
 def test_templates_that_rewrite_turns_are_refused(tmp_path: Path) -> None:

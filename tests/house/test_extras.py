@@ -8,7 +8,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from kvbench.config.compose import file_of, step_parts, step_settings
+from kvbench.config.compose import load_entry, step_parts, step_settings
 from kvbench.support.paths import extras
 from kvbench.support.plugins import groups, held_groups, items
 
@@ -52,7 +52,7 @@ def said(file: Path) -> Iterator[str]:
 def test_tasks_of_extras_do_without_torch() -> None:
     """As those of the core, which import-linter checks."""
     graph = grimp.build_graph("kvbench", include_external_packages=True, cache_dir=None)
-    for module in {file_of("task", name)["_target_"].rpartition(".")[0] for name in brought("task")}:
+    for module in {load_entry("task", name)["_target_"].rpartition(".")[0] for name in brought("task")}:
         assert not graph.find_upstream_modules(module) & {"torch", "transformers"}, module
 
 

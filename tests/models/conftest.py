@@ -29,12 +29,14 @@ def tiny_llama(dtype: torch.dtype = torch.float32, init: float = 0.2, **changes:
 
 @pytest.fixture
 def make_engine() -> Callable[..., Engine]:
-    """Build an engine on a fresh tiny model: make_engine(dtype=..., block=..., tile=...)."""
+    """Build an engine on a fresh tiny model: make_engine(dtype=..., prefill_chunk=..., max_batch=...)."""
 
-    def make(dtype: torch.dtype = torch.float32, block: int = 2048, tile: int = 4, **changes: object) -> Engine:
+    def make(
+        dtype: torch.dtype = torch.float32, prefill_chunk: int = 2048, max_batch: int = 4, **changes: object
+    ) -> Engine:
         model = tiny_llama(dtype, **changes)
         bridge.attach(model)
-        return Engine(model, block=block, tile=tile)
+        return Engine(model, prefill_chunk=prefill_chunk, max_batch=max_batch)
 
     return make
 

@@ -46,7 +46,7 @@ def small_engine(layers: int, **options: Any) -> Engine:
     )
     model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval().to("cuda")
     bridge.attach(model)
-    return Engine(model, **{"tile": 4, **options})
+    return Engine(model, **{"max_batch": 4, **options})
 
 
 def counted(work: Callable[[PretendedGpu, int], None]) -> dict[str, Count]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, over_layer
-from kvbench.cache.kv_cache import ROTATED, LayerCache, Window, joined
+from kvbench.cache.attention import AttentionParams, attend_layer
+from kvbench.cache.kv_cache import ROTATED, LayerCache, ObservationWindow, joined
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.models.rope import KeyReRotation
 
@@ -20,10 +20,10 @@ class Alone:
     re_rotation: KeyReRotation | None = None
     layer: LayerCache | None = None
     read: int = 0
-    rows: list[Window] = field(default_factory=list)
+    rows: list[ObservationWindow] = field(default_factory=list)
     pending: int = 0
 
-    def attend(self, rule: Rule, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, rule: AttentionParams, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """The outputs of the new tokens; the layer afterwards is `layer`."""
         if self.layer is None:
             self.layer = self.evictor.start(0, len(queries), len(keys), keys)
@@ -35,7 +35,7 @@ class Alone:
             rotated[:, -keys.shape[1] :] = torch.arange(grown.lengths[0])[-keys.shape[1] :]
             grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
         shown = grown if self.re_rotation is None else self.re_rotation.show(grown)
-        rows = over_layer(queries, shown, rule)
+        rows = attend_layer(queries, shown, rule)
         self.rows.append(rows)
         self.read, self.pending = self.read + keys.shape[1], self.pending + keys.shape[1]
         self.layer = grown

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.models import bridge
 
 Masks = Sequence[Tensor | None]
@@ -18,7 +18,7 @@ class MaskedReader:
     def __init__(self, context: int, kept: Masks) -> None:
         self.context, self.kept, self.recurrent = context, kept, None
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         """Explicit softmax over visible columns: causal, inside the sliding window of a layer that has one, and for
         rows after the context only kept context columns."""
         heads, tokens = queries.shape[1], queries.shape[2]

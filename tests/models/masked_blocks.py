@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.models import bridge
 
@@ -54,7 +54,7 @@ class MaskedReader:
     _weights: dict[int, Tensor] = field(default_factory=dict)
     _sums: dict[int, list[dict[int, float]]] = field(default_factory=dict)
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         """Every pair ever read stays; what was evicted is masked."""
         old = self._pairs.get(layer, (keys[0][:, :0], values[0][:, :0]))
         k, v = (torch.cat((before, new[0]), dim=1) for before, new in zip(old, (keys, values), strict=True))

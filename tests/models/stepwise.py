@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.models import bridge
 
 
@@ -27,7 +27,7 @@ class StepwiseReader:
     recent: int
     accumulate: bool
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         heads, tokens = queries.shape[1:3]
         group = heads // keys.shape[1]
         outputs = torch.empty_like(queries)

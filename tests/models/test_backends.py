@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, explicit
+from kvbench.cache.attention import AttentionParams, explicit
 from kvbench.models.loading import flash
 from kvbench.models.loading.load import check_attention, prompt_attention
 from kvbench.models.loading.spec import Backend
@@ -66,12 +66,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
 
 @pytest.mark.parametrize(
     "rule",
-    [Rule(0.3), Rule(0.3, softcap=2.0), Rule(0.3, sliding_window=1), Rule(0.3, softcap=2.0, sliding_window=9)],
+    [
+        AttentionParams(0.3),
+        AttentionParams(0.3, softcap=2.0),
+        AttentionParams(0.3, sliding_window=1),
+        AttentionParams(0.3, softcap=2.0, sliding_window=9),
+    ],
     ids=["plain", "cap", "narrow window", "cap and window"],
 )
 @pytest.mark.parametrize("rows", [1, 7, 40])
 @pytest.mark.parametrize("backend", flash.SOURCES)
-def test_flash_is_asked_for_the_rule(backend: Backend, rule: Rule, rows: int, asked: list[tuple[str, int]]) -> None:
+def test_flash_is_asked_for_the_rule(
+    backend: Backend, rule: AttentionParams, rows: int, asked: list[tuple[str, int]]
+) -> None:
     generator = torch.Generator().manual_seed(rows)
     queries = torch.randn(6, rows, 12, generator=generator)
     keys, values = torch.randn(2, 2, 40, 12, generator=generator)
@@ -81,7 +88,7 @@ def test_flash_is_asked_for_the_rule(backend: Backend, rule: Rule, rows: int, as
 
 def test_the_hub_is_asked_once_for_a_fixed_version(asked: list[tuple[str, int]]) -> None:
     for backend in ("flash_hub", "flash3_hub", "flash3_hub", "flash"):
-        prompt_attention(backend)(*torch.zeros(3, 2, 4, 8), Rule(0.3))
+        prompt_attention(backend)(*torch.zeros(3, 2, 4, 8), AttentionParams(0.3))
     assert asked == [("kernels-community/flash-attn2", 4), ("kernels-community/flash-attn3", 1)]
 
 
@@ -93,7 +100,7 @@ def test_a_kernel_that_the_hub_does_not_have_is_one_line(
 
     monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
     with pytest.raises(MissingFile, match=r"attention=flash_hub: .*flash-attn2 was loaded: no build variant for torch"):
-        prompt_attention("flash_hub")(*torch.zeros(3, 2, 4, 8), Rule(0.3))
+        prompt_attention("flash_hub")(*torch.zeros(3, 2, 4, 8), AttentionParams(0.3))
 
 
 def test_flash_knows_no_sinks(asked: list[tuple[str, int]]) -> None:
@@ -101,7 +108,7 @@ def test_flash_knows_no_sinks(asked: list[tuple[str, int]]) -> None:
     with pytest.raises(
         ValueError, match=r"model\.attention=flash3 does not support attention sinks: use model\.attention=sdpa"
     ):
-        prompt_attention("flash3")(*parts, Rule(0.3, sinks=torch.zeros(2)))
+        prompt_attention("flash3")(*parts, AttentionParams(0.3, sinks=torch.zeros(2)))
 
 
 @pytest.mark.parametrize("backend", flash.SOURCES)

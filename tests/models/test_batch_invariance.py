@@ -39,7 +39,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
     assert products in (None, "torch") or few.any_rows, "torch's products depend on the processor"
     assert [few.rows(16, cells, 11) for cells in (1, 3, 7)] == ([4, 4, 8] if few.any_rows else [16] * 3)
     for narrow in (BatchInvariance(), few):
-        engine = Engine(model, tile=16, batch_invariance=narrow)
+        engine = Engine(model, max_batch=16, batch_invariance=narrow)
         prefilled = engine.prefill(prompt, {16})
         for cells in (1, 3, 7):
             shares = [f"0.{share}" for share in range(3, 3 + cells)]
@@ -47,7 +47,7 @@ def test_answers_of_few_cells_have_the_bits_of_a_whole_tile(prompt: torch.Tensor
                 Eviction(Policy("snapkv", recent=8), Attention(), parse_budget(share))(prefilled.cache)
                 for share in shares
             ]
-            answers = engine.generate(prefilled, RaggedBatch(caches, engine.tile, 20), (), question=question)
+            answers = engine.generate(prefilled, RaggedBatch(caches, engine.max_batch, 20), (), question=question)
             generated.append([(answer.ids, answer.top2_margin) for answer in answers])
     assert generated[:3] == generated[3:]
 
@@ -61,14 +61,14 @@ def test_stopped_cells_leave_the_batch_and_change_no_bit(
     if products is not None:
         use_products(model, products)
     bridge.attach(model)
-    engine = Engine(model, tile=8, batch_invariance=invariance_of(model, 8))
+    engine = Engine(model, max_batch=8, batch_invariance=invariance_of(model, 8))
     prefilled = engine.prefill(prompt, {16})
     policies = (Policy("snapkv", recent=8), Policy("ada_snapkv", recent=8, heads=SafeguardHeads(alpha=0.2)))
     shares = [(policy, f"0.{share}") for share in (2, 4, 6, 8) for policy in policies]
     caches = [Eviction(policy, Attention(), parse_budget(share))(prefilled.cache) for policy, share in shares]
 
     def answers(narrows: bool, stop: tuple[int, ...]) -> tuple[list[tuple[Any, float]], list[int], list[int]]:
-        batch = RaggedBatch(caches, engine.tile, 30)
+        batch = RaggedBatch(caches, engine.max_batch, 30)
         if not narrows:
             monkeypatch.setattr(batch, "narrow", lambda cells: None)
         generated = engine.generate(prefilled, batch, stop, question=torch.arange(5))

@@ -15,9 +15,9 @@ from tests.pretended_gpu import PretendedGpu
 
 @pytest.mark.parametrize("store", STORES)
 def test_the_cache_of_a_layer_stays_on_its_device(store: str, make_engine: Callable[..., Engine]) -> None:
-    _, expected = logits(make_engine(block=16, tile=2), store)
+    _, expected = logits(make_engine(prefill_chunk=16, max_batch=2), store)
     with PretendedGpu(interpret=False) as gpu:
-        engine = make_engine(block=16, tile=2)
+        engine = make_engine(prefill_chunk=16, max_batch=2)
         spread(engine, torch.device("cuda"))
         places, spread_logits = logits(engine, store)
         read = spread_logits.tolist()

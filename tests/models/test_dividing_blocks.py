@@ -27,7 +27,7 @@ from kvbench.eviction.allocation.layers import (
     TableLayers,
     UniformLayers,
 )
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, kept_of
 from kvbench.eviction.policy import Policy
@@ -95,7 +95,7 @@ def eviction_of(shared: Shared, folder: Path) -> Eviction:
         variant="official" if shared.official else "paper",
         state="accumulate" if shared.accumulate else "overwrite",
     )
-    return Eviction(policy, Attention(), Tokens(shared.budget))
+    return Eviction(policy, Attention(), TokenBudget(shared.budget))
 
 
 def with_table(shared: Shared) -> Shared:
@@ -179,7 +179,7 @@ def test_an_answer_keeps_the_sizes_that_the_blocks_left(
         batch = EvictingBatch([growing], 1, 15)
         for token in range(15):
             engine.read(batch, torch.tensor([[token]]))
-        batch.settle()
+        batch.return_layers()
         lengths = growing.freeze().lengths
         if tokens < shared.budget:  # everything was kept: the cache grows to the budget
             assert (lengths == (tokens + 15 if name == "simlayerkv" else shared.budget)).all()
@@ -194,7 +194,7 @@ def test_heads_of_a_table_stay_whole_while_the_budget_pays_for_them(
     """DuoAttention: of six heads five are paid for after 20 tokens, and two of 61 tokens with 20 pairs on average."""
     np.savetxt(tmp_path / "heads.tsv", [[0.1, 0.9], [0.7, 0.2], [0.0, 0.8]], delimiter="\t", fmt="%g")
     policy = Policy("duo", window=1, sink=1, recent=3, heads=BinaryHeads(), layers=GlobalLayers())
-    evictor = IncrementalEviction(Eviction(policy, HeadTable(path=str(tmp_path / "heads.tsv")), Tokens(20)), 20)
+    evictor = IncrementalEviction(Eviction(policy, HeadTable(path=str(tmp_path / "heads.tsv")), TokenBudget(20)), 20)
     engine, best = make_engine(), [(0, 1), (2, 1), (1, 0), (1, 1), (0, 0), (2, 0)]
     for tokens in (20, 24, 41, 61):
         cache = engine.prefill_evicting(prompt[:tokens], evictor, 8).cache

@@ -9,7 +9,7 @@ import torch
 
 from kvbench.cache.attention import observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, compact
-from kvbench.eviction.budget import Fraction, Tokens, parse_budget
+from kvbench.eviction.budget import FractionBudget, TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -28,7 +28,7 @@ MakeEngine = Callable[..., Engine]
 
 def answers(engine: Engine, prefilled: Prefilled, caches: Sequence[KVCache], room: int, *stop: int) -> list[Generation]:
     """What the cells answer as one tile."""
-    return engine.generate(prefilled, RaggedBatch(caches, engine.tile, room), stop)
+    return engine.generate(prefilled, RaggedBatch(caches, engine.max_batch, room), stop)
 
 
 def same(answer: Generation) -> Generation:
@@ -42,8 +42,8 @@ def test_keep_all_has_the_logits_of_transformers(make_engine: MakeEngine, prompt
     continuation = torch.tensor([5, 81, 2, 40])
     expected = reference(torch.cat((prompt, continuation))[None]).logits[0, len(prompt) - 1 :]
     prefilled = engine.prefill(prompt, windows=())
-    tile = RaggedBatch([prefilled.cache], engine.tile, max_new_tokens=8)
-    logits = [prefilled.logits] + [engine.read(tile, token.expand(engine.tile, 1))[0] for token in continuation]
+    tile = RaggedBatch([prefilled.cache], engine.max_batch, max_new_tokens=8)
+    logits = [prefilled.logits] + [engine.read(tile, token.expand(engine.max_batch, 1))[0] for token in continuation]
     assert torch.stack(logits).sub(expected).abs().max() < 1e-4
 
 
@@ -62,7 +62,7 @@ def test_keep_all_answers_like_generate(make_engine: MakeEngine, prompt: torch.T
 def test_block_size_changes_nothing(make_engine: MakeEngine, prompt: torch.Tensor, block: int) -> None:
     """Cache, evidence and logits are those of a prompt read whole."""
     whole = make_engine(torch.float64).prefill(prompt, windows={9})
-    blocks = make_engine(torch.float64, block=block).prefill(prompt, windows={9})
+    blocks = make_engine(torch.float64, prefill_chunk=block).prefill(prompt, windows={9})
     assert torch.allclose(whole.logits, blocks.logits, atol=1e-10)
     for left, right in zip(whole.cache.layers, blocks.cache.layers, strict=True):
         for name in ("keys", "values"):
@@ -73,7 +73,7 @@ def test_block_size_changes_nothing(make_engine: MakeEngine, prompt: torch.Tenso
 
 def test_evidence_is_what_attention_did(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """exp(logits - lse) of the recorded rows are attention weights whose outputs are the recorded ones."""
-    cache = make_engine(torch.float64, block=13).prefill(prompt, windows={9}).cache
+    cache = make_engine(torch.float64, prefill_chunk=13).prefill(prompt, windows={9}).cache
     for layer in cache.layers:
         keys, values = layer.dense
         (window,) = layer.windows
@@ -104,8 +104,8 @@ def test_compacted_decode_is_a_masked_forward(
     tail = torch.tensor([[4, 9, 33, 7, 61, 8], [90, 1, 1, 17, 3, 52]])
     full = engine.prefill(prompt, windows=()).cache
     kept = [ragged(full, seed, heads) for seed in (0, 1)]
-    tile = RaggedBatch([compact(full, masks) for masks in kept], engine.tile, max_new_tokens=6)
-    padding = torch.zeros(engine.tile - 2, 6, dtype=torch.long)
+    tile = RaggedBatch([compact(full, masks) for masks in kept], engine.max_batch, max_new_tokens=6)
+    padding = torch.zeros(engine.max_batch - 2, 6, dtype=torch.long)
     ids = torch.cat((tail, padding))
     logits = [engine.read(tile, ids[:, :question])]
     logits += [engine.read(tile, ids[:, step : step + 1]) for step in range(question, 6)]
@@ -121,7 +121,7 @@ def test_batched_cells_decode_as_if_alone(make_engine: MakeEngine, prompt: torch
     prefilled = engine.prefill(prompt, {8})
     policy = Policy("snapkv", window=8, recent=8)
     evictions = [Eviction(policy, Attention(), parse_budget(text)) for text in ("0.2", "0.3", "0.5", "1.0")]
-    evictions.append(Eviction(Policy("streaming_llm", sink=4), Recency(), Tokens(20)))
+    evictions.append(Eviction(Policy("streaming_llm", sink=4), Recency(), TokenBudget(20)))
     caches = [eviction(prefilled.cache) for eviction in evictions]
     alone = [same(answers(engine, prefilled, [cache], 20)[0]) for cache in caches]
     assert [same(answer) for answer in answers(engine, prefilled, caches[:4], 20)] == alone[:4]
@@ -134,7 +134,7 @@ def test_a_prefill_is_not_changed_by_its_cells(make_engine: MakeEngine, prompt: 
     engine = make_engine()
     prefilled = engine.prefill(prompt, {8})
     before = [layer.keys.clone() for layer in prefilled.cache.layers]
-    cache = Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), Fraction(parse_budget("0.3").share))(
+    cache = Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), FractionBudget(parse_budget("0.3").share))(
         prefilled.cache
     )
     answers(engine, prefilled, [cache, prefilled.cache], 10)
@@ -148,7 +148,7 @@ def test_answers_end_at_the_stop_token(make_engine: MakeEngine, prompt: torch.Te
     prefilled = engine.prefill(prompt, {8})
     caches = [
         prefilled.cache,
-        Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), Tokens(12))(prefilled.cache),
+        Eviction(Policy("h2o_obcache", window=8, recent=8), Attention(), TokenBudget(12))(prefilled.cache),
     ]
     free = answers(engine, prefilled, caches, 12)
     stop = next(token for token in free[0].ids if token not in free[1].ids)
@@ -185,7 +185,7 @@ def test_peak_bytes_are_those_of_the_tile(make_engine: MakeEngine, prompt: torch
     """Measured by storage; missing cells hold nothing."""
     engine = make_engine()
     full = engine.prefill(prompt).cache
-    tile = RaggedBatch([full, compact(full, ragged(full, 0))], engine.tile, max_new_tokens=5)
+    tile = RaggedBatch([full, compact(full, ragged(full, 0))], engine.max_batch, max_new_tokens=5)
     a_tail = 3 * 2 * 5 * 8 * 2 * 4  # layers, KV heads, room, head size, K and V, float32
     assert tile.peak_bytes[0] == full.bytes_held + a_tail
     assert sum(tile.peak_bytes) == stored_bytes(tile)
@@ -211,10 +211,10 @@ def test_what_ends_an_answer_cannot_be_chosen_too_early(make_engine: MakeEngine,
             pad_token_id=0,
             eos_token_id=free.ids[0],
         )
-        tile = RaggedBatch([prefilled.cache], engine.tile, 12)
+        tile = RaggedBatch([prefilled.cache], engine.max_batch, 12)
         (answer,) = engine.generate(prefilled, tile, {free.ids[0]}, at_least=least)
         assert list(answer.ids) == reference[0, len(prompt) :].tolist() and len(answer.ids) >= least
-    (unending,) = engine.generate(prefilled, RaggedBatch([prefilled.cache], engine.tile, 12), (), at_least=4)
+    (unending,) = engine.generate(prefilled, RaggedBatch([prefilled.cache], engine.max_batch, 12), (), at_least=4)
     assert unending.ids == free.ids
 
 
@@ -233,9 +233,9 @@ def test_caches_that_are_handed_over_are_freed_layer_by_layer(
         return order(layers, room, flat)
 
     monkeypatch.setattr(batch_module, "_order", watching)
-    expected = RaggedBatch([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.tile, max_new_tokens=4)
+    expected = RaggedBatch([compact(full, ragged(full, seed)) for seed in (0, 1)], engine.max_batch, max_new_tokens=4)
     alive.clear()
-    tile = RaggedBatch((handed.pop(0) for _ in range(2)), engine.tile, max_new_tokens=4)
+    tile = RaggedBatch((handed.pop(0) for _ in range(2)), engine.max_batch, max_new_tokens=4)
     assert alive == [[3, 3], [2, 2], [1, 1]]
     ids = torch.tensor([[5], [6], [0], [0]])
     assert torch.equal(engine.read(tile, ids), engine.read(expected, ids))

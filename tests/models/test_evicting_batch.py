@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -24,8 +24,8 @@ from tests.models.families import tiny
 from tests.models.stepwise import StepwiseReader, stepwise_forward
 
 MakeEngine = Callable[..., Engine]
-H2O = Eviction(Policy("h2o_obcache", window=61, recent=6, state="accumulate"), Attention(), Tokens(18))
-TOVA = Eviction(Policy("tova_obcache", window=1), Attention(), Tokens(18))
+H2O = Eviction(Policy("h2o_obcache", window=61, recent=6, state="accumulate"), Attention(), TokenBudget(18))
+TOVA = Eviction(Policy("tova_obcache", window=1), Attention(), TokenBudget(18))
 ANSWER = torch.randint(0, 97, (13,), generator=torch.Generator().manual_seed(5))
 
 
@@ -43,14 +43,14 @@ def test_cuts_while_decoding_are_those_of_the_oracle(
     make_engine: MakeEngine, prompt: torch.Tensor, eviction: Eviction, every: int
 ) -> None:
     engine = make_engine(torch.float64)
-    tile = EvictingBatch([cut_prompt(engine, prompt, eviction, every)], engine.tile, len(ANSWER))
-    logits = [engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER]
+    tile = EvictingBatch([cut_prompt(engine, prompt, eviction, every)], engine.max_batch, len(ANSWER))
+    logits = [engine.read(tile, token.expand(engine.max_batch, 1))[0] for token in ANSWER]
     policy = eviction.policy
     oracle = StepwiseReader(len(prompt), every, 18, policy.recent, policy.state == "accumulate")
     expected = stepwise_forward(engine.model, torch.cat((prompt, ANSWER)), oracle)
     assert (torch.stack(logits) - expected[len(prompt) :]).abs().max() < 1e-10
-    plain = RaggedBatch([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.tile, len(ANSWER))
-    grown = [engine.read(plain, token.expand(engine.tile, 1))[0] for token in ANSWER]
+    plain = RaggedBatch([eviction(engine.prefill(prompt, {policy.window}).cache)], engine.max_batch, len(ANSWER))
+    grown = [engine.read(plain, token.expand(engine.max_batch, 1))[0] for token in ANSWER]
     assert (torch.stack(grown) - torch.stack(logits)).abs().max() > 1e-3  # the cuts are what is tested
 
 
@@ -118,23 +118,23 @@ def test_evictions_are_the_passes_after_which_pairs_are_lost(
 ) -> None:
     """Of 61 tokens and 13 of an answer; a budget that is not reached evicts nothing, and running scores are no loss."""
     engine = make_engine()
-    eviction = replace(H2O, budget=Tokens(capacity))
-    tile = EvictingBatch([cut_prompt(engine, prompt, eviction, every)], engine.tile, len(ANSWER))
+    eviction = replace(H2O, budget=TokenBudget(capacity))
+    tile = EvictingBatch([cut_prompt(engine, prompt, eviction, every)], engine.max_batch, len(ANSWER))
     for token in ANSWER:
-        engine.read(tile, token.expand(engine.tile, 1))
+        engine.read(tile, token.expand(engine.max_batch, 1))
     assert tile.evictions(0) == evictions
 
 
 def test_cells_of_a_growing_tile_do_not_see_each_other(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """Nor does a cell depend on where it stands; ragged lengths and both layouts decode side by side."""
     engine = make_engine()
-    streaming = Eviction(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), Tokens(14))
+    streaming = Eviction(Policy("streaming_llm", sink=2, recent=10, state="none"), Recency(), TokenBudget(14))
     apart = replace(TOVA, policy=replace(TOVA.policy, layout="query_heads"))
     prefilled = engine.prefill(prompt, {1})
 
     def answers(*evictions: Eviction) -> list[tuple[int, ...]]:
         growing = [cut_prompt(engine, prompt, eviction) for eviction in evictions]
-        tile = EvictingBatch(growing, engine.tile, 12)
+        tile = EvictingBatch(growing, engine.max_batch, 12)
         return [answer.ids for answer in engine.generate(prefilled, tile, ())]
 
     alone = [answers(eviction)[0] for eviction in (H2O, TOVA, streaming, apart)]
@@ -146,9 +146,9 @@ def test_memory_is_what_is_held_at_most(make_engine: MakeEngine, prompt: torch.T
     engine = make_engine()
     growing = cut_prompt(engine, prompt, H2O, every=4)
     start = growing.freeze()
-    tile = EvictingBatch([growing], engine.tile, len(ANSWER))
+    tile = EvictingBatch([growing], engine.max_batch, len(ANSWER))
     for token in ANSWER:
-        engine.read(tile, token.expand(engine.tile, 1))
+        engine.read(tile, token.expand(engine.max_batch, 1))
     a_pair = 2 * 8 * 4 + 4 + 4  # K and V of 8 float32, a position, a running score
     assert start.bytes_allocated == 3 * 2 * 18 * a_pair
     assert tile.peak_bytes == [3 * 2 * (18 + 3) * a_pair]
@@ -157,12 +157,12 @@ def test_memory_is_what_is_held_at_most(make_engine: MakeEngine, prompt: torch.T
 def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine, prompt: torch.Tensor) -> None:
     """What its row says of memory is the same however long its neighbour goes on."""
     engine = make_engine(torch.float64)
-    few, many = (Eviction(Policy("tova_obcache", window=1), Attention(), Tokens(size)) for size in (9, 40))
+    few, many = (Eviction(Policy("tova_obcache", window=1), Attention(), TokenBudget(size)) for size in (9, 40))
     prefilled = engine.prefill(prompt, {1})
 
     def answers(stop: set[int], *evictions: Eviction) -> list[tuple[tuple[int, ...], int]]:
         tile = EvictingBatch(
-            [cut_prompt(engine, prompt, eviction, every=30) for eviction in evictions], engine.tile, 25
+            [cut_prompt(engine, prompt, eviction, every=30) for eviction in evictions], engine.max_batch, 25
         )
         generated = engine.generate(prefilled, tile, stop, question=ANSWER[:3])
         return [(answer.ids, peak) for answer, peak in zip(generated, tile.peak_bytes, strict=True)]
@@ -177,7 +177,7 @@ def test_a_cell_that_stopped_does_not_grow_beside_others(make_engine: MakeEngine
 class Broken(Attention):
     """Attention that is no number from the token after the prompt on."""
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         scores = super().__call__(layer, rows, reduce)
         return scores * torch.nan if layer.positions.max() > 60 else scores
 
@@ -189,7 +189,7 @@ def test_a_cell_that_cannot_be_cut_fails_alone(make_engine: MakeEngine, prompt: 
     engine = make_engine(torch.float64)
     cells = [cut_prompt(engine, prompt, eviction) for eviction in (BROKEN, H2O, TOVA)]
     prefilled = engine.prefill(prompt, {1})
-    tile = EvictingBatch(cells, engine.tile, 5)
+    tile = EvictingBatch(cells, engine.max_batch, 5)
     failed, *others = engine.generate(prefilled, tile, stop=())
     assert set(tile.failures) == {0} and "score attn of layer 0 is not finite" in tile.failures[0]
     assert [len(answer.ids) for answer in (failed, *others)] == [1, 5, 5]

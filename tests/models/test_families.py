@@ -18,12 +18,12 @@ def logit_difference(family: str) -> float:
     with torch.inference_mode():
         expected = model(ids[None], use_cache=False).logits[0]
     bridge.attach(model)
-    engine = Engine(model, block=13, tile=2, max_length=512)
+    engine = Engine(model, prefill_chunk=13, max_batch=2, max_length=512)
     prefilled = engine.prefill(ids[:PROMPT])
-    tile = RaggedBatch([prefilled.cache], engine.tile, max_new_tokens=QUESTION + STEPS)
+    tile = RaggedBatch([prefilled.cache], engine.max_batch, max_new_tokens=QUESTION + STEPS)
     logits = [prefilled.logits]
     for tokens in (ids[PROMPT : PROMPT + QUESTION], *ids[PROMPT + QUESTION :].split(1)):
-        logits.append(engine.read(tile, tokens.expand(engine.tile, -1))[0])
+        logits.append(engine.read(tile, tokens.expand(engine.max_batch, -1))[0])
     rows = [PROMPT - 1, *range(PROMPT + QUESTION - 1, len(ids))]
     assert expected.std() > 0.05
     return float((torch.stack(logits) - expected[rows]).abs().max())

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.decode.graph import READ_EVERY
-from kvbench.models.decode.next_token import Choose, Drawn, greedy, uniforms
+from kvbench.models.decode.next_token import Sampled, Sampler, greedy, uniforms
 from kvbench.models.engine import Engine, Generation
 from tests.models.counted import RAGGED, TOKENS, small_engine
 from tests.pretended_gpu import PretendedGpu
@@ -21,15 +21,15 @@ NEW_TOKENS = 18
 
 
 def answers(
-    engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None, choose: Choose = greedy
+    engine: Engine, stop: tuple[int, ...], at_least: int, sliding_window: int | None, choose: Sampler = greedy
 ) -> list[Generation]:
     """Two cells of one prompt; `sliding_window`: their last layer is local."""
     prefilled = engine.prefill(torch.arange(40) % TOKENS, {8})
-    caches = [Eviction(RAGGED, Attention(), Tokens(budget))(prefilled.cache) for budget in (16, 24)]
+    caches = [Eviction(RAGGED, Attention(), TokenBudget(budget))(prefilled.cache) for budget in (16, 24)]
     if sliding_window is not None:
         last = replace(prefilled.cache.layers[-1], sliding_window=sliding_window)
         caches = [replace(cache, layers=(*cache.layers[:-1], last)) for cache in caches]
-    batch = RaggedBatch(caches, engine.tile, NEW_TOKENS, engine.kernels)
+    batch = RaggedBatch(caches, engine.max_batch, NEW_TOKENS, engine.kernels)
     generations = engine.generate(prefilled, batch, stop, at_least, choose=choose)
     assert batch.num_new_tokens < NEW_TOKENS
     return generations
@@ -40,12 +40,12 @@ def both(
     stop: tuple[int, ...] = (),
     at_least: int = 0,
     sliding_window: int | None = None,
-    choose: Choose = greedy,
+    choose: Sampler = greedy,
 ) -> None:
     """The same answers by a graph and without one."""
     generated = []
     for cuda_graph in ("auto", "never"):
-        engine = small_engine(1 if sliding_window is None else 2, tile=2, kernels=kernels, cuda_graph=cuda_graph)
+        engine = small_engine(1 if sliding_window is None else 2, max_batch=2, kernels=kernels, cuda_graph=cuda_graph)
         engine.model.float()
         generated.append(answers(engine, stop, at_least, sliding_window, choose))
     for graph, eager in zip(*generated, strict=True):
@@ -68,7 +68,7 @@ def test_a_graph_gives_the_answers_of_single_steps(kernels: str) -> None:
 def test_local_layers_and_ends_of_answers_are_replayed_too() -> None:
     with PretendedGpu():
         both("torch", sliding_window=45)
-        engine = small_engine(1, tile=2, kernels="torch", cuda_graph="never")
+        engine = small_engine(1, max_batch=2, kernels="torch", cuda_graph="never")
         engine.model.float()
         both("torch", stop=(answers(engine, (), 0, None)[0].ids[4],), at_least=2)
 
@@ -77,14 +77,14 @@ def test_drawn_tokens_are_those_of_single_steps() -> None:
     """Each replay takes the number of its own step."""
     numbers = torch.tensor(np.stack([uniforms(1, 0, answer, NEW_TOKENS) for answer in range(2)], axis=1))
     with PretendedGpu():
-        both("torch", choose=Drawn(1.5, 0.9, numbers.to("cuda")))
+        both("torch", choose=Sampled(1.5, 0.9, numbers.to("cuda")))
 
 
 def test_the_host_waits_once_for_eight_tokens() -> None:
     with PretendedGpu(interpret=False) as gpu:
-        engine = small_engine(2, tile=2, kernels="triton")
+        engine = small_engine(2, max_batch=2, kernels="triton")
         prefilled = engine.prefill(torch.arange(40), {8})
-        batch = RaggedBatch([prefilled.cache], engine.tile, 4 * READ_EVERY, engine.kernels)
+        batch = RaggedBatch([prefilled.cache], engine.max_batch, 4 * READ_EVERY, engine.kernels)
         with gpu.section("answer"):
             engine.generate(prefilled, batch, stop=())
     assert gpu.waited("answer") == 4

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -40,8 +40,10 @@ def heavy(worth: Tensor) -> list[int]:
     return sorted(worth[:-6].topk(HELD - 6).indices.tolist()) + list(range(len(worth) - 6, len(worth)))
 
 
-STREAMING = Eviction(Policy("streaming_llm", 1, sink=4, state="none", positions="cache"), Recency(), Tokens(HELD))
-H2O = Eviction(Policy("h2o_obcache", 61, recent=6, state="accumulate", positions="cache"), Attention(), Tokens(HELD))
+STREAMING = Eviction(Policy("streaming_llm", 1, sink=4, state="none", positions="cache"), Recency(), TokenBudget(HELD))
+H2O = Eviction(
+    Policy("h2o_obcache", 61, recent=6, state="accumulate", positions="cache"), Attention(), TokenBudget(HELD)
+)
 METHODS = pytest.mark.parametrize(
     ("eviction", "cut"), [(STREAMING, streaming), (H2O, heavy)], ids=["streaming", "h2o_obcache"]
 )
@@ -67,16 +69,16 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
     engine = make_engine(torch.float64)
     _, cache = cut_prompt(engine, prompt, eviction)
     assert (cache.position, cache.num_tokens) == (HELD, 61)
-    more = replace(eviction, budget=Tokens(25))
+    more = replace(eviction, budget=TokenBudget(25))
     other = replace(eviction, policy=replace(eviction.policy, positions="original"))
     caches = [
         other(engine.prefill(prompt, {61, 1}).cache),
         engine.re_rotation.show_all(cache),
         engine.re_rotation.show_all(cut_prompt(engine, prompt, more)[1]),
     ]
-    tile = RaggedBatch(caches, engine.tile, len(ANSWER))
+    tile = RaggedBatch(caches, engine.max_batch, len(ANSWER))
     assert tile.positions[:3] == [61, HELD, 25]
-    logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1)) for token in ANSWER], dim=1)
+    logits = torch.stack([engine.read(tile, token.expand(engine.max_batch, 1)) for token in ANSWER], dim=1)
     expected = expected_after(engine, prompt, cut, None)
     assert (logits[1] - expected).abs().max() < 1e-10
     assert min((logits[cell] - expected).abs().max() for cell in (0, 2)) > 1e-3
@@ -87,8 +89,8 @@ def test_one_cut_after_the_prompt(make_engine: MakeEngine, prompt: Tensor, evict
 def test_cuts_while_decoding(make_engine: MakeEngine, prompt: Tensor, eviction: Eviction, cut: Cut, every: int) -> None:
     engine = make_engine(torch.float64)
     evictor, cache = cut_prompt(engine, prompt, eviction)
-    tile = EvictingBatch([engine.evicting_cache(evictor, every, cache)], engine.tile, len(ANSWER))
-    logits = torch.stack([engine.read(tile, token.expand(engine.tile, 1))[0] for token in ANSWER])
+    tile = EvictingBatch([engine.evicting_cache(evictor, every, cache)], engine.max_batch, len(ANSWER))
+    logits = torch.stack([engine.read(tile, token.expand(engine.max_batch, 1))[0] for token in ANSWER])
     cuts = [cut if count % every == 0 else None for count in range(1, len(ANSWER) + 1)]
     blocks = [(prompt, cut), *((token.view(1), again) for token, again in zip(ANSWER, cuts, strict=True))]
     expected = torch.cat(list(renumbered_forward(engine.model, blocks))[1:])
@@ -127,7 +129,7 @@ def test_nll_token_by_token(make_engine: MakeEngine, prompt: Tensor) -> None:
 
 def test_the_same_until_the_first_cut(make_engine: MakeEngine, prompt: Tensor) -> None:
     engine = make_engine()
-    roomy = replace(STREAMING, budget=Tokens(500))
+    roomy = replace(STREAMING, budget=TokenBudget(500))
     _, cache = cut_prompt(engine, prompt, roomy)
     assert (cache.position, cache.num_tokens) == (61, 61)
     shown, full = engine.re_rotation.show_all(cache), engine.prefill(prompt).cache

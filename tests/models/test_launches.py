@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -46,12 +46,12 @@ SCORES = (Attention(), OBCacheValue(), OBCacheKey(), OBCacheJoint(), ExactRemova
 
 
 def evicted(prefilled: Prefilled, policy: Policy, budget: int, score: Score | None = None) -> KVCache:
-    return Eviction(policy, score or Attention(), Tokens(budget))(prefilled.cache)
+    return Eviction(policy, score or Attention(), TokenBudget(budget))(prefilled.cache)
 
 
 def evicting(engine: Engine, full: KVCache, policy: Policy, score: Score, budget: int) -> EvictingCache:
     """A cache that evicts after every token of an answer."""
-    eviction = Eviction(policy, score, Tokens(budget))
+    eviction = Eviction(policy, score, TokenBudget(budget))
     decision = eviction.decide(full)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
     return engine.evicting_cache(evictor, 1, evictor.remember(full, decision, eviction.evict(full, decision)))
@@ -61,10 +61,10 @@ def test_a_step_in_which_all_cells_evict() -> None:
     """The most of 16 cells with as many budgets and one score: pooled OBCache-Joint over ragged heads."""
 
     def work(gpu: PretendedGpu, layers: int) -> None:
-        engine = small_engine(layers, tile=CELLS, kernels="triton")
+        engine = small_engine(layers, max_batch=CELLS, kernels="triton")
         full = engine.prefill(torch.arange(TOKENS), {8}).cache
         caches = [evicting(engine, full, RAGGED, OBCacheJoint(), 30 + cell) for cell in range(CELLS)]
-        batch = EvictingBatch(caches, engine.tile, 2)
+        batch = EvictingBatch(caches, engine.max_batch, 2)
         token = torch.zeros(CELLS, 1, dtype=torch.long, device=engine.device)
         engine.read(batch, token)
         with gpu.section("step"):
@@ -78,9 +78,9 @@ def test_a_step_in_which_all_cells_evict() -> None:
 def read(batch: EvictingBatch, gpu: PretendedGpu, new: int = 1) -> None:
     """New tokens of two layers, all zeros; the second one is counted as `layer`, and what follows as `end`."""
     queries, pairs = (torch.zeros(CELLS, heads, new, 16, dtype=torch.bfloat16, device="cuda") for heads in (8, 4))
-    batch.attend(0, queries, pairs, pairs, Rule(0.3))
+    batch.attend(0, queries, pairs, pairs, AttentionParams(0.3))
     with gpu.section("layer"):
-        batch.attend(1, queries, pairs, pairs, Rule(0.3))
+        batch.attend(1, queries, pairs, pairs, AttentionParams(0.3))
     with gpu.section("end"):
         batch.finish(new)
 
@@ -171,7 +171,7 @@ def check_sixteen_budgets(pairs: list[tuple[Policy, Score]], every: int, first: 
         caches = []
         for cell in range(CELLS):
             policy, score = pairs[cell % len(pairs)]
-            evictor = IncrementalEviction(Eviction(policy, score, Tokens(30 + cell)), 30 + cell)
+            evictor = IncrementalEviction(Eviction(policy, score, TokenBudget(30 + cell)), 30 + cell)
             re_rotation = rotation if policy.positions == "cache" else None
             caches.append(EvictingCache(evictor, every, re_rotation=re_rotation, kernels="triton"))
         batch = EvictingBatch(caches, CELLS, 100)
@@ -208,7 +208,7 @@ def test_sixteen_budgets_of_statistics_of_queries(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def counts() -> Mapping[str, Count]:
     def work(gpu: PretendedGpu, layers: int) -> None:
-        engine = small_engine(layers, tile=4, kernels="triton")
+        engine = small_engine(layers, max_batch=4, kernels="triton")
         prefilled = engine.prefill(torch.arange(TOKENS), {8})
         for policy in (UNIFORM, RAGGED):
             for score in (Attention(), OBCacheJoint()):
@@ -221,7 +221,7 @@ def counts() -> Mapping[str, Count]:
         }
         for name, caches in batches.items():
             for new_tokens in (3, 5):
-                batch = RaggedBatch(caches, engine.tile, new_tokens, engine.kernels)
+                batch = RaggedBatch(caches, engine.max_batch, new_tokens, engine.kernels)
                 with gpu.section(f"{name} {new_tokens} tokens"):
                     engine.generate(prefilled, batch, stop=())
 

@@ -252,8 +252,13 @@ def test_where_and_how_a_model_runs_is_told(folder: Path) -> None:
     """For the environment of its rows."""
     device = load(model_info(ModelSpec("hf", str(folder), device="cpu", dtype="bfloat16"))).device
     assert device["name"].startswith("cpu, ") and device["dtype"] == "bfloat16" and device["attention"] == "sdpa"
-    assert (device["block"], device["tile"], device["float32_logits"], device["tf32"]) == (4096, 24, True, False)
+    assert (device["prefill_chunk"], device["max_batch"], device["float32_logits"], device["tf32"]) == (
+        4096,
+        24,
+        True,
+        False,
+    )
     assert device["deterministic_algorithms"] and "cudnn" not in device["sdpa_kernels"]
-    wide = load(model_info(ModelSpec("hf", str(folder), device="cpu", dtype="float32", tile=7))).device
-    assert wide["tile"] == 7 and wide["narrow"] == "any" and isinstance(device["narrow"], list)
+    wide = load(model_info(ModelSpec("hf", str(folder), device="cpu", dtype="float32", max_batch=7))).device
+    assert wide["max_batch"] == 7 and wide["narrow"] == "any" and isinstance(device["narrow"], list)
     assert environment_id(environment(device, {}))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache, compact
-from kvbench.eviction.budget import Fraction, Tokens, parse_budget
+from kvbench.eviction.budget import FractionBudget, TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -21,7 +21,7 @@ SNAPKV = Policy("snapkv", window=8, recent=8)
 def engine(family: str, dtype: torch.dtype = torch.float32, block: int = 13, **changes: object) -> Engine:
     model = tiny(family, dtype, **changes)
     bridge.attach(model)
-    return Engine(model, block=block, tile=3, max_length=512)
+    return Engine(model, prefill_chunk=block, max_batch=3, max_length=512)
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_compacted_decode_is_a_masked_forward(family: str, heads: int, prompt: t
     full = reader.prefill(prompt).cache
     kept = [masks(full, seed, heads) for seed in (0, 1)]
     cells = [compact(full, tuple(mask for mask in of_cell if mask is not None)) for of_cell in kept]
-    tile = RaggedBatch(cells, reader.tile, max_new_tokens=6)
-    ids = torch.cat((tail, torch.zeros(reader.tile - 2, 6, dtype=torch.long)))
+    tile = RaggedBatch(cells, reader.max_batch, max_new_tokens=6)
+    ids = torch.cat((tail, torch.zeros(reader.max_batch - 2, 6, dtype=torch.long)))
     logits = [reader.read(tile, ids[:, :4]), reader.read(tile, ids[:, 4:5]), reader.read(tile, ids[:, 5:])]
     for cell in (0, 1):
         expected = masked_forward(reader.model, torch.cat((prompt, tail[cell])), len(prompt), kept[cell])[-3:]
@@ -78,7 +78,7 @@ def test_a_local_layer_holds_what_later_tokens_can_see(block: int, prompt: torch
 def test_budgets_are_those_of_the_global_layers(prompt: torch.Tensor) -> None:
     """Pairs, lengths and kept positions speak of two of the four layers; bytes of all."""
     full = engine("gemma2").prefill(prompt, {8}).cache
-    eviction = Eviction(SNAPKV, Attention(), Tokens(20))
+    eviction = Eviction(SNAPKV, Attention(), TokenBudget(20))
     decision = eviction.decide(full)
     smaller = eviction.evict(full, decision)
     assert decision.lengths.tolist() == smaller.lengths.tolist() == [[20, 20]] * 2
@@ -100,8 +100,8 @@ def test_a_window_that_no_sequence_outgrows_is_none(prompt: torch.Tensor) -> Non
 def test_a_model_of_local_layers_has_nothing_to_evict(prompt: torch.Tensor) -> None:
     cache = engine("mistral window").prefill(prompt, {8}).cache
     with pytest.raises(ValueError, match="nothing can be evicted: all 4 layers have a sliding window"):
-        Eviction(SNAPKV, Attention(), Tokens(20))(cache)
-    keep_all = Eviction(Policy("full", takes=()), Attention(), Fraction(parse_budget("1.0").share))
+        Eviction(SNAPKV, Attention(), TokenBudget(20))(cache)
+    keep_all = Eviction(Policy("full", accepts=()), Attention(), FractionBudget(parse_budget("1.0").share))
     assert keep_all(cache) is cache and keep_all.decide(cache).lengths.numel() == 0
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
@@ -17,8 +17,10 @@ from tests.eviction.scores.test_triattention import STATISTICS
 from tests.models.families import tiny
 
 BUDGET, EVERY, ANSWER = 24, 16, 320
-RKV_8 = Eviction(Policy("rkv", window=8, reduce="mean", recent=8, pool=Pool("max", 7)), RKV(), Tokens(BUDGET))
-TRIATTENTION = Eviction(Policy("triattention", window=1, state="none"), TriAttention(str(STATISTICS)), Tokens(BUDGET))
+RKV_8 = Eviction(Policy("rkv", window=8, reduce="mean", recent=8, pool=Pool("max", 7)), RKV(), TokenBudget(BUDGET))
+TRIATTENTION = Eviction(
+    Policy("triattention", window=1, state="none"), TriAttention(str(STATISTICS)), TokenBudget(BUDGET)
+)
 
 
 @pytest.mark.parametrize("eviction", [RKV_8, TRIATTENTION], ids=lambda eviction: eviction.policy.name)
@@ -26,7 +28,7 @@ def test_bytes_repeat_buffer_by_buffer(eviction: Eviction) -> None:
     """A prompt shorter than the budget grows to it; from then on each buffer ends with the budget, in as many bytes."""
     model = tiny("qwen3", num_hidden_layers=3)  # as many heads, as large, as those of the statistics
     bridge.attach(model)
-    engine = Engine(model, tile=1, max_length=512)
+    engine = Engine(model, max_batch=1, max_length=512)
     prompt = engine.prefill(torch.arange(3, 13), {8}).cache
     decision = eviction.decide(prompt)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, prompt, decision), decoding=True)
@@ -38,7 +40,7 @@ def test_bytes_repeat_buffer_by_buffer(eviction: Eviction) -> None:
         assert not batch.failures
         if step % EVERY == 0:
             most.append(cache.peak_bytes)
-            batch.settle()
+            batch.return_layers()
             held = cache.freeze()
             assert set(held.lengths.flatten().tolist()) == {min(10 + step, BUDGET)}
             cache.peak_bytes = 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
-from kvbench.models.decode.next_token import Drawn, greedy, uniforms
+from kvbench.models.decode.next_token import Sampled, greedy, uniforms
 
 
 def logits(cells: int = 1, vocabulary: int = 50) -> torch.Tensor:
@@ -20,7 +20,7 @@ def test_shares_of_tokens_are_those_of_transformers_warpers(top_p: float) -> Non
     """Evenly spaced numbers hit each token as often as its probability says, to one in `draws`."""
     draws, scores = 20_000, logits()
     even = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
-    tokens, _ = Drawn(0.7, top_p, even[None])(scores.expand(draws, -1), 0)
+    tokens, _ = Sampled(0.7, top_p, even[None])(scores.expand(draws, -1), 0)
     ids: Any = None
     warped = TopPLogitsWarper(top_p)(ids, TemperatureLogitsWarper(0.7)(ids, scores.double()))
     expected = draws * warped.softmax(dim=-1)[0]
@@ -32,19 +32,19 @@ def test_a_cell_draws_the_same_whatever_stands_beside_it() -> None:
     scores = logits(16, 151)
     numbers = torch.tensor(np.stack([uniforms(7, cell, 0, 3) for cell in range(16)], axis=1))
     for step in range(3):
-        together, gaps = Drawn(1.0, 0.95, numbers)(scores, torch.tensor(step))
+        together, gaps = Sampled(1.0, 0.95, numbers)(scores, torch.tensor(step))
         for cell in range(16):
-            alone, gap = Drawn(1.0, 0.95, numbers[:, cell : cell + 1])(scores[cell : cell + 1], step)
+            alone, gap = Sampled(1.0, 0.95, numbers[:, cell : cell + 1])(scores[cell : cell + 1], step)
             assert alone == together[cell] and gap == gaps[cell]
 
 
 def test_the_ends_of_the_scale_are_tokens() -> None:
     scores = torch.tensor([[0.0, -torch.inf, 1.0, 1.0]])
     for number, token in ((0.0, 2), (1 - 2**-53, 0)):
-        assert Drawn(1.0, 1.0, torch.tensor([[number]], dtype=torch.float64))(scores, 0)[0] == token
-    assert Drawn(1e-4, 1.0, torch.tensor([[0.49]], dtype=torch.float64))(scores, 0)[0] == 2
-    assert Drawn(1.0, 1e-9, torch.tensor([[0.99]], dtype=torch.float64))(scores, 0)[0] == 2
-    broken = Drawn(1.0, 1.0, torch.tensor([[0.5]], dtype=torch.float64))(torch.full((1, 4), torch.nan), 0)
+        assert Sampled(1.0, 1.0, torch.tensor([[number]], dtype=torch.float64))(scores, 0)[0] == token
+    assert Sampled(1e-4, 1.0, torch.tensor([[0.49]], dtype=torch.float64))(scores, 0)[0] == 2
+    assert Sampled(1.0, 1e-9, torch.tensor([[0.99]], dtype=torch.float64))(scores, 0)[0] == 2
+    broken = Sampled(1.0, 1.0, torch.tensor([[0.5]], dtype=torch.float64))(torch.full((1, 4), torch.nan), 0)
     assert not broken[1].isfinite().any() and 0 <= broken[0] < 4
     assert greedy(scores)[0] == 2
 

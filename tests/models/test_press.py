@@ -13,7 +13,7 @@ from kvbench.cache.kv_cache import LayerCache
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.expected_attention import ExpectedAttention
@@ -47,14 +47,14 @@ def own(name: str, reads: Any = None, **args: Any) -> Press:
 
 def read(model: Any, *scores: Score) -> tuple[LayerCache, ...]:
     bridge.attach(model)
-    return Engine(model, block=16, max_length=512).prefill(PROMPT, (), scores).cache.evictable
+    return Engine(model, prefill_chunk=16, max_length=512).prefill(PROMPT, (), scores).cache.evictable
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "phi3"])
 def test_a_press_is_given_what_kvpress_documents(family: str) -> None:
     model = tiny(family)
     presses.SEEN.clear()
-    layers = read(model, own("Watching").of_budget(Tokens(20)))
+    layers = read(model, own("Watching").of_budget(TokenBudget(20)))
     modules = [part for part in model.modules() if getattr(part, "layer_idx", None) is not None and part.layer_idx >= 0]
     assert [seen["module"].layer_idx for seen in presses.SEEN] == [layer.index for layer in layers]
     for layer, seen in zip(layers, presses.SEEN, strict=True):

@@ -69,12 +69,12 @@ def test_the_tail_is_what_follows_the_users_text_in_a_template(tokenizer: Any, t
     """The end of the template and the answer prefix; nothing of a raw prompt, or where the question comes later."""
     tokenizer.chat_template = template
     prompt = build(tokenizer, sample("The magic number is 7.", " What is it?", " It is"), ALL, 100)
-    end = tokenizer.decode(prompt.context[len(prompt.context) - prompt.tail :])
+    end = tokenizer.decode(prompt.context[len(prompt.context) - prompt.suffix_tokens :])
     assert end == ("<|bot|> It is" if template else "")
     before = build(
         tokenizer, sample("The magic number is 7.", " What is it?", " It is"), ALL, 100, evict_after="context"
     )
-    assert before.tail == 0
+    assert before.suffix_tokens == 0
 
 
 @pytest.mark.parametrize("era", ["2024", "2026"])
@@ -163,7 +163,7 @@ def test_a_templated_prompt_has_the_tokens_of_the_official_code(template: str) -
     assert list(prompt.context) == official and official.count(tokenizer.bos_token_id) == 1
     divided = build(tokenizer, sample("A sky.", " Blue?"), ALL, 100, evict_after="context")
     assert list(divided.context + divided.question) == official
-    assert prompt.head == divided.head == official.index(tokenizer.convert_tokens_to_ids("A"))
+    assert prompt.prefix_tokens == divided.prefix_tokens == official.index(tokenizer.convert_tokens_to_ids("A"))
 
 
 @pytest.mark.parametrize("begin", [False, True], ids=["bare", "begins"])

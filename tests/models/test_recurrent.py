@@ -6,13 +6,13 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import compact
 from kvbench.cache.recurrent import RecurrentState
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT
-from kvbench.eviction.scores.score import Repeat
+from kvbench.eviction.scores.score import ContextRepetition
 from kvbench.extras.stores.quantized import pack_cache
 from kvbench.extras.stores.quantized_batch import QuantizedBatch
 from kvbench.models import bridge
@@ -30,13 +30,13 @@ ANSWER = torch.tensor([4, 9, 33, 7, 61, 8])
 SNAPKV = Policy("snapkv", window=8, recent=8)
 SAME_LAYERS = ("bamba", "granite hybrid")
 """Families whose recurrent layers are the Mamba-2 of others."""
-TOVA = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), Tokens(1000))
+TOVA = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), TokenBudget(1000))
 
 
 def engine_of(family: str, tile: int = 3) -> Engine:
     model = tiny(family)
     bridge.attach(model)
-    return Engine(model, block=13, tile=tile, max_length=512)
+    return Engine(model, prefill_chunk=13, max_batch=tile, max_length=512)
 
 
 def difference(logits: Tensor, expected: Tensor) -> float:
@@ -64,8 +64,8 @@ def test_an_evicted_cache_is_a_masked_forward(family: str) -> None:
     full = engine.prefill(PROMPT).cache
     layers, heads = len(full.layers), full.layers[0].cache_heads
     masks = [tuple(torch.rand(layers, heads, 61, generator=generator) < 0.5) for _ in range(2)]
-    batch = RaggedBatch([compact(full, kept) for kept in masks], engine.tile, len(ANSWER))
-    logits = [engine.read(batch, part.expand(engine.tile, -1)) for part in (ANSWER[:2], *ANSWER[2:].split(1))]
+    batch = RaggedBatch([compact(full, kept) for kept in masks], engine.max_batch, len(ANSWER))
+    logits = [engine.read(batch, part.expand(engine.max_batch, -1)) for part in (ANSWER[:2], *ANSWER[2:].split(1))]
     for cell, kept in enumerate(masks):
         by_layer = dict(zip((layer.index for layer in full.layers), kept, strict=True))
         places = [by_layer.get(layer) for layer in range(max(by_layer) + 1)]
@@ -90,11 +90,11 @@ def test_states_are_planned_as_large_as_they_become(family: str, dtype: torch.dt
     model = tiny(family, dtype)
     planned = bridge.state_bytes(model.config, dtype)
     bridge.attach(model)
-    engine = Engine(model, block=13, tile=5, max_length=512)
+    engine = Engine(model, prefill_chunk=13, max_batch=5, max_length=512)
     full = engine.prefill(PROMPT).cache
-    batch = RaggedBatch([full] * 3, engine.tile, 2)
+    batch = RaggedBatch([full] * 3, engine.max_batch, 2)
     joined = batch.recurrent
-    engine.read(batch, torch.full((engine.tile, 1), 4))
+    engine.read(batch, torch.full((engine.max_batch, 1), 4))
     held = [state.bytes_held for state in (full.recurrent, joined, batch.recurrent) if state is not None]
     assert engine.batch_invariance is not None
     rows = engine.batch_invariance.rows(5, 5, 1)
@@ -105,22 +105,24 @@ def test_states_are_planned_as_large_as_they_become(family: str, dtype: torch.dt
     "family", ["lfm2", "bamba", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3_next", "falcon_h1"))]
 )
 def test_a_cell_answers_as_if_alone_and_changes_nothing(family: str) -> None:
-    engine = engine_of(family, tile=5)
+    engine = engine_of(family, max_batch=5)
     prefilled = engine.prefill(PROMPT, {8})
     caches = [Eviction(SNAPKV, Attention(), parse_budget(share))(prefilled.cache) for share in ("0.2", "0.5", "1.0")]
     before, question = tensors(prefilled.cache.recurrent), torch.tensor([5, 6, 7])
 
     def answers(*cells: int) -> list[tuple[tuple[int, ...], float]]:
-        batch = RaggedBatch([caches[cell] for cell in cells], engine.tile, 15)
+        batch = RaggedBatch([caches[cell] for cell in cells], engine.max_batch, 15)
         return [(each.ids, each.top2_margin) for each in engine.generate(prefilled, batch, (), question=question)]
 
     together = answers(0, 1, 2)
     assert answers(2, 0) == [together[2], together[0]] and answers(1) == [together[1]]
-    packed = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.tile, 15)
+    packed = QuantizedBatch([pack_cache(cache, "int8") for cache in caches], engine.max_batch, 15)
     assert len(engine.generate(prefilled, packed, (), question=question)) == 3
     next_step(engine, prefilled, question.tolist())
     engine.repeat(
-        prefilled.cache, [RepeatPass(0, 0, 30, tuple(range(3, 40)))], Repeat(30, 8, REPEAT, CONTINUE, softmax=True)
+        prefilled.cache,
+        [RepeatPass(0, 0, 30, tuple(range(3, 40)))],
+        ContextRepetition(30, 8, REPEAT, CONTINUE, softmax=True),
     )
     assert all(torch.equal(was, now) for was, now in zip(before, tensors(prefilled.cache.recurrent), strict=True))
 
@@ -135,15 +137,15 @@ def test_growing_caches_carry_their_state_on(family: str) -> None:
     with torch.inference_mode():
         expected = model(ids[None], use_cache=False).logits[0]
     bridge.attach(model)
-    engine, evictor = Engine(model, tile=3, max_length=512), IncrementalEviction(TOVA, 1000)
+    engine, evictor = Engine(model, max_batch=3, max_length=512), IncrementalEviction(TOVA, 1000)
     prefilled = engine.prefill_evicting(PROMPT, evictor, 13)
     assert difference(prefilled.logits, expected[len(PROMPT) - 1]) < limit(family)
     caches = [engine.evicting_cache(evictor, 1, prefilled.cache) for _ in range(2)]
     for part in ANSWER.split(3):  # every batch goes on from the caches of the last one
-        batch = EvictingBatch(caches, engine.tile, len(part))
+        batch = EvictingBatch(caches, engine.max_batch, len(part))
         for token in part:
-            logits = engine.read(batch, token.expand(engine.tile, 1))
-        batch.settle()
+            logits = engine.read(batch, token.expand(engine.max_batch, 1))
+        batch.return_layers()
     assert difference(logits[:2], expected[-1].expand(2, -1)) < limit(family)
     losses = torch.nn.functional.cross_entropy(expected[:-1], ids[1:], reduction="none")
     assert difference(engine.nll(ids, [engine.evicting_cache(evictor, None)], 7)[0], losses) < limit(family)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.eviction.scores.kvzip import CONTINUE, REPEAT, KVzip
-from kvbench.eviction.scores.score import Repeat
+from kvbench.eviction.scores.score import ContextRepetition
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.prompts.prompt import Prompt
@@ -36,7 +36,7 @@ class Spy:
         self.queries: dict[int, Tensor] = {}
         self.keys: dict[int, Tensor] = {}
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         self.queries[layer], self.keys[layer] = queries[0], keys[0]
         group, tokens = queries.shape[1] // keys.shape[1], queries.shape[2]
         logits = queries @ keys.repeat_interleave(group, 1).mT * rule.scaling
@@ -50,7 +50,7 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
 ) -> None:
     """Rows stand behind the whole prompt and attend to it; the record spreads their weight over head, chunk, pass."""
     engine = make_engine(torch.float64)
-    repeat = Repeat(25, 8, REPEAT, CONTINUE, softmax=True, by_norm=by_norm)
+    repeat = ContextRepetition(25, 8, REPEAT, CONTINUE, softmax=True, by_norm=by_norm)
     read = engine.prefill(prompt).cache
     before = [layer.keys.clone() for layer in read.layers]
     repeat_passes = [
@@ -74,18 +74,18 @@ def test_a_record_is_what_the_rows_of_a_pass_give_to_its_chunk(
             ]
             if by_norm:
                 weights = weights / hidden[layer.index][0, 61:].norm(dim=-1)[:, None]
-            record = layer.probed[repeat][:, repeat_pass.start : repeat_pass.stop]
+            record = layer.recordings[repeat][:, repeat_pass.start : repeat_pass.stop]
             assert torch.allclose(record.double(), weights.amax(dim=1), rtol=1e-5)
-    assert all((layer.probed[repeat][:, :3] == 0).all() for layer in cache.layers)
+    assert all((layer.recordings[repeat][:, :3] == 0).all() for layer in cache.layers)
     assert engine.counters.tokens_repeated == 3 * 7 + 58 and engine.counters.prefills == 1
     assert all(torch.equal(was, layer.keys) for was, layer in zip(before, read.layers, strict=True))
-    assert not read.layers[0].probed
+    assert not read.layers[0].recordings
 
 
 def test_passes_are_those_of_the_published_code() -> None:
     """Instruction, turn, chunk; a later instruction ends with the last eight tokens of the chunk before."""
     read = tuple(range(100, 147))
-    prompt = Prompt(read, (), "", head=6, turn=(1, 2, 3))
+    prompt = Prompt(read, (), "", prefix_tokens=6, turn=(1, 2, 3))
     repeat = KVzip(chunk=20).inputs.repeat
     assert repeat is not None
     first = (6, 3, 8, 7, 8)
@@ -114,7 +114,7 @@ def test_passes_are_those_of_the_published_code() -> None:
     ]
     short = KVzip(chunk=3, repeat_prompt="say it again").inputs.repeat
     assert short is not None
-    begun = list(passes(Words(), Prompt(read[:12], (), "", head=4), short))
+    begun = list(passes(Words(), Prompt(read[:12], (), "", prefix_tokens=4), short))
     assert [repeat_pass.ids[: -(repeat_pass.stop - repeat_pass.start)] for repeat_pass in begun] == [
         (3, 2, 5),
         (*then, 104, 105, 106),

@@ -32,7 +32,7 @@ def engine(kind: str) -> Engine:
     family, changes = KINDS[kind]
     model = tiny(family, **changes)
     bridge.attach(model)
-    return Engine(model, block=7, tile=2, max_length=200, rope=length_rope(model.config))
+    return Engine(model, prefill_chunk=7, max_batch=2, max_length=200, rope=length_rope(model.config))
 
 
 def fresh_logits(kind: str, ids: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def test_prompts_of_any_length_are_read_whole(kind: str, ids: torch.Tensor) -> N
 @pytest.mark.parametrize(("kind", "prompt"), [("longrope", 30), ("longrope", 60), ("dynamic", 30)])
 def test_decoding_on_one_side_of_the_border_is_that_of_transformers(kind: str, prompt: int, ids: torch.Tensor) -> None:
     reader = engine(kind)
-    tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.tile, max_new_tokens=8)
+    tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.max_batch, max_new_tokens=8)
     reader.read(tile, ids[prompt : prompt + 5].expand(2, -1))
     for step in (5, 6, 7):
         logits = reader.read(tile, ids[prompt + step].expand(2, 1))[0]
@@ -79,7 +79,7 @@ def test_frequencies_that_would_change_under_the_cache_are_refused(
         match=f"{message}: after a prompt of {prompt} tokens {later} more tokens would need other frequencies",
     ):
         reader.check_length(prompt, later)
-    tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.tile, max_new_tokens=8)
+    tile = RaggedBatch([reader.prefill(ids[:prompt]).cache], reader.max_batch, max_new_tokens=8)
     with pytest.raises(ValueError, match=message):
         reader.read(tile, ids[:later].expand(2, -1))
 

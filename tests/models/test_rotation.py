@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.kv_cache import FutureQueries
+from kvbench.cache.kv_cache import PredictedQueries
 from kvbench.eviction.scores.expected_attention import ExpectedAttention
 from kvbench.models import bridge
 from kvbench.models.engine import Engine
@@ -15,7 +15,7 @@ from kvbench.models.rope import rotations
 from tests.models.families import FAMILIES, tiny
 
 PROMPT = torch.randint(3, 97, (61,), generator=torch.Generator().manual_seed(3))
-FUTURE = FutureQueries(skip=4, positions=30)
+FUTURE = PredictedQueries(skip=4, positions=30)
 ROTATED = [name for name in FAMILIES if name != "opt"]
 
 
@@ -35,7 +35,7 @@ def before_rotation(model: Any, block: int = 61) -> list[tuple[Tensor, Tensor]]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(home, "apply_rotary_pos_emb", spy)
-        Engine(model, block=block, max_length=512).prefill(PROMPT)
+        Engine(model, prefill_chunk=block, max_length=512).prefill(PROMPT)
     return calls
 
 
@@ -58,7 +58,7 @@ def test_the_statistics_are_those_of_the_plain_queries_turned(family: str, block
     bridge.attach(model)
     every, calls = rotations(model), before_rotation(model)
     score = ExpectedAttention(FUTURE.skip, FUTURE.positions)
-    for layer in Engine(model, block=block, max_length=512).prefill(PROMPT, (), [score]).cache.evictable:
+    for layer in Engine(model, prefill_chunk=block, max_length=512).prefill(PROMPT, (), [score]).cache.evictable:
         plain, rotation = calls[layer.index][0][:, 4:], every[layer.index]
         assert rotation.dims != "none"
         turned = [rotation.turn(plain, *rotation.angles(61 + ahead, 1)) for ahead in range(30)]

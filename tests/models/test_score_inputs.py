@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import AutoTokenizer
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
@@ -48,8 +48,8 @@ class Hidden(Score):
     def read_hidden(self, layer: LayerCache, hidden: Tensor) -> Scores:
         return hidden[:, : layer.cache_heads].T
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return layer.probed[self]
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return layer.recordings[self]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class WholePrompt(Hidden):
 
 def read(model: Any, scores: Sequence[Score], block: int = 13) -> tuple[LayerCache, ...]:
     bridge.attach(model)
-    return Engine(model, block=block, max_length=512).prefill(PROMPT, (), scores).cache.evictable
+    return Engine(model, prefill_chunk=block, max_length=512).prefill(PROMPT, (), scores).cache.evictable
 
 
 @pytest.mark.parametrize("block", [61, 13])
@@ -71,7 +71,7 @@ def test_hidden_states_are_the_input_of_the_attention(family: str, block: int) -
         residual = model(PROMPT[None], use_cache=False, output_hidden_states=True).hidden_states
         inputs = [layer.input_layernorm(part[0]) for layer, part in zip(model.model.layers, residual, strict=False)]
     for layer in read(model, [Hidden()], block):
-        assert torch.allclose(layer.probed[Hidden()], inputs[layer.index][:, : layer.cache_heads].T, atol=1e-4)
+        assert torch.allclose(layer.recordings[Hidden()], inputs[layer.index][:, : layer.cache_heads].T, atol=1e-4)
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
@@ -146,7 +146,7 @@ def test_hidden_states_of_one_layer_are_held_at_a_time() -> None:
 def test_nothing_of_the_model_is_recorded_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "attention_calls", None)
     monkeypatch.setattr(bridge, "projection", None)
-    assert not any(layer.probed or layer.projections for layer in read(tiny("llama"), [Attention()]))
+    assert not any(layer.recordings or layer.projections for layer in read(tiny("llama"), [Attention()]))
 
 
 def test_other_cells_have_the_same_rows_beside_a_score_that_reads_the_prompt_at_once() -> None:
@@ -154,7 +154,7 @@ def test_other_cells_have_the_same_rows_beside_a_score_that_reads_the_prompt_at_
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     model = tiny_llama(vocab_size=len(tokenizer))
     bridge.attach(model)
-    loaded = LoadedModel(Engine(model, block=16, tile=3), tokenizer, frozenset(), 512, {"name": "cpu"})
+    loaded = LoadedModel(Engine(model, prefill_chunk=16, max_batch=3), tokenizer, frozenset(), 512, {"name": "cpu"})
     attn = cells("0.5")[1]
     block, whole = (replace(attn, score=score, score_label=score.name) for score in (Hidden(), WholePrompt()))
     groups = plan([attn, block, whole], set()).groups

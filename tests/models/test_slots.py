@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, explicit
+from kvbench.cache.attention import AttentionParams, explicit
 from kvbench.cache.kernels.choice import Kernels, kernel_module
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
@@ -32,7 +32,7 @@ from kvbench.eviction.scores.triattention import QueryStatistics, TriAttention
 from kvbench.extras.rkv.rkv import RKV
 from kvbench.models.decode.evicting_batch import EvictingBatch
 from kvbench.models.decode.evicting_cache import EvictingCache
-from kvbench.models.decode.slots import takes_part
+from kvbench.models.decode.slots import can_evict
 from kvbench.models.rope import KeyReRotation, KeyRotation
 from tests.models.looped import Alone
 
@@ -62,8 +62,10 @@ PAIRS: list[tuple[Policy, Score]] = [
 """Every policy and every score."""
 ROTATION = KeyReRotation({0: KeyRotation(torch.tensor([1.0, 0.3, 0.1]), interleaved=False)})
 RULES = {
-    "plain": Rule(0.3),
-    "soft cap and sinks": Rule(0.3, softcap=5.0, sinks=torch.tensor([0.1, -0.4, 0.3, 0.9], dtype=torch.float64)),
+    "plain": AttentionParams(0.3),
+    "soft cap and sinks": AttentionParams(
+        0.3, softcap=5.0, sinks=torch.tensor([0.1, -0.4, 0.3, 0.9], dtype=torch.float64)
+    ),
 }
 
 
@@ -76,7 +78,7 @@ def evictors_of(pairs: Sequence[tuple[Policy, Score]]) -> list[IncrementalEvicti
         equal = equal or policy.group == "layer_mean"
         heads = HEADS if policy.layout == "query_heads" else KV_HEADS
         capacity = most if equal else {0: tuple(most + head % 2 for head in range(heads))}
-        evictions.append(IncrementalEviction(Eviction(policy, score, Tokens(most)), capacity))
+        evictions.append(IncrementalEviction(Eviction(policy, score, TokenBudget(most)), capacity))
     return evictions
 
 
@@ -93,7 +95,7 @@ def cache_of(evictor: IncrementalEviction, every: int, kernels: Kernels = "torch
 
 
 def together(
-    cells: Sequence[EvictingCache], arrays: Sequence[Sequence[Tensor]], rule: Rule
+    cells: Sequence[EvictingCache], arrays: Sequence[Sequence[Tensor]], rule: AttentionParams
 ) -> tuple[list[Tensor], list[KVCache]]:
     """Outputs of every pass, and the caches afterwards."""
     batch = EvictingBatch(cells, len(cells), sum(queries.shape[2] for queries, *_ in arrays))
@@ -102,7 +104,7 @@ def together(
         outputs.append(batch.attend(0, queries, keys, values, rule))
         batch.finish(queries.shape[2])
         batch.check()
-    batch.settle()
+    batch.return_layers()
     return outputs, [cache.freeze() for cache in cells]
 
 
@@ -110,7 +112,7 @@ def check_alone(
     evictions: Sequence[IncrementalEviction],
     every: int,
     arrays: Sequence[Sequence[Tensor]],
-    rule: Rule,
+    rule: AttentionParams,
     batched: tuple[list[Tensor], list[KVCache]],
     near: float = 1e-9,
 ) -> None:
@@ -277,7 +279,7 @@ class Squares(WindowScore):
     name: str = "squares"
     row_term: ClassVar[RawTerm] = "attn_squares"
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return received(layer, rows.last(1), "sum", power=2) * layer.lengths[0]
 
@@ -292,7 +294,7 @@ class Halves(Squares):
 
     name: str = "halves"
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return super().__call__(layer, rows, reduce) / 2
 
 
@@ -302,8 +304,8 @@ def test_scores_of_plugins_decode_in_a_batch(kernels: Kernels) -> None:
     if kernels == "triton":
         pytest.importorskip("triton")
     evictors = evictors_of([(H2O, Squares()), (POOLED, Squares()), (H2O, Halves()), (TOVA, Attention())])
-    assert [takes_part(evictor, 1) for evictor in evictors] == [True, True, False, True]
-    assert not takes_part(evictors[0], 3)
+    assert [can_evict(evictor, 1) for evictor in evictors] == [True, True, False, True]
+    assert not can_evict(evictors[0], 3)
     arrays = given(len(evictors), [9, *[1] * 4], torch.float32)
     batched = together([cache_of(evictor, 1, kernels) for evictor in evictors], arrays, RULES["plain"])
     check_alone(evictors, 1, arrays, RULES["plain"], batched, 1e-3)
@@ -321,14 +323,14 @@ def test_a_closed_cell_leaves_the_store_at_the_next_question() -> None:
         batch.finish(parts[0].shape[2])
         if number == 2:
             batch.close(0)
-    batch.settle()
+    batch.return_layers()
     others = [output[1:3] for output in outputs], [cache.freeze() for cache in cells[1:]]
     check_alone(evictors[1:], 1, [[part[1:] for part in parts] for parts in arrays], RULES["plain"], others, 1e-3)
 
 
 def test_local_layers_of_several_cells() -> None:
     """Caches of different content: each cell attends to its own window, as it does alone."""
-    rule, (evictor, *_) = Rule(0.3, sliding_window=6), evictors_of([(TOVA, Attention())])
+    rule, (evictor, *_) = AttentionParams(0.3, sliding_window=6), evictors_of([(TOVA, Attention())])
     arrays = given(3, [9, *[1] * 4, 3])
     outputs, caches = together([cache_of(evictor, 1) for _ in range(3)], arrays, rule)
     for cell in range(3):

@@ -22,7 +22,7 @@ def prefilled(monkeypatch: pytest.MonkeyPatch, family: str, sizes: Sequence[int]
     monkeypatch.setattr(Engine, "_layers_together", lambda self, before, numbers: first.get(before, 1))
     model = tiny(family)
     bridge.attach(model)
-    return Engine(model, block=block, tile=3, max_length=512).prefill(PROMPT, {8, 40}).cache
+    return Engine(model, prefill_chunk=block, max_batch=3, max_length=512).prefill(PROMPT, {8, 40}).cache
 
 
 def parts(layer: LayerCache) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -43,7 +43,7 @@ def test_a_vision_checkpoint_is_read_as_text(model_type: str, ids: torch.Tensor,
     engine = load(model_info(ModelSpec("hf", str(tmp_path), attention="eager"))).engine
     cache = engine.prefill(ids[:PROMPT], {8}).cache
     assert differing(engine, cache, ids, expected) < 1e-4
-    eviction = Eviction(Policy("snapkv", window=8, recent=8), Attention(), Tokens(20))
+    eviction = Eviction(Policy("snapkv", window=8, recent=8), Attention(), TokenBudget(20))
     decision = eviction.decide(cache)
     kept = dict(zip((layer.index for layer in cache.evictable), decision.kept, strict=True))
     bridge.attach(model)
@@ -53,9 +53,9 @@ def test_a_vision_checkpoint_is_read_as_text(model_type: str, ids: torch.Tensor,
 
 def differing(engine: Engine, cache: object, ids: torch.Tensor, expected: torch.Tensor) -> float:
     """The largest difference of a logit over an answer, its first two tokens read together."""
-    batch = RaggedBatch([cache], engine.tile, 6)  # type: ignore[list-item]
+    batch = RaggedBatch([cache], engine.max_batch, 6)  # type: ignore[list-item]
     parts = (ids[PROMPT : PROMPT + 2], *ids[PROMPT + 2 :].split(1))
-    logits = torch.stack([engine.read(batch, part.expand(engine.tile, -1))[0] for part in parts])
+    logits = torch.stack([engine.read(batch, part.expand(engine.max_batch, -1))[0] for part in parts])
     return float((logits - expected[PROMPT + 1 :]).abs().max())
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import kvbench
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.records import read_kept
 from kvbench.report.compare.compare import compare, report_of
@@ -44,7 +44,7 @@ def model() -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def result(model: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("bench") / "rows"
-    methods = ["snapkv", Age(), (MINE, "key_norm"), Eviction(MINE, Age(-1.0), Tokens(50))]
+    methods = ["snapkv", Age(), (MINE, "key_norm"), Eviction(MINE, Age(-1.0), TokenBudget(50))]
     yield library.Bench(*model).compare(methods, [0.3, "20KiB"], PROMPTS, results=folder, **SETTINGS)
 
 
@@ -195,5 +195,5 @@ def test_a_recommendation_reads_prompts_of_python(model: tuple[Any, Any]) -> Non
 def test_objects_are_shown_by_what_they_are(model: tuple[Any, Any]) -> None:
     assert repr(library.Bench("reference")) == "Bench('reference')"
     assert repr(library.Bench(*model)) == "Bench(LlamaForCausalLM(...))"
-    eviction = Eviction(MINE, Age(), Tokens(50))
+    eviction = Eviction(MINE, Age(), TokenBudget(50))
     assert eval(repr(eviction), globals() | vars(given)) == eviction

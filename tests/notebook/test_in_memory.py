@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import kvbench
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.models import bridge
@@ -261,7 +261,7 @@ def test_objects_are_taken_where_names_are() -> None:
     """What an object keeps is what its eviction keeps; one that kvbench has too is the same cell."""
     model, pool = tiny("llama"), replace(MINE, sink=4)
     settings: dict[str, Any] = {"policy": [MINE, pool], "score": [Age(), Age(-2.0), "key_norm", KeyNorm()]}
-    results = library.evict(model, PROMPT, budget=Tokens(20), **settings)
+    results = library.evict(model, PROMPT, budget=TokenBudget(20), **settings)
     assert [(result.policy, result.score) for result in results] == [
         (policy, score)
         for policy in ("mine window=8 recent=8", "mine window=8 sink=4 recent=8")
@@ -269,7 +269,7 @@ def test_objects_are_taken_where_names_are() -> None:
     ]
     assert results[0].kept.positions(0, 0) == list(range(41, 61))
     assert results[1].kept.positions(0, 0) == [*range(12), *range(53, 61)]
-    alone = library.evict(model, PROMPT, policy=Eviction(MINE, Age(-2.0), Tokens(20)))
+    alone = library.evict(model, PROMPT, policy=Eviction(MINE, Age(-2.0), TokenBudget(20)))
     assert alone.kept == results[1].kept
     assert library.evict(model, PROMPT, policy=MINE, score=Age(), budget=20, **{"score.sign": -2}).kept == alone.kept
 

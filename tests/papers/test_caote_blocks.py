@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
-from kvbench.eviction.budget import Tokens
+from kvbench.cache.attention import AttentionParams, attend_layer
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
-from kvbench.eviction.policy import Memory, Policy
+from kvbench.eviction.policy import Policy, StateRule
 from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.score import Score
 from kvbench.papers.item import item_of
@@ -89,7 +89,7 @@ def moved(attended: dict[int, float], values: np.ndarray, score: str) -> dict[in
 
 def here(policy: Policy, score: Score, block: int) -> tuple[list[list[list[int]]], np.ndarray]:
     """The same of our code."""
-    eviction = Eviction(policy.of_prompt(0, TOKENS, Tokens(BUDGET)), score, Tokens(BUDGET))
+    eviction = Eviction(policy.resolve(0, TOKENS, TokenBudget(BUDGET)), score, TokenBudget(BUDGET))
     incremental = IncrementalEviction(eviction, BUDGET)
     queries, keys, values = (torch.tensor(part, dtype=torch.float32) for part in arrays())
     layer = incremental.start(0, HEADS, KV_HEADS, torch.empty(HEAD_DIM))
@@ -97,7 +97,7 @@ def here(policy: Policy, score: Score, block: int) -> tuple[list[list[list[int]]
     for start in range(0, TOKENS, block):
         new = slice(start, min(start + block, TOKENS))
         grown = layer.append(keys[:, new], values[:, new], start)
-        step = incremental.step(grown, over_layer(queries[:, new], grown, Rule(HEAD_DIM**-0.5)))
+        step = incremental.step(grown, attend_layer(queries[:, new], grown, AttentionParams(HEAD_DIM**-0.5)))
         layer, scores = step.layer, torch.stack(step.scores).numpy()
         after.append([sorted(head.tolist()) for head in layer.positions.split(layer.lengths)])
     return after, scores
@@ -122,7 +122,7 @@ def test_a_block_alone_is_the_other_reading_of_section_2(score: str) -> None:
 
 @pytest.mark.parametrize("state", ["accumulate", "overwrite"])
 @pytest.mark.parametrize("score", ["caote", "fastcaote"])
-def test_query_heads_merge_errors_instead_of_attention(score: str, state: Memory) -> None:
+def test_query_heads_merge_errors_instead_of_attention(score: str, state: StateRule) -> None:
     """The kept sets may be the same: h / (1 - h) is nearly linear where no pair has much of the mass."""
     cell = CELLS[score]
     assert isinstance(cell.score, Caote)

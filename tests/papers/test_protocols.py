@@ -114,7 +114,7 @@ def test_obcache_figure_3c_is_perplexity_by_size_with_a_quarter_recent():
     assert (item.layout.unit, item.layout.x, item.picture) == ("perplexity", "budget", "curves")
     cells = [entry.cell for entry in cells_of_item(item, parse(["score=attn", "budget=1024"])).entries]
     protected = {
-        cell.policy.name: (cell.policy.sink, cell.policy.of_prompt(0, 32768, cell.budget).recent) for cell in cells
+        cell.policy.name: (cell.policy.sink, cell.policy.resolve(0, 32768, cell.budget).recent) for cell in cells
     }
     assert protected["h2o"] == (4, 256) and protected["tova_obcache"] == (4, 0)
     assert len(values(item.settings, "budget")) > 2
@@ -327,6 +327,6 @@ def test_low_ratios_of_kvzip_run_on_short_examples():
     cells = [entry.cell for entry in cells_of_item(item_of("kvzip/curves_gsm8k"), words).entries]
     assert {cell.policy.name for cell in cells} == {"kvzip", "h2o_kvzip", "snapkv", "pyramidkv"}
     for cell in cells:
-        policy = cell.policy.of_prompt(26, 59, cell.budget)
+        policy = cell.policy.resolve(26, 59, cell.budget)
         assert policy.pairs(cell.budget, 59) == 26 + 3
-        assert policy.last <= 3  # the window's 16 newest tokens as far as the budget holds them
+        assert policy.protected_tail <= 3  # the window's 16 newest tokens as far as the budget holds them

@@ -61,9 +61,9 @@ def world_of(question: int = 0) -> World:
     with torch.no_grad():
         first = int(tiny_llama(torch.float64, attn_implementation="sdpa")(torch.tensor([ids])).logits[0, -1].argmax())
     bridge.attach(model)
-    engine = Engine(model, block=11)
+    engine = Engine(model, prefill_chunk=11)
     prefilled = engine.prefill(torch.tensor(ids[:TOKENS]), WINDOWS)
-    prompt = Prompt(tuple(ids[:TOKENS]), tuple(ids[TOKENS:]), "", head=3)
+    prompt = Prompt(tuple(ids[:TOKENS]), tuple(ids[TOKENS:]), "", prefix_tokens=3)
     loaded = LoadedModel(engine, None, frozenset(), 512, {})
     return World(Scene(loaded, prompt, TimedPrefill(prefilled, 0.0)), (*ids, first))
 

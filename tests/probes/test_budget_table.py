@@ -43,7 +43,7 @@ def test_the_utility_is_the_largest_weight_of_an_answer_times_a_share_of_norms()
     for layer in model.model.layers:
         layer.self_attn.v_proj.register_forward_hook(lambda *call: values.append(call[2][0].detach()))
     bridge.attach(model)
-    engine = Engine(model, block=50, max_length=512)
+    engine = Engine(model, prefill_chunk=50, max_length=512)
     prefilled = engine.prefill(torch.tensor(context))
     prompt = Prompt(tuple(context), tuple(question), "")
     scene = Scene(LoadedModel(engine, None, frozenset(), 512, {}), prompt, TimedPrefill(prefilled, 0.0))

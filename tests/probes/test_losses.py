@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.config.settings import build
 from kvbench.eviction.scores.keys import KeyNorm
 from kvbench.eviction.scores.random import Random
@@ -55,7 +55,11 @@ def test_layer_loss_is_what_the_output_really_loses(
 @given(st.integers(0, 10_000), st.sampled_from(["plain", "sinks", "cap"]), st.floats(0.1, 3.0), st.floats(0.0, 1.0))
 def test_theorem_1_bounds_the_loss(seed: int, kind: str, scale: float, share: float) -> None:
     """Whatever is kept, nothing included; with a learned sink and capped logits too."""
-    rules = {"plain": Rule(1.0), "sinks": Rule(1.0, sinks=torch.tensor([0.0, 1.0, -2.0, 3.0])), "cap": Rule(1.0, 2.0)}
+    rules = {
+        "plain": AttentionParams(1.0),
+        "sinks": AttentionParams(1.0, sinks=torch.tensor([0.0, 1.0, -2.0, 3.0])),
+        "cap": AttentionParams(1.0, 2.0),
+    }
     generator = torch.Generator().manual_seed(seed)
     query = query_of(14, rules[kind], seed, scale)
     kept, matrix = (
@@ -66,7 +70,7 @@ def test_theorem_1_bounds_the_loss(seed: int, kind: str, scale: float, share: fl
 
 
 def test_a_head_that_is_left_nothing_puts_out_nothing() -> None:
-    query = query_of(8, Rule(1.0))
+    query = query_of(8, AttentionParams(1.0))
     alone = Query(query.query, query.keys, query.values, query.rule, 8)
     kept = torch.ones(4, 8, dtype=torch.bool)
     kept[2] = False
@@ -104,7 +108,7 @@ def test_the_joint_error_is_that_of_removing_the_set(world: World, make_cell: Ca
 
 
 def test_a_set_of_one_costs_what_it_costs_alone() -> None:
-    query = query_of(11, Rule(1.0))
+    query = query_of(11, AttentionParams(1.0))
     kept = torch.ones(2, 10, dtype=torch.bool)
     kept[0, 4], kept[1, 7] = False, False
     torch.testing.assert_close(joint(query, kept), singles(query, kept))

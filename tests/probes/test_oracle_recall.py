@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.config.settings import build
 from kvbench.eviction.pooling import Group
@@ -32,7 +32,7 @@ class PromptRecord(Score):
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=False)
     group: ClassVar[Group] = "sum"
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return self.scene.errors(layer, layer.query_heads).float()
 
 

@@ -79,7 +79,7 @@ def test_budgets_play_no_part_in_rankings(make_cell: Callable[..., Cell]) -> Non
 
 
 def test_a_policy_without_a_score_has_none_to_judge(make_cell: Callable[..., Cell]) -> None:
-    cell = replace(make_cell(), policy=Policy("full", takes=()))
+    cell = replace(make_cell(), policy=Policy("full", accepts=()))
     for probe in (RankCorrelation(), HeadScores()):
         with pytest.raises(ValueError, match="policy full takes no score"):
             probe.judged(cell)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.probes.query import Query, removal_errors
 from tests.probes.conftest import World, world_of
 from tests.probes.twin import without_one
@@ -37,7 +37,7 @@ def test_the_last_query_of_the_prompt(world: World) -> None:
     np.testing.assert_allclose(removal_errors(query, 6).numpy(), expected, rtol=1e-7, atol=1e-16)
 
 
-def query_of(tokens: int, rule: Rule, seed: int = 0, scale: float = 1.0) -> Query:
+def query_of(tokens: int, rule: AttentionParams, seed: int = 0, scale: float = 1.0) -> Query:
     """A random query of 4 heads over 2 KV heads; the last column stays."""
     generator = torch.Generator().manual_seed(seed)
     query = scale * torch.randn(4, 6, generator=generator, dtype=torch.float64)
@@ -46,7 +46,7 @@ def query_of(tokens: int, rule: Rule, seed: int = 0, scale: float = 1.0) -> Quer
 
 
 def test_sinks_and_caps_take_part_in_the_softmax() -> None:
-    rule = Rule(0.5, softcap=3.0, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0]))
+    rule = AttentionParams(0.5, softcap=3.0, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0]))
     query = query_of(9, rule)
     for head in range(4):
         keys, values = query.keys[head // 2].numpy(), query.values[head // 2].numpy()
@@ -61,7 +61,7 @@ def test_sinks_and_caps_take_part_in_the_softmax() -> None:
 
 @pytest.mark.parametrize("output", ["attention", "layer"])
 def test_a_pair_with_all_the_weight_is_worth_most(output: str) -> None:
-    query = query_of(12, Rule(1.0), scale=0.1)
+    query = query_of(12, AttentionParams(1.0), scale=0.1)
     query.keys[0, 4] += 1e4 * query.query[0]
     matrix = torch.ones(5, 24, dtype=torch.float64) if output == "layer" else None
     errors = removal_errors(query, 2, matrix)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Process, Recorder, ResultsFolder, places
+from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Process, Recorder, ResultsFolder, file_sizes
 from kvbench.records.processes import Watch, born, machine, signature
 
 SECONDS = 100.0
@@ -214,22 +214,22 @@ def test_a_large_generation_ends_like_others(three: tuple[Worker, Worker, Worker
 def test_arrivals_are_whole_lines_after_the_start(tmp_path: Path, make) -> None:
     with Recorder(tmp_path) as other, Recorder(tmp_path) as own:
         other.append([make("ab", 0)])
-        arrivals = Arrivals(ResultsFolder(tmp_path), places(tmp_path))
-        arrivals.look()
+        arrivals = Arrivals(ResultsFolder(tmp_path), file_sizes(tmp_path))
+        arrivals.poll()
         assert arrivals.recorded == set()
         other.append([make("ab", 1)])
         own.append([make("ab", 2)])
-        arrivals.look(own.path)
+        arrivals.poll(own.path)
         assert arrivals.recorded == {("ab", 1)}
         assert other.path is not None
         line = make("ab", 3).to_json()
         with other.path.open("a") as file:
             file.write(line[:50])
             file.flush()
-            arrivals.look()
+            arrivals.poll()
             assert ("ab", 3) not in arrivals.recorded
             file.write(f"{line[50:]}\n")
-        arrivals.look()
+        arrivals.poll()
         assert arrivals.recorded == {("ab", 1), ("ab", 2), ("ab", 3)}
     assert {path.suffix for path in (tmp_path / "rows").iterdir()} == {".jsonl"}
 
@@ -301,5 +301,5 @@ def test_a_look_removes_the_files_of_looks_that_failed(tmp_path: Path) -> None:
     folder = ResultsFolder(tmp_path)
     folder.rows.mkdir()
     (folder.rows / "left.look").touch()
-    Arrivals(folder, {}).look()
+    Arrivals(folder, {}).poll()
     assert not list(folder.rows.iterdir())

@@ -217,7 +217,7 @@ def test_among_baselines_of_several_schedules_the_nearest_is_taken(cell, schedul
 def test_the_header_says_which_cells_differ_in_their_windows(cell, format: str) -> None:
     """Sides with one window share it in the header; others are named there, above the table."""
     policies = {
-        f"{name}{size}": {"policy": {"name": name, "takes": ["budget"], "window": size, "recent": size}}
+        f"{name}{size}": {"policy": {"name": name, "accepts": ["budget"], "window": size, "recent": size}}
         for name, size in (("snapkv", 16), ("h2o", 16), ("pyramidkv", 8))
     }
 

@@ -11,7 +11,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
-from kvbench.report.formats.emit import emit
+from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import cost, efficiency
 from kvbench.report.tables.cost import costs
@@ -105,7 +105,7 @@ def test_nothing_is_wider_than_the_terminal(timed: Path, monkeypatch: pytest.Mon
     for columns in (None, "80"):
         if columns is not None:
             monkeypatch.setenv("COLUMNS", columns)
-        emit(
+        write_report(
             efficiency.report_of(timed, print, {"policy": ["snapkv"], "context_length": ["100"]}),
             "text",
             out := io.StringIO(),
@@ -118,17 +118,17 @@ def test_nothing_is_wider_than_the_terminal(timed: Path, monkeypatch: pytest.Mon
 
 def test_lines_for_programs_have_every_quantity(timed: Path) -> None:
     out = io.StringIO()
-    emit(efficiency.report_of(timed, print), "csv", out)
+    write_report(efficiency.report_of(timed, print), "csv", out)
     lines = list(csv.DictReader(io.StringIO(out.getvalue())))
     assert len(lines) == 4 and lines[0]["prefill_seconds"] == "4.0" and lines[0]["prefill_seconds_q1"] == "3.0"
     out = io.StringIO()
-    emit(efficiency.report_of(timed, print, {"policy": ["snapkv"]}), "json", out)
+    write_report(efficiency.report_of(timed, print, {"policy": ["snapkv"]}), "json", out)
     assert [line["batch"] for line in json.loads(out.getvalue())] == [2, 2]
 
 
 def test_markdown_is_a_table(timed: Path) -> None:
     out = io.StringIO()
-    emit(efficiency.report_of(timed, print), "markdown", out)
+    write_report(efficiency.report_of(timed, print), "markdown", out)
     lines = [line for line in out.getvalue().splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in lines[:4]}) == 1 and lines[0].startswith("| policy | score | budget |")
 
@@ -186,13 +186,13 @@ def test_what_processes_held_is_device_seconds_and_energy(timed: Path) -> None:
     fields = {name: getattr(process, name) for name in process.__dataclass_fields__}
     (timed / "processes" / "a.json").write_text(json.dumps(fields))
     out = io.StringIO()
-    emit(cost.report_of(timed, print), "json", out)
+    write_report(cost.report_of(timed, print), "json", out)
     assert json.loads(out.getvalue())["held"] == {"processes": 1, "device_seconds": 180.0, "joules": 1250.0}
     out = io.StringIO()
-    emit(cost.report_of(timed, print), "text", out)
+    write_report(cost.report_of(timed, print), "text", out)
     assert "held: 3 min of devices by 1 processes" in out.getvalue() and "1250 J" in out.getvalue()
     out = io.StringIO()
-    emit(cost.report_of(timed, print), "markdown", out)
+    write_report(cost.report_of(timed, print), "markdown", out)
     assert out.getvalue().splitlines()[1].startswith("| :-- |") and "| all |" in out.getvalue()
 
 

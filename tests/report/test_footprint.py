@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.report.formats.emit import emit
+from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.footprint import Life, footprints, report_of
 from kvbench.support.errors import CannotTell
@@ -122,7 +122,7 @@ def test_a_folder_without_the_full_cache_has_none(cell, results) -> None:
 def test_every_format_has_every_line(folder: Path) -> None:
     for form in ("text", "markdown", "csv", "json"):
         out = io.StringIO()
-        emit(report_of(folder, WARN), form, out)
+        write_report(report_of(folder, WARN), form, out)
         assert out.getvalue().count("snapkv") == out.getvalue().count("h2o") == 1
     assert json.loads(out.getvalue())[0]["budget"] == "0.2"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kvbench.report.formats.emit import WRITERS, emitted
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.output import FORMATS
 
 TABLE = Table(
@@ -17,16 +17,16 @@ TABLE = Table(
     labels=("policy", "n"),
     heads=(("0.1", "kept 10 %"), ("0.2", "kept 20 %")),
     lines=(
-        Line(("full", "9"), (Figure("99.0"), Figure("99.0")), reference=True),
-        Line(("h2o", "9"), (Figure("8.5", "1", "20", best=True), Figure("10.0", note="n=8")), "3 ms"),
-        Line(("snapkv", "9"), (Figure("7.5", "1", "18", second=True), Figure(note="failed")), "2 ms"),
+        TableRow(("full", "9"), (Figure("99.0"), Figure("99.0")), reference=True),
+        TableRow(("h2o", "9"), (Figure("8.5", "1", "20", best=True), Figure("10.0", note="n=8")), "3 ms"),
+        TableRow(("snapkv", "9"), (Figure("7.5", "1", "18", second=True), Figure(note="failed")), "2 ms"),
     ),
     notes=("full: no eviction.",),
     errors=("1 of 27 rows failed:", "out of memory"),
     aside="evict",
     rules=(0, 1),
 )
-TEXTS = Table.of(("cell",), ("n", "verdict"), [Line.of(["a_b"], ["12", "worse"])], align="rl")
+TEXTS = Table.of(("cell",), ("n", "verdict"), [TableRow.of(["a_b"], ["12", "worse"])], align="rl")
 REPORT = Report(
     title="A page",
     head=("Ours: 9 samples.",),

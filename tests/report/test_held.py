@@ -30,7 +30,7 @@ def rows() -> list[Row]:
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     llama = tiny_llama(vocab_size=len(tokenizer))
     bridge.attach(llama)
-    model = LoadedModel(Engine(llama, tile=3), tokenizer, frozenset(), 512, {"name": "cpu"})
+    model = LoadedModel(Engine(llama, max_batch=3), tokenizer, frozenset(), 512, {"name": "cpu"})
     rows: list[Row] = []
     for moment in ("prompt", "context"):
         full, snapkv = cells("0.3", evict_after=moment)

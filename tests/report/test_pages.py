@@ -10,12 +10,12 @@ import pytest
 
 from kvbench.extras.pages.losses import losses, report_of
 from kvbench.records import ResultsFolder, Row
-from kvbench.report.formats.emit import emit
+from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from tests.cells import name_of
 
 WARN = pytest.fail
-SNAPKV = {"name": "snapkv", "window": 16, "takes": ["score", "budget"]}
+SNAPKV = {"name": "snapkv", "window": 16, "accepts": ["score", "budget"]}
 
 
 @pytest.fixture
@@ -81,12 +81,12 @@ def test_the_score_of_a_page_is_no_other_method(folder) -> None:
 def test_readers_and_programs_get_the_same_lines(folder) -> None:
     place = folder(({}, 36), ({"page": 16}, 12), ({"page": 64, "share": "model", "share_score": "max"}, 36))
     out = io.StringIO()
-    emit(report_of(place, WARN), "json", out)
+    write_report(report_of(place, WARN), "json", out)
     first, second = json.loads(out.getvalue())
     assert (first["policy"], first["page"], first["n"], first["verdict"]) == ("snapkv", 16, 40, "worse")
     assert (second["share"], second["share_score"], second["bytes"]) == ("model", "max", 0.0)
     out = io.StringIO()
-    emit(report_of(place, WARN), "markdown", out)
+    write_report(report_of(place, WARN), "markdown", out)
     printed = out.getvalue()
     assert "| snapkv | attn | 0.1 | 16 | head | 40 | 90.0 | 30.0 | -60.0 [" in printed and "| 41.0, 32.0 |" in printed
     assert "model max" in printed and "worse" in printed and "over all tables" in printed

@@ -22,7 +22,7 @@ from kvbench.report.view.line_index import LineIndex
 from kvbench.report.view.live_folder import PATIENCE, LiveFolder
 from kvbench.report.view.live_page import LivePage
 from kvbench.report.view.query import Query
-from kvbench.report.view.server import Door, Server
+from kvbench.report.view.server import Access, Server
 from kvbench.support.errors import MissingFile, UserError
 from tests.browser import browser, dom_of
 from tests.security.conftest import TEXT
@@ -208,9 +208,9 @@ def test_folders_are_there_and_named_once(folder, sources, error):
 
 
 @contextmanager
-def serving(*sources: object, door: Door | None = None) -> Iterator[Server]:
+def serving(*sources: object, door: Access | None = None) -> Iterator[Server]:
     told: list[str] = []
-    with Server(LivePage([*map(str, sources)]), door or Door("127.0.0.1"), 0, told.append) as server:
+    with Server(LivePage([*map(str, sources)]), door or Access("127.0.0.1"), 0, told.append) as server:
         server.told = told  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -305,8 +305,8 @@ def test_what_is_no_request_is_refused(server):
 
 
 def test_others_need_the_token(folder):
-    door = Door.of("0.0.0.0")
-    assert len(door.token) >= 32 and door.token != Door.of("0.0.0.0").token
+    door = Access.of("0.0.0.0")
+    assert len(door.token) >= 32 and door.token != Access.of("0.0.0.0").token
     with serving(folder, door=replace(door, host="127.0.0.1")) as server:
         for path in ("/", "/cells", "/plotly.js", "/?token=", "/?token=wrong", f"/?token={quote('é')}"):
             status, _, body = ask(server, path)
@@ -325,15 +325,15 @@ def test_others_need_the_token(folder):
 
 def test_only_this_machine_reads_without_a_token():
     for host in ("127.0.0.1", "localhost", "::1"):
-        assert not Door.of(host).token and Door.of(host, with_token=True).token
+        assert not Access.of(host).token and Access.of(host, with_token=True).token
     for host in ("0.0.0.0", "::", "10.1.2.3", "example.org"):
-        assert Door.of(host).token
+        assert Access.of(host).token
 
 
 def test_numbers_and_own_names_are_known():
     known = {"0.0.0.0": ("10.1.2.3:8421", socket.gethostname()), "node7": ("node7:1",), "::": ("[2001:db8::1]:1",)}
-    assert all(Door.of(host).knows(name) for host, names in known.items() for name in names)
-    assert not any(Door.of(host).knows(name) for host, name in [("0.0.0.0", "evil.example"), ("node7", "node8")])
+    assert all(Access.of(host).knows(name) for host, names in known.items() for name in names)
+    assert not any(Access.of(host).knows(name) for host, name in [("0.0.0.0", "evil.example"), ("node7", "node8")])
 
 
 def test_an_error_tells_readers_nothing(folder, monkeypatch):

@@ -51,7 +51,7 @@ def load() -> Load:
         tokenizer: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
         model = tiny_llama(dtype, vocab_size=len(tokenizer))
         bridge.attach(model)
-        return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(stop), max_length, {"name": "cpu"})
+        return LoadedModel(Engine(model, max_batch=3), tokenizer, frozenset(stop), max_length, {"name": "cpu"})
 
     return make
 
@@ -60,7 +60,15 @@ def cells(*budgets: str, task: Conversations = TASK, **schedule: Any) -> tuple[C
     """The full cache, and SnapKV at some budgets."""
     when = Schedule(**{"evict_after": "context", **schedule})
     full = Cell(
-        ModelSpec("reference"), task, Policy("full", takes=()), Attention(), parse_budget("1.0"), when, 1, "full", None
+        ModelSpec("reference"),
+        task,
+        Policy("full", accepts=()),
+        Attention(),
+        parse_budget("1.0"),
+        when,
+        1,
+        "full",
+        None,
     )
     if when.decode_every is not None:
         full = replace(full, schedule=replace(when, decode_every=None))

@@ -53,7 +53,7 @@ def test_a_prompt_is_read_once_and_a_row_takes_what_rows_of_its_cell_took(full_a
 def test_what_cells_share_counts_once(full_and_snapkv: tuple[Cell, ...], padded: bool) -> None:
     """The scores of two budgets, and the steps of prompts that decode together, after one that decoded alone."""
     own = [
-        replace(cell, task=Questions(contexts=6, samples=6), model=replace(cell.model, tile=12))
+        replace(cell, task=Questions(contexts=6, samples=6), model=replace(cell.model, max_batch=12))
         for cell in full_and_snapkv
     ]
     rows = [row_of(own[0], 0, 8.0, 0.0, 3.0), *(row_of(cell, 0, 8.0, 2.0, 3.0) for cell in own[1:])]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.allocation.heads import FlatHeads
 from kvbench.eviction.allocation.layers import PyramidLayers
@@ -42,7 +42,7 @@ class Counting(Attention):
     name: str = "counting"
     recorders: tuple[Any, ...] = ()
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         self.recorders[0].seen.append((layer.index, reduce))
         return super().__call__(layer, rows, reduce)
 

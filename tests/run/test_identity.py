@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from kvbench.eviction.allocation.heads import MixHeads
-from kvbench.eviction.budget import Fraction
+from kvbench.eviction.budget import FractionBudget
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.host import Caote
 from kvbench.eviction.scores.obcache import OBCacheJoint
@@ -50,7 +50,7 @@ def written_out(cell: Cell) -> str:
         {},
         {"holder": Packed("int4")},
         {"score": OBCacheJoint()},
-        {"budget": Fraction(Decimal("0.25"))},
+        {"budget": FractionBudget(Decimal("0.25"))},
         {"schedule": Schedule("context", 32, 4)},
         {"seed": 7},
     ],
@@ -82,9 +82,9 @@ def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
 
 def test_how_it_runs_is_no_part_of_a_name() -> None:
     cell = cells("0.3")[1]
-    assert replace(cell, model=replace(cell.model, tile=3, threads=2, device="cpu")).id == cell.id
-    with pytest.raises(ValueError, match=r"model\.tile=0: allowed: 1 to 4096"):
-        replace(cell.model, tile=0)
+    assert replace(cell, model=replace(cell.model, max_batch=3, threads=2, device="cpu")).id == cell.id
+    with pytest.raises(ValueError, match=r"model\.max_batch=0: allowed: 1 to 4096"):
+        replace(cell.model, max_batch=0)
 
 
 def test_parts_that_are_equal_but_written_otherwise_have_names_of_their_own() -> None:

@@ -18,7 +18,7 @@ from kvbench.models import bridge
 from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.records import ResultsFolder, Row, Stopped, read_rows
+from kvbench.records import ResultsFolder, Row, StopRequested, read_rows
 from kvbench.run import joint_batch, memory, runner
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.joint_batch import JointBatch, decodes_jointly
@@ -48,7 +48,7 @@ def load(tokenizer: Any) -> Callable[..., LoadedModel]:
     def make(tile: int = 8, stop: Sequence[int] = (), dtype: torch.dtype = torch.float32) -> LoadedModel:
         llama = tiny_llama(dtype, vocab_size=len(tokenizer))
         bridge.attach(llama)
-        return LoadedModel(Engine(llama, tile=tile), tokenizer, frozenset(stop), 512, {"name": "cpu"})
+        return LoadedModel(Engine(llama, max_batch=tile), tokenizer, frozenset(stop), 512, {"name": "cpu"})
 
     return make
 
@@ -133,7 +133,7 @@ def test_without_memory_for_all_there_are_no_results_and_fewer_next_time(
     with monkeypatch.context() as changed:
         changed.setattr(joint_batch, "batch_of", exhausted)
         assert together(model, samples) == {}
-    assert (model.engine.counters.halved, model.engine.counters.together) == (1, 2)
+    assert (model.engine.counters.oom_splits, model.engine.counters.max_cells) == (1, 2)
     joint = JointBatch(model, "here")
     joint.add(PrefillJob({0: CELLS}), samples[0])
     assert joint.is_full
@@ -146,12 +146,12 @@ def test_memory_that_those_who_wait_take_changes_nothing(load: Callable[..., Loa
     assert joint.add(PrefillJob({0: CELLS}), samples[0])
     exhausting(block=8)
     assert not joint.add(PrefillJob({1: CELLS}, 1), samples[1])
-    assert model.engine.counters.exhausted == {} and joint.finish().keys() == {0}
+    assert model.engine.counters.oom_at == {} and joint.finish().keys() == {0}
 
 
 @pytest.mark.parametrize("limit", ["cells", "memory", "seconds"])
 def test_a_batch_is_full(load: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    model, samples, added = load(tile=6), prompts(20, 20, 20), 0
+    model, samples, added = load(max_batch=6), prompts(20, 20, 20), 0
     if limit == "memory":
         monkeypatch.setattr(memory, "free_bytes", lambda devices: 10**9 if added < 2 else 10_000)
     if limit == "seconds":
@@ -192,7 +192,7 @@ def test_what_is_not_decoded_together(load: Callable[..., LoadedModel], tokenize
     assert not decodes_jointly(model, [full] * 5), "no room for a second prompt"
     local = gemma(tokenizer)
     bridge.attach(local)
-    assert not decodes_jointly(replace(model, engine=Engine(local, tile=8)), [full])
+    assert not decodes_jointly(replace(model, engine=Engine(local, max_batch=8)), [full])
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_run_decodes_prompts_together_and_makes_what_fails_alone(
     """The rows of a run with a tile of one cell, which decodes each prompt by itself."""
     counters: list[Counters] = []
     for folder, tile, fails in (("one", 1, False), ("all", 16, False), ("failing", 16, True)):
-        cells = [replace(cell, model=replace(cell.model, tile=tile)) for cell in planned]
+        cells = [replace(cell, model=replace(cell.model, max_batch=tile)) for cell in planned]
         opened = runner.Opened()
         with monkeypatch.context() as changed:
             if fails:
@@ -235,7 +235,7 @@ def test_a_run_that_is_stopped_answers_the_prompts_that_it_has_read(
     monkeypatch.setattr(JointBatch, "add", adding)
     results = ResultsFolder(tmp_path / "out")
     claims = JobQueue(results, RunContext(stop=lambda: "SIGTERM" if len(added) == 2 else None))
-    with pytest.raises(Stopped):
+    with pytest.raises(StopRequested):
         runner.run(plan(planned, set()), results, claims, Silent())
     assert sorted(row.sample for row in read_rows(tmp_path / "out")) == [0, 0, 1, 1]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from kvbench.eviction.allocation.heads import SafeguardHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
@@ -15,7 +15,7 @@ from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.load import LoadedModel
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.models.prompts.prompt import Prompt
-from kvbench.run.evict_cell import CompressedCache, SharedPrefill, batch_of, evict_cells
+from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, evict_cells
 from kvbench.run.plan import Cell
 from tests.models.counted import TOKENS, counted, small_engine
 from tests.pretended_gpu import PretendedGpu
@@ -27,7 +27,7 @@ METHODS = (
     (Policy("tova", window=1, recent=1, group="layer_mean"), Attention()),
     (Policy("plain"), KeyNorm()),
     (Policy("plain"), KeyDiff()),
-    (Policy("streaming_llm", window=1, sink=4, state="none", takes=("budget",)), Recency()),
+    (Policy("streaming_llm", window=1, sink=4, state="none", accepts=("budget",)), Recency()),
     (replace(SNAPKV, name="ada_snapkv", heads=SafeguardHeads(alpha=0.2)), Attention()),
 )
 BUDGETS = (100, 80, 60, 40)
@@ -37,9 +37,11 @@ LAUNCHES, WAITS = 266, 10
 
 def test_evictions_of_a_prompt() -> None:
     def work(gpu: PretendedGpu, layers: int) -> None:
-        engine = small_engine(layers, tile=24, kernels="triton")
+        engine = small_engine(layers, max_batch=24, kernels="triton")
         cells = [
-            Cell(ModelSpec("reference"), Questions(), policy, score, Tokens(pairs), Schedule("context"), 0, "", None)
+            Cell(
+                ModelSpec("reference"), Questions(), policy, score, TokenBudget(pairs), Schedule("context"), 0, "", None
+            )
             for policy, score in METHODS
             for pairs in BUDGETS
         ]
@@ -47,7 +49,7 @@ def test_evictions_of_a_prompt() -> None:
         shared = SharedPrefill(prefilled.cache, Prompt(tuple(range(TOKENS)), (), ""), cells)
         with gpu.section("evict"):
             outcomes = evict_cells(LoadedModel(engine, None, frozenset(), 9000, {}), cells, shared, copy=False)
-            batch_of(engine, [each for each in outcomes if isinstance(each, CompressedCache)], 32)
+            batch_of(engine, [each for each in outcomes if isinstance(each, HeldCache)], 32)
         assert not any(isinstance(outcome, ValueError) for outcome in outcomes)
 
     count = counted(work)["evict"]

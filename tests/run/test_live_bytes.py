@@ -12,7 +12,7 @@ from kvbench.cache import attention
 from kvbench.cache.attention import CHUNK_LOGITS, logits_by_chunk
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads
 from kvbench.eviction.allocation.layers import EntropyLayers
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
@@ -64,15 +64,15 @@ def test_a_prompt_takes_its_cache_and_a_pass_over_one_block(
     engine: Engine, long: tuple[Prefilled, LiveBytes, int]
 ) -> None:
     """What a pass holds beside the cache does not grow with the prompt; all observed rows are there once."""
-    _, short = prefilled(engine, engine.block, 32)
+    _, short = prefilled(engine, engine.prefill_chunk, 32)
     _, memory, peak = long
-    a_pass = short.peak - engine.block * PAIR * LAYERS
+    a_pass = short.peak - engine.prefill_chunk * PAIR * LAYERS
     chunk = 2 * CHUNK_LOGITS * 4  # logits of a chunk of columns, and their exponentials
     assert FULL < memory.live < peak < FULL + POSITIONS + a_pass + chunk
-    recorded = LAYERS * HEADS * GROUP * 4 * engine.block * (2 * HEAD_DIM * 2 + 4)
-    _, every = prefilled(engine, 4 * engine.block, 4 * engine.block)
-    pass_of_all = prefilled(engine, engine.block, engine.block)[1].peak
-    assert every.peak < 4 * engine.block * PAIR * LAYERS + recorded + pass_of_all
+    recorded = LAYERS * HEADS * GROUP * 4 * engine.prefill_chunk * (2 * HEAD_DIM * 2 + 4)
+    _, every = prefilled(engine, 4 * engine.prefill_chunk, 4 * engine.prefill_chunk)
+    pass_of_all = prefilled(engine, engine.prefill_chunk, engine.prefill_chunk)[1].peak
+    assert every.peak < 4 * engine.prefill_chunk * PAIR * LAYERS + recorded + pass_of_all
 
 
 def test_a_layer_is_scored_in_few_chunks() -> None:
@@ -134,7 +134,10 @@ def test_reading_in_blocks_takes_the_budget_and_a_block(
 ) -> None:
     """12K and 128K tokens take what 8K take, but for ids; activations included, less than a full cache of 128K."""
     monkeypatch.setattr(attention, "fused", lambda queries, keys, values, rule: torch.empty_like(queries))
-    evictor, block = IncrementalEviction(Eviction(SHARED[name], Attention(), Tokens(BUDGET)), BUDGET), engine.block
+    evictor, block = (
+        IncrementalEviction(Eviction(SHARED[name], Attention(), TokenBudget(BUDGET)), BUDGET),
+        engine.prefill_chunk,
+    )
     peaks = []
     for length in (2 * block, tokens):
         with LiveBytes() as memory:

@@ -29,7 +29,15 @@ from kvbench.models.engine import Counters, Engine
 from kvbench.models.loading.architecture import plain_config, sliding_windows
 from kvbench.models.loading.load import LoadedModel
 from kvbench.run import evict_cell, memory, prefill_job
-from kvbench.run.memory import cell_bytes, halving, memory_of, memory_text, out_of_memory, rankings_of, split_to_fit
+from kvbench.run.memory import (
+    cell_bytes,
+    halve_on_oom,
+    memory_of,
+    memory_text,
+    out_of_memory,
+    rankings_of,
+    split_to_fit,
+)
 from kvbench.run.plan import plan
 from kvbench.run.prefill_job import run_prefill_job
 from tests.allocations import stored_bytes
@@ -46,7 +54,7 @@ def model() -> LoadedModel:
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     llama = tiny_llama(vocab_size=len(tokenizer))
     bridge.attach(llama)
-    return LoadedModel(Engine(llama, tile=6), tokenizer, frozenset(), 512, {"name": "cpu"})
+    return LoadedModel(Engine(llama, max_batch=6), tokenizer, frozenset(), 512, {"name": "cpu"})
 
 
 def run(model: LoadedModel, sweep: Sequence[Any] = ASKED) -> list[Any]:
@@ -83,11 +91,11 @@ def test_a_tile_that_does_not_fit_is_halved(
 ) -> None:
     """Rows are those of a run with enough memory, and later prompts begin with what fitted."""
     expected = outcomes(run(model))
-    assert model.engine.counters.halved == 0
+    assert model.engine.counters.oom_splits == 0
     monkeypatch.setattr(holder, "RaggedBatch", breaking(limit, error))
     assert outcomes(run(model)) == expected
     counters = model.engine.counters
-    assert counters.halved == 1 and counters.prefills == 1 and counters.together in range(1, limit + 1)
+    assert counters.oom_splits == 1 and counters.prefills == 1 and counters.max_cells in range(1, limit + 1)
 
 
 def test_a_cell_that_does_not_fit_alone_is_an_error_of_its_rows(
@@ -132,7 +140,7 @@ def test_the_plan_counts_recurrent_states() -> None:
     words = "model=shape/tiny-qwen3-next task=ruler/niah_single_1 task.context_length=500 policy=full,snapkv budget=0.5"
     (group,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()))], set()).groups
     memory, state = memory_of(group), 3 * 4 * (4 * 64 + 4 * 6 * 10)
-    assert memory is not None and memory.states == (1 + len(group.cells) + group.model.tile) * state
+    assert memory is not None and memory.states == (1 + len(group.cells) + group.model.max_batch) * state
     assert f"; states of recurrent layers {memory.states / 2**20:.1f} MiB" in str(memory_text(group))
     (other,) = plan([Cells().cell(tree) for tree in combinations(parse(words.split()[1:]))], set()).groups
     assert "states" not in str(memory_text(other))
@@ -144,7 +152,7 @@ def test_states_leave_less_room_for_cells(monkeypatch: pytest.MonkeyPatch) -> No
     hybrid = tiny("qwen3_next", vocab_size=len(tokenizer))
     state = bridge.state_bytes(hybrid.config, torch.float32)
     bridge.attach(hybrid)
-    model = LoadedModel(Engine(hybrid, tile=6), tokenizer, frozenset(), 512, {"name": "cpu"})
+    model = LoadedModel(Engine(hybrid, max_batch=6), tokenizer, frozenset(), 512, {"name": "cpu"})
     planned: list[tuple[int, int]] = []
 
     def recorded(units: Any, bytes_of: Any, free: int, most: int) -> Any:
@@ -164,7 +172,9 @@ def test_states_leave_less_room_for_cells(monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_errors_are_not_taken_for_memory() -> None:
     assert not out_of_memory(RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
-        halving([1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None, Counters())
+        halve_on_oom(
+            [1, 2], lambda part: (_ for _ in ()).throw(RuntimeError("shapes")), lambda cell, why: None, Counters()
+        )
 
 
 def test_cells_are_planned_into_what_is_free(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from kvbench.models.prefill import Prefill
 from kvbench.records import ResultsFolder, read_rows
 from kvbench.run import answers, local, runner
 from kvbench.run.job_queue import JobQueue
-from kvbench.run.memory import halving, out_of_memory
+from kvbench.run.memory import halve_on_oom, out_of_memory
 from kvbench.run.plan import Cell, PrefillJob, plan
 from kvbench.run.prefill_job import prompt_of, run_prefill_job
 from kvbench.run.rows import JobResult
@@ -50,7 +50,7 @@ def model(tokenizer: Any) -> LoadedModel:
     """A tiny model that reads 16 tokens at a time."""
     llama = tiny_llama(vocab_size=len(tokenizer))
     bridge.attach(llama)
-    return LoadedModel(Engine(llama, tile=3, block=16), tokenizer, frozenset(), 512, {"name": "cpu"})
+    return LoadedModel(Engine(llama, max_batch=3, prefill_chunk=16), tokenizer, frozenset(), 512, {"name": "cpu"})
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def exhaust(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[int, bo
 
 
 def job_of(model: LoadedModel, wanted: tuple[Cell, ...], block: int = 16) -> JobResult:
-    fresh = replace(model, engine=replace(model.engine, block=block, counters=Counters()))
+    fresh = replace(model, engine=replace(model.engine, prefill_chunk=block, counters=Counters()))
     return run_prefill_job(fresh, PrefillJob({0: wanted, 2: wanted}), samples_of(0, 2), "here")
 
 
@@ -92,7 +92,7 @@ def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
             raise error
 
     assert out_of_memory(error)
-    halving([1, 2, 3], work, lambda cell, reason: failed.append((cell, reason)), Counters())
+    halve_on_oom([1, 2, 3], work, lambda cell, reason: failed.append((cell, reason)), Counters())
     assert failed == [(3, f"out of memory: {str(error).splitlines()[0]}")]
 
 
@@ -119,10 +119,10 @@ def test_the_next_prompts_begin_with_what_fitted(model: LoadedModel, exhaust: An
     tokens = len(prompt_of(model, samples[0], SNAPKV[0]).context)
     for _ in range(2):
         assert run_prefill_job(replace(model, engine=engine), job, samples, "here").block == 4
-    assert begun == [(16, False), (4, False), (4, False)] and engine.counters.exhausted == {(16, False): tokens}
-    engine.counters.exhausted = {(16, False): tokens + 1}
+    assert begun == [(16, False), (4, False), (4, False)] and engine.counters.oom_at == {(16, False): tokens}
+    engine.counters.oom_at = {(16, False): tokens + 1}
     run_prefill_job(replace(model, engine=engine), job, samples, "here")
-    assert begun[3:] == [(16, False), (4, False)] and engine.counters.exhausted == {(16, False): tokens}
+    assert begun[3:] == [(16, False), (4, False)] and engine.counters.oom_at == {(16, False): tokens}
 
 
 def test_then_without_the_cells_for_which_all_rows_are_recorded(model: LoadedModel, exhaust: Any) -> None:
@@ -171,7 +171,7 @@ def planned(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def loaded(info: Any, begun: Any) -> LoadedModel:
         model = load(info, begun)
-        model.engine.block = model.device["block"] = 16
+        model.engine.prefill_chunk = model.device["prefill_chunk"] = 16
         return model
 
     monkeypatch.setattr(local, "load", loaded)
@@ -187,7 +187,7 @@ def test_rows_name_the_block_that_they_were_read_with(planned: tuple[Cell, ...],
     assert (outcome.rows, outcome.errors) == (len(planned) * 2, 0) == (len(rows), 0)
     (name,) = {row.environment for row in rows}
     (described,) = (path for path in (tmp_path / "out" / "environments").iterdir() if path.stem == name)
-    assert json.loads(described.read_text("utf-8"))["device"]["block"] == 4
+    assert json.loads(described.read_text("utf-8"))["device"]["prefill_chunk"] == 4
 
 
 def test_memory_that_runs_out_anywhere_else_is_an_error_of_the_rows(

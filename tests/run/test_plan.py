@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.eviction.budget import Fraction, Tokens, parse_budget
+from kvbench.eviction.budget import FractionBudget, TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
@@ -38,7 +38,7 @@ def test_every_part_of_a_cell_is_in_its_name(base_cell: Cell) -> None:
         replace(base_cell, score=Random()),
         replace(base_cell, score=Random(seed=1)),
         replace(base_cell, budget=parse_budget("0.2")),
-        replace(base_cell, budget=Tokens(1)),
+        replace(base_cell, budget=TokenBudget(1)),
         replace(base_cell, seed=43),
         replace(base_cell, task=replace(TASK, context_length=1024)),
         replace(base_cell, task=replace(TASK, seed=1)),
@@ -139,15 +139,15 @@ def test_cells_cut_at_different_times_share_no_prefill(base_cell: Cell) -> None:
 @pytest.mark.parametrize(
     ("schedule", "budget", "message"),
     [
-        (Schedule("prompt", None, None), Tokens(60), "schedule.decode_every=null .* use schedule.decode_every=1"),
-        (Schedule("context", None, 1), Tokens(60), "schedule.evict_after=context evicts before all of it is read"),
-        (Schedule("prompt", 16, 1), Tokens(60), "schedule.prefill_block=16 evicts before all of it is read"),
-        (Schedule("prompt", None, 1), Fraction(Decimal("0.5")), r"budget=0\.5 is a fraction of the prompt"),
-        (Schedule("prompt", None, 1), Tokens(60), None),
+        (Schedule("prompt", None, None), TokenBudget(60), "schedule.decode_every=null .* use schedule.decode_every=1"),
+        (Schedule("context", None, 1), TokenBudget(60), "schedule.evict_after=context evicts before all of it is read"),
+        (Schedule("prompt", 16, 1), TokenBudget(60), "schedule.prefill_block=16 evicts before all of it is read"),
+        (Schedule("prompt", None, 1), FractionBudget(Decimal("0.5")), r"budget=0\.5 is a fraction of the prompt"),
+        (Schedule("prompt", None, 1), TokenBudget(60), None),
     ],
 )
 def test_a_whole_prompt_is_kept_where_an_answer_is_evicted_from(
-    base_cell: Cell, schedule: Schedule, budget: Tokens | Fraction, message: str | None
+    base_cell: Cell, schedule: Schedule, budget: TokenBudget | FractionBudget, message: str | None
 ) -> None:
     cell = replace(base_cell, policy=replace(base_cell.policy, sink="prompt"), schedule=schedule, budget=budget)
     with (
@@ -158,7 +158,7 @@ def test_a_whole_prompt_is_kept_where_an_answer_is_evicted_from(
 
 def test_a_cell_that_can_never_work_is_refused(base_cell: Cell) -> None:
     with pytest.raises(ValueError, match="budget=7 cannot hold the 8 protected tokens of mine"):
-        plan([replace(base_cell, policy=Policy("mine", recent=8), budget=Tokens(7))], recorded=set())
+        plan([replace(base_cell, policy=Policy("mine", recent=8), budget=TokenBudget(7))], recorded=set())
 
 
 @dataclass(frozen=True)

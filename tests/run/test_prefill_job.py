@@ -37,7 +37,7 @@ from tests.models.tokenizers import TURNS
 from tests.questions import Questions, answered
 
 TASK = Questions()
-FULL = Policy("full", takes=())
+FULL = Policy("full", accepts=())
 SNAPKV = Policy("snapkv", window=8, recent=8)
 
 
@@ -53,7 +53,7 @@ def load(tokenizer: Any) -> Callable[..., LoadedModel]:
     def make(dtype: torch.dtype = torch.float32) -> LoadedModel:
         model = tiny_llama(dtype, vocab_size=len(tokenizer))
         bridge.attach(model)
-        return LoadedModel(Engine(model, tile=3), tokenizer, frozenset(), 512, {"name": "cpu"})
+        return LoadedModel(Engine(model, max_batch=3), tokenizer, frozenset(), 512, {"name": "cpu"})
 
     return make
 
@@ -298,12 +298,17 @@ def test_a_window_behind_a_template_can_end_with_the_users_text(
     plain = replace(cells("40", evict_after="prompt")[1], policy=policy)
     skipping = replace(plain, policy=replace(policy, window_skips="template"))
     prompt = build(model.tokenizer, sample, TASK, 512)
-    stop = len(prompt.context) - prompt.tail
-    assert 0 < prompt.tail < prompt.question_tokens
+    stop = len(prompt.context) - prompt.suffix_tokens
+    assert 0 < prompt.suffix_tokens < prompt.question_tokens
     shared = prefill(model, {1: prompt}, (plain, skipping)).prefilled.cache
     decision = eviction_of(skipping, prompt).decide(shared)
-    alone = replace(prompt, context=prompt.context[:stop], question_tokens=prompt.question_tokens - prompt.tail, tail=0)
-    shorter = replace(plain, budget=parse_budget(str(40 - prompt.tail)))
+    alone = replace(
+        prompt,
+        context=prompt.context[:stop],
+        question_tokens=prompt.question_tokens - prompt.suffix_tokens,
+        suffix_tokens=0,
+    )
+    shorter = replace(plain, budget=parse_budget(str(40 - prompt.suffix_tokens)))
     cache = prefill(model, {1: alone}, (shorter,)).prefilled.cache
     for kept, expected in zip(decision.kept, eviction_of(shorter, alone).decide(cache).kept, strict=True):
         assert kept[:, stop:].all() and torch.equal(kept[:, :stop], expected)

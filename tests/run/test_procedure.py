@@ -11,7 +11,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row
 from kvbench.run.plan import Plan, PrefillGroup, PrefillJob, plan
 from kvbench.run.procedure import Samples, procedure_of
-from kvbench.run.progress import Outcome
+from kvbench.run.progress import RunStats
 from kvbench.run.rows import JobResult, error_row
 from kvbench.run.runner import Opened, run
 from tests.run.survival.faking import ROWS, SAMPLES, sweep
@@ -64,7 +64,7 @@ class Parrots:
         def procedure(*_: object) -> Iterator[Pairs]:
             yield Pairs()
 
-        return SimpleNamespace(work=Outcome(prefills=5), procedure=procedure)
+        return SimpleNamespace(work=RunStats(prefills=5), procedure=procedure)
 
     def procedure_of(self, task: object) -> type[Pairs]:
         return Pairs

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvbench.eviction.allocation.layers import TableLayers
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.schedule import Schedule
@@ -22,7 +22,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder, Row, read_kept, read_rows, recorded_samples
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, plan
-from kvbench.run.progress import Outcome
+from kvbench.run.progress import RunStats
 from kvbench.run.runner import run
 from kvbench.support.errors import UserError
 from tests.models.conftest import tiny_llama
@@ -63,7 +63,7 @@ def cells(model: ModelSpec) -> tuple[Cell, ...]:
     """Twenty-two cells, more than a tile holds: everything kept, three policies, two layouts, both schedules."""
     full = Cell(model, TASK, Policy("full"), Recency(), parse_budget("1.0"), SCHEDULES[0], 1, "full", None)
     policies = (Policy("h2o_obcache", window=8, recent=4), Policy("snapkv", window=6, recent=6, pool=Pool("max", 5)))
-    grid = [full, replace(full, policy=Policy("streaming_llm", sink=4), budget=Tokens(15))]
+    grid = [full, replace(full, policy=Policy("streaming_llm", sink=4), budget=TokenBudget(15))]
     for policy in (*policies, replace(policies[0], layout="query_heads")):
         for score in (Attention(), OBCacheJoint()):
             grid += [
@@ -74,7 +74,7 @@ def cells(model: ModelSpec) -> tuple[Cell, ...]:
     return tuple(replace(cell, schedule=schedule) for schedule in SCHEDULES for cell in grid)
 
 
-def go(folder: Path, cells: Sequence[Cell], **settings: Any) -> Outcome:
+def go(folder: Path, cells: Sequence[Cell], **settings: Any) -> RunStats:
     """Run what is missing of some cells."""
     results = ResultsFolder(folder)
     return run(plan(cells, recorded_samples(read_rows(folder))), results, JobQueue(results), Silent(), **settings)

@@ -20,7 +20,7 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Row
 from kvbench.run.plan import Cell, PrefillJob
 from kvbench.run.prefill_job import run_prefill_job
-from kvbench.tasks.task import Sample, Tokens
+from kvbench.tasks.task import Sample, TokenCounter
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions, answered
 
@@ -31,7 +31,7 @@ class Twice(Questions):
 
     second_words: int = 4
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:  # type: ignore[override]
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:  # type: ignore[override]
         for sample in super().generate(count_tokens, indices):
             second = replace(sample, context="", question="So?" * self.second_words, max_new_tokens=4, drawn=5)
             yield replace(sample, second=second)
@@ -46,13 +46,13 @@ def model() -> LoadedModel:
     tokenizer: Any = AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "golden" / "ruler" / "tokenizer")
     tiny = tiny_llama(torch.float32, vocab_size=len(tokenizer))
     bridge.attach(tiny)
-    return LoadedModel(Engine(tiny, tile=3), tokenizer, frozenset(), 512, {"name": "cpu"})
+    return LoadedModel(Engine(tiny, max_batch=3), tokenizer, frozenset(), 512, {"name": "cpu"})
 
 
 def cells(task: Questions, evict_after: str = "context") -> tuple[Cell, ...]:
     schedule = Schedule(evict_after)  # type: ignore[arg-type]
     model = ModelSpec("reference")
-    full = Cell(model, task, Policy("full", takes=()), Attention(), parse_budget("1.0"), schedule, 1, "full", None)
+    full = Cell(model, task, Policy("full", accepts=()), Attention(), parse_budget("1.0"), schedule, 1, "full", None)
     snapkv = Policy("snapkv", window=8, recent=8)
     return full, replace(full, policy=snapkv, budget=parse_budget("0.4"), policy_label="snapkv")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvbench.cli.main import main
-from kvbench.eviction.budget import Tokens, parse_budget
+from kvbench.eviction.budget import TokenBudget, parse_budget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
@@ -24,7 +24,7 @@ from kvbench.run import timed
 from kvbench.run.estimate import SimilarRuns, estimate
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, Plan, plan
-from kvbench.run.progress import Outcome
+from kvbench.run.progress import RunStats
 from kvbench.run.roofline import ceiling
 from kvbench.run.runner import run
 from kvbench.run.timed import Timings, energy_meter
@@ -48,14 +48,14 @@ def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
     )
     return [
         full,
-        replace(h2o_obcache, budget=Tokens(11)),
-        replace(h2o_obcache, budget=Tokens(23)),
-        replace(h2o_obcache, budget=Tokens(23), schedule=Schedule("prompt", decode_every=1)),
-        replace(h2o_obcache, budget=Tokens(11), task=replace(TASK, batch=3)),
+        replace(h2o_obcache, budget=TokenBudget(11)),
+        replace(h2o_obcache, budget=TokenBudget(23)),
+        replace(h2o_obcache, budget=TokenBudget(23), schedule=Schedule("prompt", decode_every=1)),
+        replace(h2o_obcache, budget=TokenBudget(11), task=replace(TASK, batch=3)),
     ]
 
 
-def go(folder: Path, cells: list[Cell]) -> Outcome:
+def go(folder: Path, cells: list[Cell]) -> RunStats:
     results = ResultsFolder(folder)
     return run(plan(cells, recorded_samples(read_rows(folder))), results, JobQueue(results), Silent())
 

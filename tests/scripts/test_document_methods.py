@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.list import print_list
-from kvbench.config.compose import class_of, file_of, options
+from kvbench.config.compose import class_of, load_entry, options
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.run.plan import Cell
-from kvbench.support.annotations import meanings
+from kvbench.support.annotations import help_of
 from scripts.document_methods import EVIDENCE, PARTS, composed, entry, written
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +73,8 @@ def test_every_row_that_a_file_cites_is_in_the_table() -> None:
     cited = set()
     for group, name in FILES:
         method = entry(group, name)
-        target = class_of(group, file_of(group, name))
-        texts = [method.says, *method.elsewhere.values(), *method.notes.values(), *meanings(target).values()]
+        target = class_of(group, load_entry(group, name))
+        texts = [method.says, *method.elsewhere.values(), *method.notes.values(), *help_of(target).values()]
         cited |= set(re.findall(r"\b([A-Z]\d{1,2})\b(?! norm)", " ".join(texts)))
     assert cited <= known, f"not in docs/reference/disagreements.md: {sorted(cited - known)}"
     assert known <= cited, f"cited by no file: {sorted(known - cited)}"

@@ -30,7 +30,7 @@ from kvbench.models.loading.spec import ModelSpec, Shape
 from kvbench.models.loading.tokenizer_growth import growth
 from kvbench.models.prompts import chat, prompt
 from kvbench.models.prompts.prompt import TokensOf
-from kvbench.records import ResultsFolder, places
+from kvbench.records import ResultsFolder, file_sizes
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, plan
 from kvbench.servers.tokenizer import Tokenizer
@@ -226,7 +226,7 @@ def test_a_panic_of_rust_is_one_line(kvbench: Command, monkeypatch: pytest.Monke
     monkeypatch.setattr("kvbench.cli.status.status", panic)
     finished = kvbench("status", "--results", ".")
     assert finished.code == 1 and "PanicException: range end" in finished.err and finished.err.count("\n") == 1
-    assert not places(".") and JobQueue(ResultsFolder("."))
+    assert not file_sizes(".") and JobQueue(ResultsFolder("."))
 
 
 def test_a_tokenizer_that_panics_at_a_prompt_fails_that_prompt() -> None:

@@ -12,14 +12,14 @@ from kvbench.config.meaning import NO_SETTINGS, meanings_of
 from kvbench.config.overrides import parse
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.support.annotations import Means, Range, check_ranges, meanings
+from kvbench.support.annotations import Help, Range, check_ranges, help_of
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import items, own_sources
 
 
 @dataclass(frozen=True)
 class Base:
-    width: Annotated[int, Means("pairs at once"), Range(1, 8)] = 4
+    width: Annotated[int, Help("pairs at once"), Range(1, 8)] = 4
     plain: int = 0
 
 
@@ -29,7 +29,7 @@ class Derived(Base):
 
 
 def test_fields_of_a_class_and_its_bases_say_what_they_mean() -> None:
-    assert meanings(Derived) == {"width": "pairs at once"}
+    assert help_of(Derived) == {"width": "pairs at once"}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_lists_say_what_fields_mean(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "models", "hf", "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
     comments = {setting["key"]: setting["comment"] for setting in listed["settings"]}
-    assert comments["model.tile"] == meanings(ModelSpec)["tile"] == "cells that decode together"
+    assert comments["model.max_batch"] == help_of(ModelSpec)["max_batch"] == "cells that decode together"
     assert main(["list", "settings"]) == 0
     shown = capsys.readouterr().out
-    assert meanings(Schedule)["evict_after"].split(";")[0] in shown and "cells that decode together" in shown
+    assert help_of(Schedule)["evict_after"].split(";")[0] in shown and "cells that decode together" in shown

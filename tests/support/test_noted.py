@@ -10,7 +10,7 @@ import pytest
 
 from kvbench.cli.list import GROUPS, NO_SETTINGS
 from kvbench.config.compose import RUN, content
-from kvbench.support.annotations import meanings
+from kvbench.support.annotations import help_of
 from kvbench.support.noted import declared, defaults, noted
 from kvbench.support.plugins import items
 
@@ -31,7 +31,7 @@ def test_the_source_says_what_the_class_says() -> None:
     for target in {*ours, RUN}:
         module, _, name = target.rpartition(".")
         kind = getattr(import_module(module), name)
-        assert noted(target) == meanings(kind), target
+        assert noted(target) == help_of(kind), target
         assert [*declared(target).items()] == [*defaults(kind).items()], target
 
 

@@ -13,7 +13,7 @@ from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import plan_sweep
 from kvbench.eviction.allocation.heads import Heads
-from kvbench.eviction.allocation.shares import BudgetInfo
+from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.ranking import Ranking
 from kvbench.support.plugins import items
 from tests.plugins import install, made_up
@@ -167,7 +167,7 @@ policy:
     kind: first
     extra: 3
   layers: uniform
-  takes: [score, budget]
+  accepts: [score, budget]
 """
     monkeypatch.delitem(sys.modules, "first_heads", raising=False)
     files = {"__init__.py": code, "conf/policy/first.yaml": policy}
@@ -187,7 +187,7 @@ policy:
 def allocated(heads: Heads) -> tuple[int, ...]:
     """What two heads keep of 40 candidates at 21 each."""
     scores = torch.rand(2, 40)
-    return heads(Ranking(scores, scores, 0), 21, BudgetInfo(25, 0, 4, 44))
+    return heads(Ranking(scores, scores, 0), 21, AllocationBudget(25, 0, 4, 44))
 
 
 def test_a_cell_changes_with_the_plugin_s_version_and_with_its_code(

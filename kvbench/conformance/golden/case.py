@@ -18,18 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, causal, observe
+from kvbench.cache.attention import AttentionParams, causal, observe
 from kvbench.cache.kv_cache import KVCache, LayerCache, from_dense
 from kvbench.conformance.golden.verdict import is_number
 from kvbench.conformance.properties.caches import future_queries_of
 from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
 from kvbench.eviction.scores.kvzip import strongest
-from kvbench.eviction.scores.score import Repeat, Score
+from kvbench.eviction.scores.score import ContextRepetition, Score
 from kvbench.support.errors import JSON_KINDS, UserError
 from kvbench.support.text import closest
 from kvbench.support.whole_file import check_unpacked
@@ -151,17 +151,17 @@ def eviction_of(case: Case) -> Eviction:
     cache_heads = case.shape["query_heads" if per_query_head else "kv_heads"]
     repeating_rows = max(stop for _, stop in repetition.rows) if repetition else 0
     _check_arrays(case, _expected_arrays(case, cache_heads, repeating_rows, schedule, score))
-    return Eviction(policy, score, Tokens(spec["budget_tokens"]))
+    return Eviction(policy, score, TokenBudget(spec["budget_tokens"]))
 
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
     """The score of `conf/score/NAME.yaml`. Raises UserError for an unknown name or parameter."""
-    from kvbench.config.compose import file_of, options  # Hydra's grammar takes a while to import
+    from kvbench.config.compose import load_entry, options  # Hydra's grammar takes a while to import
     from kvbench.config.settings import build
 
     if name not in options("score"):
         raise UserError(f"score {name!r} is not supported; {closest(name, options('score'))}")
-    node = file_of("score", name)
+    node = load_entry("score", name)
     allowed = [key for key in node if key not in ("_target_", "name")]
     if unknown := [key for key in parameters if key not in allowed]:
         allowed_text = f"allowed: {', '.join(allowed)}" if allowed else "it takes none"
@@ -182,7 +182,7 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
         repeat = eviction.score.inputs.repeat
         assert repeat is not None
         records = repeated_scores(case, repetition, repeat)
-        layers = [replace(layer, probed={repeat: record}) for layer, record in zip(layers, records, strict=True)]
+        layers = [replace(layer, recordings={repeat: record}) for layer, record in zip(layers, records, strict=True)]
     if (request := eviction.score.inputs.future_queries) is not None:
         layers = [
             replace(layer, future_queries=(future_queries_of(query[:, request.skip :], scaling),))
@@ -218,10 +218,10 @@ def repetition_of(spec: dict[str, Any]) -> Repetition | None:
     return Repetition(prefix, chunks, rows)
 
 
-def repeated_scores(case: Case, repetition: Repetition, repeat: Repeat) -> list[Tensor]:
+def repeated_scores(case: Case, repetition: Repetition, repeat: ContextRepetition) -> list[Tensor]:
     """Return the scores that KVzip records per layer: [query heads, tokens], NaN for columns outside the chunks."""
     arrays = (torch.from_numpy(case.arrays[name]) for name in ("query_repeat", "key_repeat", "key"))
-    records, rule, prefix = [], Rule(case.shape["head_dim"] ** -0.5), repetition.prefix
+    records, rule, prefix = [], AttentionParams(case.shape["head_dim"] ** -0.5), repetition.prefix
     for queries, repeated, keys in zip(*arrays, strict=True):
         record = torch.full((queries.shape[0], keys.shape[1]), torch.nan)
         record[:, :prefix] = 0

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache
 from kvbench.conformance.golden.case import AXES, Case, cache_of, eviction_of, schedule_of
 from kvbench.conformance.golden.verdict import Verdict
 from kvbench.eviction.evict import Decision, Eviction
-from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction, Step, capacity_after
+from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction, LayerEviction, capacity_after
 
-Steps = list[tuple[Step, ...]]
+Steps = list[tuple[LayerEviction, ...]]
 """Every eviction in order, layer by layer."""
 Comparison = tuple[float, str | None]
 """The largest error of a score over its tolerance, and the first problem."""
@@ -159,12 +159,12 @@ def _run_steps(
     layers: Sequence[LayerCache],
     num_tokens: int,
     blocks: Iterator[tuple[Tensor, Tensor, Tensor]],
-) -> Iterator[tuple[Step, ...]]:
+) -> Iterator[tuple[LayerEviction, ...]]:
     """Read queries, keys and values [layers, heads, new, head_dim], evict, and go on with what is left."""
     for queries, keys, values in blocks:
         grown = [layer.append(k, v, num_tokens) for layer, k, v in zip(layers, keys, values, strict=True)]
-        rule = Rule(keys.shape[-1] ** -0.5)
-        rows = [over_layer(query, layer, rule) for layer, query in zip(grown, queries, strict=True)]
+        rule = AttentionParams(keys.shape[-1] ** -0.5)
+        rows = [attend_layer(query, layer, rule) for layer, query in zip(grown, queries, strict=True)]
         steps = tuple(incremental.step(layer, window) for layer, window in zip(grown, rows, strict=True))
         yield steps
         layers, num_tokens = [step.layer for step in steps], num_tokens + keys.shape[2]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kvbench.config.compose import file_of, resolved
+from kvbench.config.compose import load_entry, resolved
 from kvbench.config.settings import build
 from kvbench.conformance.golden.verdict import Verdict, compare_number, compare_text
 from kvbench.models.prompts.prompt import TokensOf, truncate
@@ -106,7 +106,7 @@ def check_truncation(file: Path, cases: Sequence[Row], sources: Sources) -> Iter
 
 def task_of(name: str, root: str | None, **fields: Any) -> Task:
     """The task of a file in conf/task with other settings. Raises ValueError for an unknown name."""
-    tree = resolved({"seed": 42, "data": {"root": root}, "task": file_of("task", name) | fields})
+    tree = resolved({"seed": 42, "data": {"root": root}, "task": load_entry("task", name) | fields})
     return build("task", tree["task"])
 
 

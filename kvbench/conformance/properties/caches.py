@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, causal, observe
-from kvbench.cache.kv_cache import FutureQueries, FutureQueryStats, KVCache, LayerCache, from_dense
+from kvbench.cache.attention import AttentionParams, causal, observe
+from kvbench.cache.kv_cache import FutureQueryStats, KVCache, LayerCache, PredictedQueries, from_dense
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.kvzip import KVzip, KVzipPlus, strongest
@@ -58,7 +58,7 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     window = observe(queries, causal(queries, keys, values, scaling), keys, scaling)
     layer = from_dense(index, queries.shape[0], keys, values, (window,))
     attended = torch.cat((keys, keys[:, -queries.shape[1] :]), dim=1)
-    columns, rule = slice(0, keys.shape[1]), Rule(scaling)
+    columns, rule = slice(0, keys.shape[1]), AttentionParams(scaling)
     scores = (KVzip(), KVzipPlus(), KVzip(softmax=False, name="kvzip_logit"))
     probed = {score.inputs.repeat: strongest(queries, attended, columns, rule, score.softmax) for score in scores}
     hidden = keys.transpose(0, 1).flatten(1)
@@ -67,14 +67,14 @@ def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> L
     layer = replace(layer, projections={"output": output, "query": output.T})
     every = queries[:, torch.arange(hidden.shape[0]) % queries.shape[1]]
     call = AttentionCall(None, None, hidden[None], {}, every)
-    return replace(layer, probed=Probed(probed, layer, call), future_queries=(future_queries_of(queries, scaling),))
+    return replace(layer, recordings=Probed(probed, layer, call), future_queries=(future_queries_of(queries, scaling),))
 
 
 def future_queries_of(queries: Tensor, scaling: float) -> FutureQueryStats:
     """Future queries distributed like these, whatever their position."""
     spread = queries.float() - queries.float().mean(dim=1, keepdim=True)
     covariance = spread.mT @ spread / queries.shape[1]
-    return FutureQueryStats(FutureQueries(skip=4, positions=512), queries.float().mean(dim=1), covariance, scaling)
+    return FutureQueryStats(PredictedQueries(skip=4, positions=512), queries.float().mean(dim=1), covariance, scaling)
 
 
 def random_cache(tokens: int, layers: int = LAYERS, seed: int = 0, **sizes: int) -> KVCache:

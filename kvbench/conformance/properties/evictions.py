@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, causal, over_layer
-from kvbench.cache.kv_cache import KVCache, LayerCache, Window
+from kvbench.cache.attention import AttentionParams, attend_layer, causal
+from kvbench.cache.kv_cache import KVCache, LayerCache, ObservationWindow
 from kvbench.conformance.properties.caches import (
     HEAD_DIM,
     HEADS,
@@ -22,9 +22,9 @@ from kvbench.conformance.properties.caches import (
     with_equal_pairs,
     without_newest,
 )
-from kvbench.eviction.budget import Fraction, Tokens
+from kvbench.eviction.budget import FractionBudget, TokenBudget
 from kvbench.eviction.evict import Decision, Eviction, reads_rows
-from kvbench.eviction.incremental import IncrementalEviction, Step, capacity_after, check_steps
+from kvbench.eviction.incremental import IncrementalEviction, LayerEviction, capacity_after, check_steps
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.score import Score
 
@@ -51,10 +51,10 @@ def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: An
 
     Of the newest tokens that a policy protects, no more than these small budgets hold.
     """
-    inside = replace(policy, budget_span="prompt").of_prompt(5, tokens, Tokens(pairs))  # what is outside adds to it
+    inside = replace(policy, budget_span="prompt").resolve(5, tokens, TokenBudget(pairs))  # what is outside adds to it
     if inside.protected > pairs:
         inside = replace(inside, recent=pairs // 3)
-    return Eviction(replace(inside, **fields), score, Tokens(pairs))
+    return Eviction(replace(inside, **fields), score, TokenBudget(pairs))
 
 
 def masks(decision: Decision) -> Tensor:
@@ -78,7 +78,9 @@ def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> N
     require_spent(BUDGET * len(decision.kept[0]) * LAYERS, smaller.pairs, eviction, TOKENS)
     require(smaller.pairs == int(decision.lengths.sum()), f"{smaller.pairs} pairs, decided {decision.lengths.sum()}")
     for index, (mask, layer) in enumerate(zip(decision.kept, smaller.layers, strict=True)):
-        protected = mask[:, : eviction.policy.sinks].all() and mask[:, TOKENS - eviction.policy.last :].all()
+        protected = (
+            mask[:, : eviction.policy.sink_tokens].all() and mask[:, TOKENS - eviction.policy.protected_tail :].all()
+        )
         require(protected, f"layer {index} evicts protected tokens")
         same = layer.positions.tolist() == mask.nonzero()[:, 1].tolist()
         require(same, f"layer {index} holds other positions than were decided")
@@ -96,7 +98,7 @@ def budget_for_everything_keeps_the_dense_cache(policy: Policy, score: Score) ->
             keys, values = dense.dense
             queries = dense.windows[0].queries[:, -1:]
             expected = causal(queries, keys, values, HEAD_DIM**-0.5)
-            actual = over_layer(queries, layer, Rule(HEAD_DIM**-0.5)).outputs
+            actual = attend_layer(queries, layer, AttentionParams(HEAD_DIM**-0.5)).outputs
             same = torch.allclose(actual, expected, atol=1e-5)
             require(same, f"budget {pairs}: attention differs from the dense cache's")
 
@@ -106,7 +108,7 @@ def samples_do_not_see_each_other(policy: Policy, score: Score) -> None:
     eviction = evicting(policy, score, BUDGET, TOKENS)
     first, second, first_again = (masks(eviction.decide(recorded(TOKENS, seed))) for seed in (0, 1, 0))
     require(torch.equal(first, first_again), "a sample keeps other KV pairs if it comes after another sample")
-    fresh = Eviction(eviction.policy, score, Tokens(BUDGET)).decide(recorded(TOKENS, 1))
+    fresh = Eviction(eviction.policy, score, TokenBudget(BUDGET)).decide(recorded(TOKENS, 1))
     require(torch.equal(second, masks(fresh)), "a sample keeps other KV pairs alone than after another sample")
 
 
@@ -115,16 +117,16 @@ def only_declared_inputs_are_read(policy: Policy, score: Score) -> None:
     eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
     outside = TOKENS - eviction.policy.layer_rows(TOKENS)
 
-    def spoilt(window: Window) -> Window:
+    def spoilt(window: ObservationWindow) -> ObservationWindow:
         queries, outputs, lse = (part.clone() for part in (window.queries, window.outputs, window.lse))
         for part in (queries, outputs, lse):
             part[:, :outside] = torch.nan
-        return Window(queries, outputs, lse, window.scaling)
+        return ObservationWindow(queries, outputs, lse, window.scaling)
 
     reads = reads_rows(eviction.policy, score)
     layers = [replace(layer, windows=tuple(map(spoilt, layer.windows)) if reads else ()) for layer in cache.layers]
     if score.inputs.repeat is None and score.inputs.hidden_states is None:
-        layers = [replace(layer, probed={}) for layer in layers]
+        layers = [replace(layer, recordings={}) for layer in layers]
     if not score.inputs.projections:
         layers = [replace(layer, projections={}) for layer in layers]
     if score.inputs.future_queries is None:
@@ -155,7 +157,7 @@ def skipped_tokens_only_stay(policy: Policy, score: Score) -> None:
     if policy.layers.kind == "table" or inputs.repeat or inputs.hidden_states or inputs.future_queries:
         return
     eviction = evicting(policy, score, BUDGET + SKIPPED, TOKENS, window_skips=SKIPPED)
-    alone, stop = Eviction(replace(eviction.policy, window_skips=0), score, Tokens(BUDGET)), TOKENS - SKIPPED
+    alone, stop = Eviction(replace(eviction.policy, window_skips=0), score, TokenBudget(BUDGET)), TOKENS - SKIPPED
     kept, kept_alone = masks(eviction.decide(recorded(TOKENS))), masks(alone.decide(without_newest(TOKENS, SKIPPED)))
     require(kept[..., stop:].all(), "tokens that the window skips are evicted")
     require(torch.equal(kept[..., :stop], kept_alone), "tokens that the window skips change what else is kept")
@@ -177,7 +179,7 @@ def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None
     least = eviction.policy.protected if eviction.policy.keeps_whole else BUDGET - 2  # heads that tie are all evicted
     most = TOKENS if eviction.policy.layers.kind == "lazy" else 1.25 * BUDGET  # a threshold knows no budget
     require(least <= mean <= most, f"{mean} pairs per head at a budget of {BUDGET}")
-    require(masks(decision)[:, :, TOKENS - eviction.policy.last :].all(), "the newest tokens are evicted")
+    require(masks(decision)[:, :, TOKENS - eviction.policy.protected_tail :].all(), "the newest tokens are evicted")
 
 
 def short_prompts_stay_whole(policy: Policy, score: Score) -> None:
@@ -265,8 +267,8 @@ def decoding_holds_the_capacity(policy: Policy, score: Score) -> None:
 
 def short_prompts_grow_to_what_is_protected(policy: Policy, score: Score) -> None:
     """At budget 1.0, a prompt shorter than what is protected stays whole, and its answer is evicted from no earlier."""
-    whole = replace(policy, budget_span="prompt").of_prompt(5, SHORT, Fraction(Decimal(1)))
-    eviction, cache = Eviction(whole, score, Fraction(Decimal(1))), recorded(SHORT)
+    whole = replace(policy, budget_span="prompt").resolve(5, SHORT, FractionBudget(Decimal(1)))
+    eviction, cache = Eviction(whole, score, FractionBudget(Decimal(1))), recorded(SHORT)
     tokens = SHORT + min(whole.decoding.protected, LONGEST) + 2
     if not _refuses(policy, score, blocks=False):
         decision = eviction.decide(cache)
@@ -294,7 +296,7 @@ def an_answer_has_its_own_budget(policy: Policy, score: Score) -> None:
     decision = eviction.decide(cache)
     incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     smaller = incremental.remember(cache, decision, eviction.evict(cache, decision))
-    pairs = max(2, eviction.policy.decoding.newest)
+    pairs = max(2, eviction.policy.decoding.recent_tokens)
     incremental, tokens = incremental.with_answer_budget(smaller, pairs), PROMPT + pairs + NEW
     for layer in smaller.evictable:
         for number, step in enumerate(_run(incremental, layer, _split(tokens, 1)[PROMPT:], PROMPT), 1):
@@ -334,17 +336,19 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
 def _refuses(policy: Policy, score: Score, blocks: bool) -> bool:
     """Whether the schedule is refused with a reason; a ragged last block may have fewer rows than a score takes."""
     try:
-        check_steps(policy.of_prompt(5, PROMPT, Tokens(33)), score, blocks)
+        check_steps(policy.resolve(5, PROMPT, TokenBudget(33)), score, blocks)
     except ValueError:
         return True
     return blocks and score.least_rows > PROMPT % BLOCK
 
 
-def _run(incremental: IncrementalEviction, layer: LayerCache, blocks: list[Token], num_tokens: int) -> list[Step]:
+def _run(
+    incremental: IncrementalEviction, layer: LayerCache, blocks: list[Token], num_tokens: int
+) -> list[LayerEviction]:
     steps = []
     for queries, keys, values in blocks:
         layer = layer.append(keys, values, num_tokens)
-        rows = over_layer(queries, layer, Rule(HEAD_DIM**-0.5))
+        rows = attend_layer(queries, layer, AttentionParams(HEAD_DIM**-0.5))
         reads = reads_rows(incremental.policy, incremental.eviction.score)
         steps.append(incremental.step(layer, rows if reads else None))
         layer, num_tokens = steps[-1].layer, num_tokens + keys.shape[1]
@@ -357,7 +361,7 @@ def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[l
     after, num_tokens = [], 0
     for queries, keys, values in blocks:
         layers = [layer.append(keys, values, num_tokens) for layer in layers]
-        rows = [over_layer(queries * (layer.index + 1), layer, Rule(HEAD_DIM**-0.5)) for layer in layers]
+        rows = [attend_layer(queries * (layer.index + 1), layer, AttentionParams(HEAD_DIM**-0.5)) for layer in layers]
         num_tokens += keys.shape[1]
         if incremental.divides:
             ranked = list(map(incremental.rank, layers, rows))
@@ -378,7 +382,10 @@ def _split(tokens: int, size: int) -> list[Token]:
 
 
 def _require_protected(policy: Policy, layer: LayerCache, num_tokens: int) -> None:
-    protected = {*range(min(policy.sinks, num_tokens)), *range(max(0, num_tokens - policy.last), num_tokens)}
+    protected = {
+        *range(min(policy.sink_tokens, num_tokens)),
+        *range(max(0, num_tokens - policy.protected_tail), num_tokens),
+    }
     for head, positions in enumerate(_by_head(layer)):
         require(len(set(positions)) == len(positions), f"head {head} holds a position twice")
         lost = sorted(protected - set(positions))

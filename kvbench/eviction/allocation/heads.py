@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from kvbench.cache.shapes import Ranked
-from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder
+from kvbench.eviction.allocation.shares import AllocationBudget, largest_remainder
 from kvbench.eviction.ranking import Ranking, best_entries, by_stack
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 
@@ -26,7 +26,7 @@ class Heads:
 
     kind: str
 
-    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
+    def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         """Say what `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
         `Ranking.counts_beyond`. None: something else, or nothing.
         """
@@ -36,7 +36,7 @@ class Heads:
         """The ranking that each head chooses from; by default its own candidates."""
         return ranking
 
-    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
         """Candidates of each cache head when each keeps `share` on average."""
         return (min(share, ranking.candidates),) * ranking.scores.shape[0]
 
@@ -67,7 +67,7 @@ class ChunkHeads(Heads):
     """
 
     kind: Literal["chunks"] = "chunks"
-    size: Annotated[int, Means("B1: tokens of a chunk; kvpress: 20")] = 10
+    size: Annotated[int, Help("B1: tokens of a chunk; kvpress: 20")] = 10
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -85,7 +85,7 @@ class ChunkHeads(Heads):
         return replace(shared.mapped(means), unpooled=shared.scores)
 
 
-EVEN = ("uniform", "shared", "chunks")
+UNIFORM_KINDS = ("uniform", "shared", "chunks")
 """Kinds that keep equally many pairs in every head of a layer, by the order of each head."""
 
 
@@ -99,15 +99,15 @@ class FlatHeads(Heads):
     """
 
     kind: Literal["flat"] = "flat"
-    published_alpha: Annotated[int | float, Means("variant official only")] = 0
+    published_alpha: Annotated[int | float, Help("variant official only")] = 0
 
     def __post_init__(self) -> None:
         _check_alpha(self.published_alpha, "published_alpha")
 
-    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
+    def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         return 0, heads * share
 
-    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
         if terms.variant == "official" and self.published_alpha:
             return MixHeads(alpha=self.published_alpha)(ranking, share, terms)
         pairs = len(ranking.scores) * share
@@ -129,19 +129,19 @@ class MixHeads(Heads):
     kind: Literal["mix"] = "mix"
     alpha: Annotated[
         int | float,
-        Means("the share of the layer's budget that is split evenly (P1: KVCache-Factory's --floor never reaches it)"),
+        Help("the share of the layer's budget that is split evenly (P1: KVCache-Factory's --floor never reaches it)"),
     ] = 0.2
     normalize: Annotated[
-        bool, Means("A2: AdaKV's monkeypatch.py turns it off; true: KVCache-Factory's copies leave it on")
+        bool, Help("A2: AdaKV's monkeypatch.py turns it off; true: KVCache-Factory's copies leave it on")
     ] = False
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int] | None:
+    def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         return None if self.normalize else (0, heads * share)
 
-    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
         pairs, available = len(ranking.scores) * share, ranking.available
         if pairs > sum(available):
             return available
@@ -168,10 +168,10 @@ class SafeguardHeads(Heads):
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def asks(self, heads: int, share: int, terms: BudgetInfo) -> tuple[int, int]:
+    def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int]:
         return max(0, int(self.alpha * (share + terms.protected)) - terms.protected), heads * share
 
-    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
         least, pairs = self.asks(len(ranking.scores), share, terms)
         return ranking.available if pairs >= sum(ranking.available) else ranking.counts_beyond(least, pairs)
 
@@ -186,13 +186,13 @@ class BinaryHeads(Heads):
     """
 
     kind: Literal["binary"] = "binary"
-    published_strict: Annotated[bool, Means("variant official only")] = False
+    published_strict: Annotated[bool, Help("variant official only")] = False
 
-    def __call__(self, ranking: Ranking, share: int, terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
         (lengths,) = whole_heads([ranking], share, terms.candidates, self.strict(terms))
         return lengths
 
-    def strict(self, terms: BudgetInfo) -> bool:
+    def strict(self, terms: AllocationBudget) -> bool:
         """Whether the last head within the budget is evicted too."""
         return self.published_strict and terms.variant == "official"
 

@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from kvbench.cache.kernels.column_sums import EPSILON
-from kvbench.cache.kv_cache import LayerCache, Window, split_by_length
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Ranked, Scores
-from kvbench.eviction.allocation.shares import BudgetInfo, largest_remainder, shares
+from kvbench.eviction.allocation.shares import AllocationBudget, largest_remainder, shares
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.window import blocks, chunks, fused_sums, moments
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 
 Splits = Annotated[
     Literal["candidates", "budget"],
-    Means(
+    Help(
         "L12, budget: the whole budget is divided, protected tokens included, as in LAVa's eq. 21 (pyramid), eq. 23 "
         "(preference) and Algorithm 2 (entropy)"
     ),
@@ -52,11 +52,11 @@ class Layers:
         """Observed queries of a prompt of `tokens` that `layer_weight` reads. Default: the queries of the window."""
         return window
 
-    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
         """The weight of a layer, given the scores of its candidates. Default: 1."""
         return 1.0
 
-    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         """Candidates per cache head for each of the layers with these weights."""
         return (terms.base,) * len(layer_weights)
 
@@ -82,7 +82,7 @@ class PyramidLayers(Layers):
     """
 
     kind: Literal["pyramid"] = "pyramid"
-    beta: Annotated[int | float, Means("the last layer keeps 1/beta of the mean")] = 20
+    beta: Annotated[int | float, Help("the last layer keeps 1/beta of the mean")] = 20
     splits: Splits = "candidates"
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class PyramidLayers(Layers):
                 f"policy.layers.beta={self.beta}: allowed: 1 or more; the last layer keeps 1/beta of the mean"
             )
 
-    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         layers, base = len(layer_weights), terms.base
         if layers == 1:
             return (base,)
@@ -134,10 +134,10 @@ class EntropyLayers(Layers):
     reads_scores: ClassVar[bool] = True
     official_divides_all: ClassVar[bool] = True
 
-    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
         return entropy(candidates)
 
-    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         total = len(layer_weights) * terms.base
         if terms.variant == "paper" or not sum(layer_weights) > 0:
             return by_weight(layer_weights, terms, self.splits)
@@ -162,7 +162,7 @@ class PreferenceLayers(Layers):
     tau1: int | float = 1.0
     tau2: int | float = 1.0
     queries: Annotated[
-        Literal["window", "all"], Means("L13, all: as in LAVa's eq. 22, over every query of the prompt")
+        Literal["window", "all"], Help("L13, all: as in LAVa's eq. 22, over every query of the prompt")
     ] = "window"
     splits: Splits = "candidates"
     reads_rows: ClassVar[bool] = True
@@ -175,17 +175,17 @@ class PreferenceLayers(Layers):
     def rows(self, window: int, tokens: int) -> int:
         return tokens if self.queries == "all" else window
 
-    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
         assert rows is not None
         parts = [
             preference(part, rows.of_heads(heads, layer.cache_heads), recent, seeing=self.queries == "all")
-            for heads, part in split_by_length(layer)
+            for heads, part in dense_parts(layer)
         ]
         dispersion, shift = map(math.fsum, zip(*parts, strict=True))
         shift_factor = shift ** (1 / self.tau2) if rows.lse.shape[1] > 1 else 1
         return dispersion ** (1 / self.tau1) * shift_factor
 
-    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         if terms.variant == "paper":
             return by_weight(layer_weights, terms, self.splits)
         if terms.tokens <= terms.budget + terms.recent:
@@ -214,7 +214,7 @@ class LazyLayers(Layers):
 
     kind: Literal["lazy"] = "lazy"
     published_threshold: Annotated[
-        int | float, Means("variant official only; kvpress: Llama 3 0.9, Llama 2 0.65, Mistral 0.8, Qwen 0.85")
+        int | float, Help("variant official only; kvpress: Llama 3 0.9, Llama 2 0.65, Mistral 0.8, Qwen 0.85")
     ] = 0.9
     reads_rows: ClassVar[bool] = True
 
@@ -224,13 +224,13 @@ class LazyLayers(Layers):
                 f"policy.layers.published_threshold={self.published_threshold}: attention is from 0 to 1, e.g. 0.9"
             )
 
-    def layer_weight(self, layer: LayerCache, rows: Window | None, candidates: Ranked, recent: int) -> float:
+    def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
         assert rows is not None
         weights, stop = received(layer, rows, "mean").double(), layer.lengths[0] - recent
         evictable = weights[:, stop - candidates.shape[1] : stop]
         return float(weights.sum() - evictable.sum()) / weights.shape[0]
 
-    def __call__(self, layer_weights: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+    def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
         limits = terms.limits(len(layer_weights))
         complete = [layer for layer, limit in enumerate(limits) if limit == terms.candidates]
         least_lazy_first = sorted(complete, key=layer_weights.__getitem__)
@@ -256,7 +256,7 @@ class TableLayers(Layers):
     kind: Literal["table"] = "table"
     path: Annotated[
         str | None,
-        Means("a .npy of the part that is evicted, [99, layers, KV heads], for budgets of 0.99, 0.98, ... 0.01"),
+        Help("a .npy of the part that is evicted, [99, layers, KV heads], for budgets of 0.99, 0.98, ... 0.01"),
     ] = None
     table_sha256: str = field(init=False)
 
@@ -283,7 +283,7 @@ class TableLayers(Layers):
             raise UserError(f"policy.layers.path={self.path} has shape {list(table.shape)}; expected {expected}")
         return np.array(table, np.float64)
 
-    def counts(self, layers: int, heads: int, terms: BudgetInfo) -> tuple[tuple[int, ...], ...]:
+    def counts(self, layers: int, heads: int, terms: AllocationBudget) -> tuple[tuple[int, ...], ...]:
         """Candidates of each cache head of each layer."""
         _, table_layers, kv_heads = self.table.shape
         if table_layers != layers or heads % kv_heads:
@@ -306,7 +306,7 @@ LayerAllocation = (
 )
 
 
-def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits) -> tuple[int, ...]:
+def by_weight(layer_weights: Sequence[float], terms: AllocationBudget, splits: Splits) -> tuple[int, ...]:
     """Candidates of each layer, in proportion to their weights, or so that whole budgets are."""
     mass = sum(layer_weights)
     if splits == "budget" and mass > 0:
@@ -315,7 +315,7 @@ def by_weight(layer_weights: Sequence[float], terms: BudgetInfo, splits: Splits)
     return shares(terms.total(layers), layer_weights, terms.limits(layers))
 
 
-def beside_protected(budgets: Sequence[float], terms: BudgetInfo) -> tuple[int, ...]:
+def beside_protected(budgets: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
     """Candidates of layers with these whole budgets. What protected tokens exceed some of them by costs the others."""
     layers, beside = len(budgets), [max(0, budget - terms.protected) for budget in budgets]
     return shares(terms.total(layers), beside, terms.limits(layers))
@@ -371,7 +371,7 @@ def entropy(scores: Ranked) -> float:
     return float(-torch.xlogy(p, p).sum()) / math.log(mass.numel())
 
 
-def preference(layer: LayerCache, rows: Window, recent: int, seeing: bool = False) -> tuple[float, float]:
+def preference(layer: LayerCache, rows: ObservationWindow, recent: int, seeing: bool = False) -> tuple[float, float]:
     """CAKE's dispersion -sum A log(A + 1e-10) and shift, the sum of the variances of A over the rows.
 
     Over all query heads, the observed rows, and every column but the newest `recent`; rows are not normalised again.

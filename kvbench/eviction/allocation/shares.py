@@ -11,7 +11,7 @@ DECIMALS = 9
 
 
 @dataclass(frozen=True)
-class BudgetInfo:
+class AllocationBudget:
     """The budget of an eviction, in KV pairs per cache head.
 
     budget: KV pairs kept on average over heads and layers, protected ones included. sink, recent: first and newest KV

@@ -13,17 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
 from kvbench.eviction.scores.window import Chunk, Columns, moments, over_columns
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 
-def received(layer: LayerCache, rows: Window, reduce: Reduce, power: int = 1, diagonal: bool = True) -> Scores:
+def received(
+    layer: LayerCache, rows: ObservationWindow, reduce: Reduce, power: int = 1, diagonal: bool = True
+) -> Scores:
     """Attention weights, to the power of `power`, that every column receives from `rows`: one row per query head.
 
     Without `diagonal` the weight that a row gives itself counts as 0.
@@ -63,10 +65,10 @@ class Attention(WindowScore):
 
     name: str = "attn"
     separate: ClassVar[bool] = True
-    power: Annotated[int, Means("O2: as in the methods and OBCache's code; 2: as in OBCache's Algorithm 1")] = 1
+    power: Annotated[int, Help("O2: as in the methods and OBCache's code; 2: as in OBCache's Algorithm 1")] = 1
     diagonal: Annotated[
         bool,
-        Means("L6: the weight of a row on its own key counts, as in H2O's modify_llama.py; false: as in LAVa's eq. 18"),
+        Help("L6: the weight of a row on its own key counts, as in H2O's modify_llama.py; false: as in LAVa's eq. 18"),
     ] = True
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Attention(WindowScore):
     def over_rows(self, reduce: Reduce) -> Reduce | None:
         return reduce if reduce in ("sum", "mean") or (reduce == "max" and self.power == 1) else None
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return received(layer, rows, reduce, self.power, self.diagonal)
 
@@ -98,9 +100,7 @@ class AttentionMax(WindowScore):
     name: str = "attn_max"
     diagonal: Annotated[
         bool,
-        Means(
-            "the weight of a row on its own key counts, so that early tokens score near 1; KVzip does not specify it"
-        ),
+        Help("the weight of a row on its own key counts, so that early tokens score near 1; KVzip does not specify it"),
     ] = True
     group: ClassVar[Group] = "max"
     separate: ClassVar[bool] = True
@@ -112,7 +112,7 @@ class AttentionMax(WindowScore):
     def over_rows(self, reduce: Reduce) -> Reduce:
         return "max"
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return received(layer, rows, "max", diagonal=self.diagonal)
 
@@ -126,7 +126,7 @@ class Cake(WindowScore):
     attention alone, as in CAKE's code.
     """
 
-    gamma: Annotated[int | float, Means("L5: factor of the variance over the window, as in CAKE's code")] = 200.0
+    gamma: Annotated[int | float, Help("L5: factor of the variance over the window, as in CAKE's code")] = 200.0
     name: str = "cake"
     least_rows: ClassVar[int] = 2
     row_term: ClassVar[RawTerm] = "attn"
@@ -136,7 +136,7 @@ class Cake(WindowScore):
         if not self.gamma >= 0:
             raise UserError(f"score.gamma={self.gamma}: allowed: 0 or more, the weight of the variance, e.g. 200")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         if rows.lse.shape[1] == 1:
             return received(layer, rows, "mean")
@@ -153,12 +153,12 @@ class Finch(WindowScore):
     would count less.
     """
 
-    normalize: Annotated[bool, Means("false: plain weights, as kvpress with normalize_scores=False")] = True
+    normalize: Annotated[bool, Help("false: plain weights, as kvpress with normalize_scores=False")] = True
     name: str = "finch"
     row_term: ClassVar[RawTerm] = "attn"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         if not self.normalize:
             return received(layer, rows, "mean")
@@ -181,10 +181,10 @@ class WeightedAttention(WindowScore):
     norm: L1 or L2. Query heads are merged by their maximum.
     """
 
-    norm: Annotated[Literal[1, 2], Means("1 or 2")] = 1
+    norm: Annotated[Literal[1, 2], Help("1 or 2")] = 1
     group: ClassVar[Group] = "max"
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return received(layer, rows, reduce)
 
@@ -203,7 +203,7 @@ class Lava(WeightedAttention):
 
     over: Annotated[
         Literal["candidates", "all"],
-        Means("L1: LAVa's snapkv_utils.py leaves the window out of the maximum; all: eq. 5 of the paper"),
+        Help("L1: LAVa's snapkv_utils.py leaves the window out of the maximum; all: eq. 5 of the paper"),
     ] = "candidates"
     name: str = "lava"
     row_term: ClassVar[RawTerm] = "attn"
@@ -225,7 +225,7 @@ class Vatp(WeightedAttention):
     always keeps the first 20 tokens; LAVa compares with it on SnapKV's window, without code.
     """
 
-    weight: Annotated[Literal["after_pool", "before_pool"], Means("V2, before_pool: weight before pooling")] = (
+    weight: Annotated[Literal["after_pool", "before_pool"], Help("V2, before_pool: weight before pooling")] = (
         "after_pool"
     )
     name: str = "vatp"

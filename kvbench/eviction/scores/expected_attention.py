@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import FutureQueries, FutureQueryStats, LayerCache, Window
+from kvbench.cache.kv_cache import FutureQueryStats, LayerCache, ObservationWindow, PredictedQueries
 from kvbench.cache.shapes import Dense, Ranked, Scores
 from kvbench.eviction.pooling import Weight
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 COLUMN_CHUNK = 4096
@@ -36,14 +36,14 @@ class FutureQueryScore(Score):
     future: int
 
     def __post_init__(self) -> None:
-        FutureQueries(self.sink, self.future)  # refuses what is out of range
+        PredictedQueries(self.sink, self.future)  # refuses what is out of range
 
     @property
     def inputs(self) -> ScoreInputs:
-        return ScoreInputs(future_queries=FutureQueries(self.sink, self.future))
+        return ScoreInputs(future_queries=PredictedQueries(self.sink, self.future))
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        statistics = layer.expected_queries(FutureQueries(self.sink, self.future))
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+        statistics = layer.expected_queries(PredictedQueries(self.sink, self.future))
         if layer.lengths[0] <= self.sink:
             raise UserError(
                 f"score {self.name} leaves out the first {self.sink} tokens, but the prompt has {layer.lengths[0]}: "
@@ -72,11 +72,11 @@ class ExpectedAttention(FutureQueryScore):
     are taken as normally distributed, so that the expectation of exp(q.k) is exp of a mean and half a variance.
     """
 
-    sink: Annotated[int, Means("first tokens that are left out of the statistics and always kept")] = 4
-    future: Annotated[int, Means("number of future positions")] = 512
-    covariance: Annotated[bool, Means("false: only the mean of the queries")] = True
-    value_norm: Annotated[bool, Means("true: weights are multiplied by the norms of the values")] = True
-    epsilon: Annotated[int | float, Means("kvpress often uses 0.01")] = 0.0
+    sink: Annotated[int, Help("first tokens that are left out of the statistics and always kept")] = 4
+    future: Annotated[int, Help("number of future positions")] = 512
+    covariance: Annotated[bool, Help("false: only the mean of the queries")] = True
+    value_norm: Annotated[bool, Help("true: weights are multiplied by the norms of the values")] = True
+    epsilon: Annotated[int | float, Help("kvpress often uses 0.01")] = 0.0
     name: str = "expected_attention"
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class ExpectedAttention(FutureQueryScore):
         parts = [self._logits(statistics, part) for part in keys.split(COLUMN_CHUNK, dim=1)]
         return torch.cat(parts, dim=1).softmax(dim=1)
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return super().__call__(layer, rows, reduce) + self.epsilon
 
     def _logits(self, statistics: FutureQueryStats, keys: Dense) -> Scores:
@@ -114,10 +114,10 @@ class Cap(FutureQueryScore):
     the cosine, as the paper does.
     """
 
-    tau: Annotated[int | float, Means("larger: fewer pairs count")] = 5.0
-    sink: Annotated[int, Means("first tokens that are left out of the statistics and always kept")] = 4
-    future: Annotated[int, Means("number of future positions")] = 512
-    normalize: Annotated[bool, Means("N1: cosines, as kvpress has them; false: products, as in the paper")] = True
+    tau: Annotated[int | float, Help("larger: fewer pairs count")] = 5.0
+    sink: Annotated[int, Help("first tokens that are left out of the statistics and always kept")] = 4
+    future: Annotated[int, Help("number of future positions")] = 512
+    normalize: Annotated[bool, Help("N1: cosines, as kvpress has them; false: products, as in the paper")] = True
     name: str = "cap"
 
     def __post_init__(self) -> None:

@@ -19,11 +19,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import Reduce, Score
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.whole_file import read_whole
 
@@ -66,7 +66,7 @@ class HeadTable(Score):
     Raises MissingFile where there is none, UserError for one that is no table.
     """
 
-    path: Annotated[str, Means("a file: one line per layer with tabs between KV heads, or the JSON of kvbench heads")]
+    path: Annotated[str, Help("a file: one line per layer with tabs between KV heads, or the JSON of kvbench heads")]
     name: str = "head_table"
     table_sha256: str = field(init=False)
     group: ClassVar[Group] = "max"
@@ -94,7 +94,7 @@ class HeadTable(Score):
                 f"one ({weights}); write one for it with kvbench heads"
             )
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         (layers, heads), own = self.table.shape, self._heads or range(layer.cache_heads)
         if layer.index >= layers or own[-1] >= heads or (self._heads is None and layer.cache_heads != heads):
             raise UserError(

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from kvbench.cache.kernels.choice import kernel_module
 from kvbench.cache.kernels.row_sums import Merge
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group, Weight
 from kvbench.eviction.ranking import SecondStage
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score, ScoreInputs, row_term_of
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import SIZED_BUDGET, Claim
 
@@ -30,7 +30,7 @@ RESOLVED = 1e-12
 
 
 @dataclass(frozen=True)
-class OverHost(Score):
+class WrappedScore(Score):
     """Base class of scores that read what their host reads, and start from its raw scores.
 
     Raises UserError for a host that can be negative, that is of the same kind, or that reads hidden states.
@@ -38,7 +38,7 @@ class OverHost(Score):
 
     host: Annotated[
         Score,
-        Means(
+        Help(
             "a score: score.host=obcache_value, score.host.FIELD=VALUE; not key_norm or key_diff, which can be negative"
         ),
     ] = field(default_factory=Attention)
@@ -47,7 +47,7 @@ class OverHost(Score):
     def __post_init__(self) -> None:
         if self.host.signed:
             why = "no weight that sums to one: it can be negative"
-        elif isinstance(self.host, OverHost):
+        elif isinstance(self.host, WrappedScore):
             why = "its own host" if type(self.host) is type(self) else f"a score over a host as {self.name} is"
         elif self.host.inputs.hidden_states:
             why = "made of hidden states, which only the score itself can read"
@@ -67,12 +67,12 @@ class OverHost(Score):
     def least_rows(self) -> int:  # type: ignore[override]
         return self.host.least_rows
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return self.host(layer, rows, reduce)
 
 
 @dataclass(frozen=True)
-class Caote(OverHost):
+class Caote(WrappedScore):
     """h_j / (1 - h_j) |v_j - x| with h the host score over its sum and x = sum_j h_j v_j; `squared`: |v_j - x|^2.
 
     CAOTE (Goel et al. 2025, https://arxiv.org/abs/2504.14051), equations 6 to 8: how much the output of a head changes
@@ -85,14 +85,14 @@ class Caote(OverHost):
     """
 
     squared: Annotated[
-        bool, Means("C1, true: the squared norm as in eq. 7; the paper's eqs. 6 and 8 and its proof do not square it")
+        bool, Help("C1, true: the squared norm as in eq. 7; the paper's eqs. 6 and 8 and its proof do not square it")
     ] = False
     merge: Annotated[
         Literal["attention", "error"],
-        Means("C3, error: each query head of a KV head has an error of its own, and these are merged"),
+        Help("C3, error: each query head of a KV head has an error of its own, and these are merged"),
     ] = "attention"
     name: str = "caote"
-    whole: ClassVar[bool] = True
+    pools_protected: ClassVar[bool] = True
     from_mean: ClassVar[bool] = False
     """Whether x is the mean of the values."""
 
@@ -167,7 +167,7 @@ def _distances(values: Values, centres: Centres) -> tuple[Ranked, Ranked]:
 
 
 @dataclass(frozen=True)
-class CriticalKV(OverHost):
+class CriticalKV(WrappedScore):
     """h_j for the first `first_stage` of the pairs that a head keeps, (h_j + epsilon) |W_o v_j|_1 for the others.
 
     CriticalKV (Feng et al. 2025, https://arxiv.org/abs/2502.03805), as `CriticalKVPress` and `CriticalAdaKVPress` of
@@ -178,10 +178,10 @@ class CriticalKV(OverHost):
     whatever the window. protected: whether the tokens that are always kept count among the first.
     """
 
-    first_stage: Annotated[float, Means("the part of a head's pairs that the host chooses alone")] = 0.5
-    epsilon: Annotated[float, Means("W1: as in the code; 0: as in the paper")] = 1e-4
+    first_stage: Annotated[float, Help("the part of a head's pairs that the host chooses alone")] = 0.5
+    epsilon: Annotated[float, Help("W1: as in the code; 0: as in the paper")] = 1e-4
     protected: Annotated[
-        bool, Means("W2: as in the code, which chooses the window first; false: half of what is chosen beside it")
+        bool, Help("W2: as in the code, which chooses the window first; false: half of what is chosen beside it")
     ] = True
     name: str = "criticalkv"
 
@@ -197,14 +197,14 @@ class CriticalKV(OverHost):
         return replace(self.host.inputs, projections=("output",))
 
     @property
-    def whole(self) -> bool:  # type: ignore[override]
-        return self.host.whole
+    def pools_protected(self) -> bool:  # type: ignore[override]
+        return self.host.pools_protected
 
     @property
     def by_head(self) -> bool:  # type: ignore[override]
         return self.host.by_head
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return self.host(layer, rows, "mean" if reduce == "sum" else reduce)
 
     def weigh(self, layer: LayerCache, recent: int) -> Weight | None:

@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import kernel_module
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 
@@ -30,7 +30,7 @@ class KeyNorm(Score):
     row_term: ClassVar[RawTerm] = "nothing"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return -layer.keys.float().norm(dim=-1).view(layer.cache_heads, -1)
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
@@ -49,7 +49,7 @@ class KeyDiff(Score):
     row_term: ClassVar[RawTerm] = "nothing"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, _ = layer.dense
         directions = F.normalize(keys.float(), dim=-1)
         centre = F.normalize(directions.mean(dim=1, keepdim=True), dim=-1)
@@ -74,13 +74,13 @@ class LagKV(Score):
     different partitions are compared themselves, not their places.
     """
 
-    sink: Annotated[int, Means("G1: as in lag_kv.py; kvpress: 4")] = 16
+    sink: Annotated[int, Help("G1: as in lag_kv.py; kvpress: 4")] = 16
     lag: Annotated[
-        int, Means("G2: tokens of a partition, as in LagKV's README.md and kvpress; the class in lag_kv.py: 1024")
+        int, Help("G2: tokens of a partition, as in LagKV's README.md and kvpress; the class in lag_kv.py: 1024")
     ] = 128
     cross: Annotated[
         bool,
-        Means("G3, true: kvpress' cross_scoring: partitions compete for the budget, which the paper splits evenly"),
+        Help("G3, true: kvpress' cross_scoring: partitions compete for the budget, which the paper splits evenly"),
     ] = False
     name: str = "lagkv"
     row_term: ClassVar[RawTerm] = "nothing"
@@ -92,7 +92,7 @@ class LagKV(Score):
         if self.lag < 2:
             raise UserError(f"score.lag={self.lag}: a partition has at least 2 tokens to choose from, e.g. 128")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, values = layer.dense
         tokens = layer.lengths[0]
         scores = 1 + torch.arange(tokens, device=keys.device) / tokens
@@ -132,13 +132,13 @@ class Cur(Score):
     as a pair could have.
     """
 
-    sink: Annotated[int, Means("first tokens, which score 1")] = 4
+    sink: Annotated[int, Help("first tokens, which score 1")] = 4
     leverage: Annotated[
-        Literal["key", "value", "kv_avg", "kv_product"], Means("key, value, or kv_avg, the mean of both")
+        Literal["key", "value", "kv_avg", "kv_product"], Help("key, value, or kv_avg, the mean of both")
     ] = "kv_product"
-    span: Annotated[int | None, Means("tokens of a neighbourhood, as in kvpress; null: all tokens")] = 16
-    sketch: Annotated[int | None, Means("X1: kvpress projects nothing; 20: random directions, as in the paper")] = None
-    seed: Annotated[int, Means("of the random directions")] = 0
+    span: Annotated[int | None, Help("tokens of a neighbourhood, as in kvpress; null: all tokens")] = 16
+    sketch: Annotated[int | None, Help("X1: kvpress projects nothing; 20: random directions, as in the paper")] = None
+    seed: Annotated[int, Help("of the random directions")] = 0
     name: str = "cur"
     row_term: ClassVar[RawTerm] = "nothing"
 
@@ -149,7 +149,7 @@ class Cur(Score):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise UserError(f"score.{name}={number}: null, or a number from 1, e.g. 16")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         states = (self.projected(part.float(), layer.index) for part in layer.dense)
         keys, values = (self._shares(part.square().sum(dim=-1)) for part in states)
         if self.leverage == "kv_product":

@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, capped, log_sum_exp
+from kvbench.cache.attention import AttentionParams, capped, log_sum_exp
 from kvbench.cache.kernels.choice import Kernels, column_sums_of
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.host import projected_norms
-from kvbench.eviction.scores.score import Reduce, Repeat, Score, ScoreInputs
-from kvbench.support.annotations import Means
+from kvbench.eviction.scores.score import ContextRepetition, Reduce, Score, ScoreInputs
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import COMPARABLE, Claim
 
@@ -47,22 +47,22 @@ class KVzip(Score):
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("zscore",)
-    chunk: Annotated[int, Means("K2: tokens repeated at a time, as in model/wrapper.py; kvpress: 2048")] = 2000
-    repeat_prompt: Annotated[str, Means("asks for the first chunk of the context again")] = REPEAT
-    softmax: Annotated[bool, Means("false: logits instead of attention weights")] = True
+    chunk: Annotated[int, Help("K2: tokens repeated at a time, as in model/wrapper.py; kvpress: 2048")] = 2000
+    repeat_prompt: Annotated[str, Help("asks for the first chunk of the context again")] = REPEAT
+    softmax: Annotated[bool, Help("false: logits instead of attention weights")] = True
     name: str = "kvzip"
     zscore: Annotated[
-        bool, Means("Q1, true: standardise each head's logits, so that heads can be compared (policy=kvzip)")
+        bool, Help("Q1, true: standardise each head's logits, so that heads can be compared (policy=kvzip)")
     ] = False
-    continue_prompt: Annotated[str, Means("followed by the last 8 tokens of the previous chunk")] = CONTINUE
+    continue_prompt: Annotated[str, Help("followed by the last 8 tokens of the previous chunk")] = CONTINUE
     continue_end: Annotated[
-        str, Means('K1: the paper has ":" here and at the end of repeat_prompt, and no chat turn')
+        str, Help('K1: the paper has ":" here and at the end of repeat_prompt, and no chat turn')
     ] = ""
-    turn: Annotated[
-        bool, Means("the chat template's start of an answer precedes the chunk, as in model/wrapper.py")
-    ] = True
+    turn: Annotated[bool, Help("the chat template's start of an answer precedes the chunk, as in model/wrapper.py")] = (
+        True
+    )
     head: Annotated[
-        bool, Means("K3: the softmax includes the prompt's head, as in attention/score.py; false: as in Algorithm 1")
+        bool, Help("K3: the softmax includes the prompt's head, as in attention/score.py; false: as in Algorithm 1")
     ] = True
     group: ClassVar[Group] = "max"
 
@@ -74,7 +74,7 @@ class KVzip(Score):
     def inputs(self) -> ScoreInputs:
         prompts = self.repeat_prompt, self.continue_prompt
         return ScoreInputs(
-            repeat=Repeat(self.chunk, TAIL, *prompts, self.softmax, self.continue_end, self.turn, self.head)
+            repeat=ContextRepetition(self.chunk, TAIL, *prompts, self.softmax, self.continue_end, self.turn, self.head)
         )
 
     @property
@@ -87,10 +87,10 @@ class KVzip(Score):
             breaks = {COMPARABLE: "makes logits, and those of different heads do not compare"}
             yield Claim(f"score {self.name}", f"score.zscore=true with {self.name}", breaks=breaks)
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer that was repeated; `reduce` is ignored."""
-        assert self.inputs.repeat in layer.probed, "the engine records the repetition before it scores"
-        record, first = layer.probed[self.inputs.repeat], self._first(layer)
+        assert self.inputs.repeat in layer.recordings, "the engine records the repetition before it scores"
+        record, first = layer.recordings[self.inputs.repeat], self._first(layer)
         if self.softmax or first in (0, record.shape[1]):
             return record
         lowest = record[:, first:].amin(dim=1, keepdim=True)
@@ -108,7 +108,7 @@ class KVzip(Score):
 
     def _first(self, layer: LayerCache) -> int:
         """The first token that was repeated: the record holds only zeros before it."""
-        touched = (layer.probed[self.inputs.repeat] != 0).any(dim=0)
+        touched = (layer.recordings[self.inputs.repeat] != 0).any(dim=0)
         return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
 
 
@@ -136,7 +136,7 @@ class KVzipPlus(KVzip):
         assert repeat is not None
         return ScoreInputs(repeat=replace(repeat, by_norm=True), projections=("output",))
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return super().__call__(layer, rows, reduce) * projected_norms(layer, layer.lengths[0], 2)
 
 
@@ -144,8 +144,8 @@ def strongest(
     queries: Float[Tensor, "heads queries head_dim"],
     keys: Float[Tensor, "kv_heads tokens head_dim"],
     columns: slice,
-    rule: Rule,
-    softmax: Annotated[bool, Means("false: logits instead of attention weights")] = True,
+    rule: AttentionParams,
+    softmax: Annotated[bool, Help("false: logits instead of attention weights")] = True,
     kernels: Kernels = "torch",
     norms: Float[Tensor, "queries"] | None = None,
 ) -> Float[Tensor, "heads columns"]:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 
 from kvbench.cache.kernels.column_sums import RESOLVED
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
@@ -43,7 +43,7 @@ class OBCacheValue(OutputLoss):
     row_term: ClassVar[RawTerm] = "obcache_value"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return over_columns(layer, rows, _value, named="obcache_value")
 
@@ -56,7 +56,7 @@ class OBCacheKey(OutputLoss):
     row_term: ClassVar[RawTerm] = "obcache_key"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return over_columns(layer, resolved(layer, rows), _key, named="obcache_key")
 
@@ -69,7 +69,7 @@ class OBCacheJoint(OutputLoss):
     row_term: ClassVar[RawTerm] = "obcache_joint"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         return over_columns(layer, resolved(layer, rows), _joint, named="obcache_joint")
 
@@ -95,7 +95,7 @@ class ExactRemoval(OutputLoss):
     row_term: ClassVar[RawTerm] = "exact_removal"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         term = partial(_removed, bound=Furthest(layer))
         return over_columns(layer, resolved(layer, rows), term, named="exact_removal")
@@ -118,7 +118,7 @@ class ExactZeroed(OutputLoss):
     row_term: ClassVar[RawTerm] = "exact_zeroed"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         term = partial(_zeroed, bound=Furthest(layer))
         return over_columns(layer, resolved(layer, rows), term, named="exact_zeroed")

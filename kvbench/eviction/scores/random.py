@@ -11,22 +11,22 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 
 
 @dataclass(frozen=True)
 class Random(Score):
     """Uniform in [0, 1), independent by head and token."""
 
-    seed: Annotated[int, Means("of the random scores")] = 0
+    seed: Annotated[int, Help("of the random scores")] = 0
     name: str = "random"
     row_term: ClassVar[RawTerm] = "nothing"
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return self._drawn(layer.index, layer.cache_heads, layer.lengths[0]).to(layer.keys.device)
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:

@@ -6,7 +6,7 @@ With sinks protected this is StreamingLLM's rule (Xiao et al. 2024, https://arxi
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 
@@ -19,5 +19,5 @@ class Recency(Score):
     row_term: ClassVar[RawTerm] = "position"
     separate: ClassVar[bool] = True
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return layer.positions.view(layer.cache_heads, -1).float()

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kvbench.cache.kernels.row_sums import Merge, RowTerm
-from kvbench.cache.kv_cache import FutureQueries, LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, PredictedQueries
 from kvbench.cache.shapes import Ranked, Scores
 from kvbench.eviction.budget import Budget
 from kvbench.eviction.pooling import Group, Weight
@@ -32,7 +32,7 @@ Span = Literal["block", "prompt"]
 
 
 @dataclass(frozen=True)
-class Repeat:
+class ContextRepetition:
     """A request for extra forward passes over the frozen cache, in which the model repeats its context (KVzip).
 
     chunk: context tokens per pass.
@@ -83,8 +83,8 @@ class ScoreInputs:
     """
 
     window: bool = False
-    repeat: Repeat | None = None
-    future_queries: FutureQueries | None = None
+    repeat: ContextRepetition | None = None
+    future_queries: PredictedQueries | None = None
     projections: tuple[Projection, ...] = ()
     hidden_states: Span | None = None
     module: bool = False
@@ -104,7 +104,7 @@ class Score(Protocol):
     signed: whether scores may be negative; they are then no distribution over the tokens.
     by_head: whether all KV pairs of a head get the same score, so that only whole heads can be chosen.
     merges_last: whether query heads are reduced after `refine`, which then gets one row per query head.
-    whole: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
+    pools_protected: whether pooling covers all columns; otherwise it ends before the newest protected tokens.
     least_rows: the smallest observation window.
     row_term: the sum that the raw score is, or is made of, for the single row of a new token (`kernels/row_sums`), or
         `position`. Kernels then score the heads of many cells at once while answers are decoded, and the functions
@@ -121,7 +121,7 @@ class Score(Protocol):
     signed: ClassVar[bool] = False
     by_head: ClassVar[bool] = False
     merges_last: ClassVar[bool] = False
-    whole: ClassVar[bool] = False
+    pools_protected: ClassVar[bool] = False
     least_rows: ClassVar[int] = 1
     row_term: ClassVar[RawTerm | None] = None
     row_merge: ClassVar[Merge | None] = None
@@ -146,7 +146,7 @@ class Score(Protocol):
         """Return what to remember of hidden states of new tokens: one row per query or KV head, one column per token.
 
         Called during the prefill if `inputs.hidden_states`. `layer` holds the KV pairs of these tokens alone, and their
-        positions. `__call__` finds the rows of all tokens, in float32, at `layer.probed[self]`.
+        positions. `__call__` finds the rows of all tokens, in float32, at `layer.recordings[self]`.
         """
         raise UserError(f"score {self.name} asks for hidden states: its class must define read_hidden")
 
@@ -163,7 +163,7 @@ class Score(Protocol):
         """The score of a cell with this budget: the same for all budgets, unless it depends on how much is kept."""
         return self
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Raw scores of a dense layer: one row per query head, or per KV head for a score that reads keys only.
 
         rows: the observation window; None unless `inputs.window`. reduce: how scores made of attention weights merge

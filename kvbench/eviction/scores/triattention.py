@@ -19,12 +19,12 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from kvbench.cache.kernels.choice import kernel_module
-from kvbench.cache.kv_cache import ROTATED, LayerCache, Window, readers
+from kvbench.cache.kv_cache import ROTATED, LayerCache, ObservationWindow, query_heads_of
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.ragged import RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 
 FORMAT = "kvbench query statistics 1"
@@ -80,10 +80,10 @@ class TriAttention(Score):
     Raises MissingFile where there are no `statistics`, UserError for a file of another kind.
     """
 
-    statistics: Annotated[str, Means("a file of kvbench heads --queries")]
-    furthest: Annotated[int, Means("scores are averaged over 1, 2, 4, ... positions ahead, up to this one")] = 65536
+    statistics: Annotated[str, Help("a file of kvbench heads --queries")]
+    furthest: Annotated[int, Help("scores are averaged over 1, 2, 4, ... positions ahead, up to this one")] = 65536
     concentration: Annotated[
-        bool, Means("false, disable_mlr of its code: norms weigh as much where the queries of a frequency are alike")
+        bool, Help("false, disable_mlr of its code: norms weigh as much where the queries of a frequency are alike")
     ] = True
     name: str = "triattention"
     statistics_sha256: str = field(init=False)
@@ -117,7 +117,7 @@ class TriAttention(Score):
                 f"of {layers} layers of {kv_heads} KV heads; {MAKE}"
             )
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         keys, group = layer.dense[0], layer.query_heads // layer.cache_heads
         queries = self._queries_of(layer.index, self._heads or range(layer.cache_heads), group, layer.keys)
         # With positions=cache keys are rotated by their slots, and the next token comes behind them.
@@ -147,7 +147,7 @@ class TriAttention(Score):
         """The queries of cache heads of a layer, on the device of its keys. Raises UserError for another number or size
         of heads.
         """
-        device, read, head_dim, heads = keys.device, self._read, keys.shape[1], readers(cache_heads, group)
+        device, read, head_dim, heads = keys.device, self._read, keys.shape[1], query_heads_of(cache_heads, group)
         layers, query_heads, half = read.mean.shape
         if index >= layers or max(heads) >= query_heads or head_dim != 2 * half:
             raise UserError(

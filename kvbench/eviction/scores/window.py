@@ -21,7 +21,7 @@ from torch import Tensor
 from kvbench.cache.attention import logits_by_chunk
 from kvbench.cache.kernels.choice import column_sums_of
 from kvbench.cache.kernels.column_sums import Term
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Dense, Rows, Scores
 from kvbench.support.errors import UserError
 
@@ -128,7 +128,7 @@ class Chunk:
         return numbers.repeat_interleave(self.group, dim=0)
 
 
-def blocks(layer: LayerCache, rows: Window) -> Iterator[tuple[Window, int]]:
+def blocks(layer: LayerCache, rows: ObservationWindow) -> Iterator[tuple[ObservationWindow, int]]:
     """The observed rows in blocks of at most `ROW_BLOCK`, each with the number of columns that it attends to."""
     tokens, observed = layer.lengths[0], rows.queries.shape[1]
     for start in range(0, observed, ROW_BLOCK):
@@ -136,7 +136,7 @@ def blocks(layer: LayerCache, rows: Window) -> Iterator[tuple[Window, int]]:
         yield rows.part(start, stop), tokens - observed + stop
 
 
-def chunks(layer: LayerCache, rows: Window, tokens: int) -> Iterator[Chunk]:
+def chunks(layer: LayerCache, rows: ObservationWindow, tokens: int) -> Iterator[Chunk]:
     """The attention of `rows`, the newest of the first `tokens` tokens, over these tokens; none is held while the next
     is made.
     """
@@ -164,7 +164,7 @@ def _chunk(
 
 def over_columns(
     layer: LayerCache,
-    rows: Window,
+    rows: ObservationWindow,
     term: Callable[[Chunk], Columns],
     merge: Callable[[Columns, Columns], Columns] = torch.add,
     named: Term | None = None,
@@ -186,7 +186,7 @@ def over_columns(
 
 
 def fused_sums(
-    layer: LayerCache, rows: Window, terms: Sequence[Term], diagonal: bool = True
+    layer: LayerCache, rows: ObservationWindow, terms: Sequence[Term], diagonal: bool = True
 ) -> dict[Term, Scores] | None:
     """These sums in one pass of the kernel that `model.kernels` chose; None for plain PyTorch.
 
@@ -199,7 +199,7 @@ def fused_sums(
     return sums(*arrays, rows.scaling, terms, softcap=rows.softcap, diagonal=diagonal)
 
 
-def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
+def moments(layer: LayerCache, rows: ObservationWindow) -> tuple[Scores, Scores]:
     """Mean and unbiased variance of the attention weight of each column over the observed rows, [heads, tokens] each.
 
     Blocks are joined by the pairwise rule of Chan, Golub and LeVeque (1979), which does not cancel. Raises UserError
@@ -227,7 +227,7 @@ def moments(layer: LayerCache, rows: Window) -> tuple[Scores, Scores]:
     return mean, squares / (observed - 1)
 
 
-def resolved(layer: LayerCache, rows: Window) -> Window:
+def resolved(layer: LayerCache, rows: ObservationWindow) -> ObservationWindow:
     """`rows` with outputs in float32 or wider: outputs of a half precision model are computed again from the cache.
 
     Where a weight is close to 1, v - o is a small difference that the rounding of a half precision output would hide.

@@ -19,7 +19,7 @@ import numpy as np
 from kvbench.support.errors import UserError
 from kvbench.tasks.files import FromFiles, find, folder, listing, remembered
 from kvbench.tasks.metrics import FIX
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
+from kvbench.tasks.task import InvalidSample, Sample, Task, TokenCounter, require_positive, require_samples
 
 BOOKS = "pg19/*.txt"
 PROMPT_TOKENS = 300
@@ -97,7 +97,7 @@ class BABILong(FromFiles, Task):
         (answer,) = sample.references
         return float(names_only(answer, prediction.strip(), sample.question.rpartition("Question: ")[2], self.labels))
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         """As `Task.generate`. All samples are drawn in sequence, so that earlier ones are drawn too."""
         questions = self._questions
         require_samples(self, indices, len(questions))
@@ -119,7 +119,7 @@ class BABILong(FromFiles, Task):
 class Sentences:
     """Sentences of books, one after the other from a drawn place; then from the next."""
 
-    def __init__(self, books: Sequence[str], tokens: Tokens, seed: int):
+    def __init__(self, books: Sequence[str], tokens: TokenCounter, seed: int):
         self._books, self._tokens, self._split = books, tokens, _splitter()
         self._draw = np.random.default_rng(seed)
         self._left: list[str] = []
@@ -155,7 +155,7 @@ class Sentences:
 
 
 def hidden(
-    facts: Sequence[str], sentences: Sentences, tokens: Tokens, size: int, draw: np.random.Generator
+    facts: Sequence[str], sentences: Sentences, tokens: TokenCounter, size: int, draw: np.random.Generator
 ) -> list[int]:
     """The token ids of facts in their order, at drawn places between sentences; `size` tokens together."""
     told = [tokens.encode(" " + fact, special=False) for fact in facts]

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar
 import torch
 import torch.nn.functional as F
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Dense, Rows, Scores
-from kvbench.eviction.budget import Budget, Fraction, parse_budget
+from kvbench.eviction.budget import Budget, FractionBudget, parse_budget
 from kvbench.eviction.pooling import Pool
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import AttentionCall, Reduce, Score, ScoreInputs
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import SIZED_BUDGET, Claim
 
@@ -27,9 +27,9 @@ ROW_TILE = 64
 """Queries that the kernel of compactor-vllm handles at a time."""
 
 
-Sketch = Annotated[int | None, Means("random directions that keys are projected to; null: keys as they are")]
+Sketch = Annotated[int | None, Help("random directions that keys are projected to; null: keys as they are")]
 Padded = Annotated[
-    bool, Means("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
+    bool, Help("the last chunk is filled with keys of 0, as in kvpress; false: it is not, as in compactor-vllm")
 ]
 """Settings that `Compactor` shares with its two parts."""
 
@@ -41,8 +41,8 @@ class _OfPrompt(Score):
     A prompt with fewer than two others has no statistics: all pairs score 0.
     """
 
-    sink: Annotated[int, Means("first tokens that are left out and score as much as the best")] = 0
-    recent: Annotated[int, Means("last tokens, likewise")] = 0
+    sink: Annotated[int, Help("first tokens that are left out and score as much as the best")] = 0
+    recent: Annotated[int, Help("last tokens, likewise")] = 0
     inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="prompt", queries=True)
     signed: ClassVar[bool] = True
 
@@ -51,8 +51,8 @@ class _OfPrompt(Score):
             if (number := getattr(self, field, None)) is not None and number < least:
                 raise UserError(f"score.{field}={number}: a number of tokens or directions from {least}, e.g. 48")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return layer.probed[self]
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return layer.recordings[self]
 
     def read_call(self, layer: LayerCache, call: AttentionCall) -> Scores:
         tokens = layer.lengths[0]
@@ -77,11 +77,11 @@ class Leverage(_OfPrompt):
     """
 
     sketch: Sketch = 48
-    ridge: Annotated[float, Means("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
+    ridge: Annotated[float, Help("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
     span: Annotated[
-        int | None, Means("J3: all tokens are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
+        int | None, Help("J3: all tokens are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
     ] = None
-    seed: Annotated[int, Means("of the random directions")] = 0
+    seed: Annotated[int, Help("of the random directions")] = 0
     name: str = "leverage"
 
     def __post_init__(self) -> None:
@@ -120,11 +120,11 @@ class NonCausal(_OfPrompt):
     out |v_j| and the pool.
     """
 
-    chunk: Annotated[int, Means("J1: as in kvpress; compactor-vllm: 128")] = 256
+    chunk: Annotated[int, Help("J1: as in kvpress; compactor-vllm: 128")] = 256
     padded: Padded = True
     values: Annotated[
         bool,
-        Means("J4: times the norm of the value, then an average pool of 3, as in kvpress; false: as in compactor-vllm"),
+        Help("J4: times the norm of the value, then an average pool of 3, as in kvpress; false: as in compactor-vllm"),
     ] = True
     name: str = "non_causal"
 
@@ -155,27 +155,27 @@ class Compactor(_OfPrompt):
     only_if_stated: ClassVar[tuple[str, ...]] = ("budget",)
     sink: Annotated[
         int,
-        Means("first tokens that are left out and score as much as the best; compactor-vllm: 0, but policy.sink=16"),
+        Help("first tokens that are left out and score as much as the best; compactor-vllm: 0, but policy.sink=16"),
     ] = 8
-    recent: Annotated[int, Means("last tokens, likewise; compactor-vllm: 0, but policy.recent=64")] = 4
+    recent: Annotated[int, Help("last tokens, likewise; compactor-vllm: 0, but policy.recent=64")] = 4
     sketch: Sketch = 48
-    ridge: Annotated[float, Means("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
+    ridge: Annotated[float, Help("J5: as in kvpress; compactor-vllm: 0.005")] = 0.01
     span: Annotated[
-        int | None, Means("J3: all keys are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
+        int | None, Help("J3: all keys are compared, as in kvpress; 512: so many in a row, as in compactor-vllm")
     ] = None
-    chunk: Annotated[int, Means("J1: tokens that attend to each other, as in kvpress; compactor-vllm: 128")] = 256
+    chunk: Annotated[int, Help("J1: tokens that attend to each other, as in kvpress; compactor-vllm: 128")] = 256
     padded: Padded = True
     values: Annotated[
         bool,
-        Means(
+        Help(
             "J4: attention times the norm of the value, then an average pool of 3, as in kvpress; compactor-vllm: false"
         ),
     ] = True
     blending: Annotated[
         float | None,
-        Means("J2: the weight of the leverage: the part that is evicted, as in kvpress; compactor-vllm: 0.5"),
+        Help("J2: the weight of the leverage: the part that is evicted, as in kvpress; compactor-vllm: 0.5"),
     ] = None
-    seed: Annotated[int, Means("of the random directions")] = 0
+    seed: Annotated[int, Help("of the random directions")] = 0
     budget: str | None = None
     name: str = "compactor"
 
@@ -198,15 +198,15 @@ class Compactor(_OfPrompt):
     def of_budget(self, budget: Budget) -> Score:
         return self if self.blending is not None else replace(self, budget=str(budget))
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        leverage, attention = (layer.probed[part] for part in self.recorded)
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+        leverage, attention = (layer.recordings[part] for part in self.recorded)
         return self._blending(layer.lengths[0]) * leverage + attention
 
     def _blending(self, tokens: int) -> float:
         if self.blending is not None or self.budget is None:
             return self.blending or 0.0
         budget = parse_budget(self.budget)
-        kept = float(budget.share) if isinstance(budget, Fraction) else budget.of(tokens) / tokens
+        kept = float(budget.share) if isinstance(budget, FractionBudget) else budget.of(tokens) / tokens
         return max(0.0, 1 - kept)
 
 

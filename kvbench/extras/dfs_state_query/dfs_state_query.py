@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, Task, Tokens, require_positive, require_samples
+from kvbench.tasks.task import Sample, Task, TokenCounter, require_positive, require_samples
 
 GRAPH = """Given the following undirected graph:
     Nodes: {nodes}
@@ -127,7 +127,7 @@ class DFSStateQuery(Task):
         (reference,) = sample.references
         return float(is_right(parsed(prediction), json.loads(reference)))
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         require_samples(self, indices, self.queries)
         queries = drawn(
             self.seed, self.queries, self.min_nodes, self.max_nodes, range(self.min_steps, self.max_steps + 1)

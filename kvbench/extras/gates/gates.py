@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.whole_file import check_size, check_unpacked
 
@@ -43,7 +43,7 @@ class _Gated(Score):
     Raises MissingFile where there is none, UserError for a file of another kind.
     """
 
-    gates: Annotated[str, Means("a safetensors file of this model's gates")]
+    gates: Annotated[str, Help("a safetensors file of this model's gates")]
     gates_sha256: str = field(init=False)
     inputs: ClassVar[ScoreInputs] = ScoreInputs(hidden_states="block")
     signed: ClassVar[bool] = True
@@ -103,8 +103,8 @@ class _Gated(Score):
             )
         return self.gate({name: part.to(hidden.device) for name, part in weights.items()}, hidden.float())
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
-        return layer.probed[self]
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
+        return layer.recordings[self]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Sample, Task, Tokens, require_positive
+from kvbench.tasks.task import Sample, Task, TokenCounter, require_positive
 
 INTRODUCTION = """You will be given a graph as a list of directed edges. All nodes are at least degree 1. You will \
 also get a description of an operation to perform on the graph.
@@ -132,13 +132,13 @@ class GraphWalks(Task):
             return 0.0
         return float(given == right) if self.exact else f1(given, right)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         if any(index < 0 for index in indices):
             raise UserError(f"sample indices start at 0, got {min(indices)}")
         for index in sorted(indices):
             yield self._largest(count_tokens, index)
 
-    def _largest(self, tokens: Tokens, index: int) -> Sample:
+    def _largest(self, tokens: TokenCounter, index: int) -> Sample:
         """The sample with as many nodes as fit."""
         template: int = getattr(tokens, "template", 0)
 

@@ -34,7 +34,7 @@ from kvbench.support.grouped import grouped
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import TaskError, remembered
 from kvbench.tasks.metrics import english
-from kvbench.tasks.task import Sample, Tokens, require_samples
+from kvbench.tasks.task import Sample, TokenCounter, require_samples
 
 Row = jsonl.Row
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
@@ -130,15 +130,15 @@ class Helmet(jsonl.RowTask):
     def score(self, prediction: str, sample: Sample) -> float:
         return substring(_answer(sample, prediction), sample.references, self.begins.lower())
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, Row], Sample]:
         return lambda index, row: self._sample(tokens, index, self._parts(row))
 
-    def _sample(self, tokens: Tokens, index: int, parts: Parts) -> Sample:
+    def _sample(self, tokens: TokenCounter, index: int, parts: Parts) -> Sample:
         begins, answers = "" if self.chat else f"\n{parts.begins}", parts.references
         context = parts.before + self._fitting(tokens, parts, parts.after + begins)
         return Sample(index, self.name, context, parts.after, begins, answers, self.max_new_tokens, parts.labels)
 
-    def _fitting(self, tokens: Tokens, parts: Parts, after: str) -> str:
+    def _fitting(self, tokens: TokenCounter, parts: Parts, after: str) -> str:
         """The context without as many of its last tokens as the prompt has too many: `tokenize` of model_utils.py."""
         text, template = parts.before + parts.context + after, getattr(tokens, "template", 0)
         size = tokens(text) + template if template else len(tokens.encode(text, special=True))
@@ -313,7 +313,7 @@ class InContext(Helmet):
     def score(self, prediction: str, sample: Sample) -> float:
         return exact(_answer(sample, prediction), sample.references, self.begins)
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         _, test = self._texts
         require_samples(self, indices, len(test))
         for index in sorted(indices):

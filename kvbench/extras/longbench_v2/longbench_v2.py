@@ -19,7 +19,7 @@ from typing import Literal
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import TaskError, find
-from kvbench.tasks.task import Sample, Tokens
+from kvbench.tasks.task import Sample, TokenCounter
 
 ROWS = "longbench_v2/data.jsonl"
 PROMPTS = "longbench_v2/prompts"
@@ -77,7 +77,7 @@ class LongBenchV2(jsonl.RowTask):
     def score(self, prediction: str, sample: Sample) -> float:
         return float((chosen_letter(prediction.strip()),) == sample.references)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         return self._sample
 
     def _sample(self, index: int, row: jsonl.Row) -> Sample:

@@ -31,7 +31,7 @@ from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import NoData, find, listing
 from kvbench.tasks.metrics import english
-from kvbench.tasks.task import Sample, Tokens
+from kvbench.tasks.task import Sample, TokenCounter
 
 LENGTHS = ("0.5k", "2k", "8k")
 PLANS = {"2k": range(2048), "8k": range(4096, 8192)}
@@ -127,7 +127,7 @@ class LongProc(jsonl.RowTask):
             case _:
                 return trip(prediction, reference, *answers)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         field = SPLIT[self.kind]
         before, after = _template(self.root, self.files[1], field)
         examples = self._examples()

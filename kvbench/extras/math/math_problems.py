@@ -24,7 +24,7 @@ from kvbench.support.children import Spawning, safe_path
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.metrics import pinned
-from kvbench.tasks.task import Sample, Tokens
+from kvbench.tasks.task import Sample, TokenCounter
 
 SECONDS = 20.0
 """The time limit of a comparison: sympy may compute without end."""
@@ -79,7 +79,7 @@ class MathProblems(jsonl.RowTask):
         (reference,) = sample.references
         return same_value(prediction, reference)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         check_package()
         before, after = PROMPTS[self.prompt]
 

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache, Window, split_by_length
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Kept
 from kvbench.eviction.allocation.shares import Variant
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.random import generator
 from kvbench.eviction.step import Kind
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import EVEN_IN_LAYER, EVICTS, MODEL_KEYS, UNCHANGED, Claim
 
@@ -106,9 +106,9 @@ class D2O(Merging):
 
     kind: Literal["d2o"] = "d2o"
     beta: Annotated[
-        int | float, Means("the weight of an eviction's own mean similarity in the threshold, 1: no memory")
+        int | float, Help("the weight of an eviction's own mean similarity in the threshold, 1: no memory")
     ] = 0.7
-    published_beta: Annotated[int | float, Means("variant official only")] = 0.5
+    published_beta: Annotated[int | float, Help("variant official only")] = 0.5
 
     def claims(self, policy: Any) -> Iterator[Claim]:
         yield from super().claims(policy)
@@ -124,7 +124,7 @@ class D2O(Merging):
                 raise UserError(f"policy.apply.{name}={value}: allowed: 0 to 1, a weight, e.g. 0.7")
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: Window | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         heads = list(heads_of(before, kept, after))
         similar = {
@@ -172,14 +172,14 @@ class Nearest(Merging):
     """
 
     kind: Literal["nearest"] = "nearest"
-    threshold: Annotated[int | float, Means("the least cosine similarity of keys at which a value is merged")] = 0.0
+    threshold: Annotated[int | float, Help("the least cosine similarity of keys at which a value is merged")] = 0.0
 
     def __post_init__(self) -> None:
         if not -1 <= self.threshold <= 1:
             raise UserError(f"policy.apply.threshold={self.threshold}: allowed: -1 to 1, a cosine, e.g. 0.5")
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: Window | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         values = after.values.clone()
         for source, mine, target in heads_of(before, kept, after):
@@ -207,8 +207,8 @@ class CaM(Merging):
     """
 
     kind: Literal["cam"] = "cam"
-    spread: Annotated[int, Means("kept pairs that share the value of an evicted one, 32 as in CaM's code")] = 32
-    seed: Annotated[int, Means("of the draws that decide which values are merged")] = 0
+    spread: Annotated[int, Help("kept pairs that share the value of an evicted one, 32 as in CaM's code")] = 32
+    seed: Annotated[int, Help("of the draws that decide which values are merged")] = 0
     reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class CaM(Merging):
             raise UserError(f"policy.apply.spread={self.spread}: allowed: 1 or more kept pairs, e.g. 32")
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: Window | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         assert rows is not None
         attention, values = attention_of(before, rows, len(kept)), after.values.clone()
@@ -246,10 +246,10 @@ class CaM(Merging):
         return torch.rand(*shape, generator=generator(self.seed, layer, tokens))
 
 
-def attention_of(layer: LayerCache, rows: Window, cache_heads: int) -> Float[Tensor, "cache_heads slots"]:
+def attention_of(layer: LayerCache, rows: ObservationWindow, cache_heads: int) -> Float[Tensor, "cache_heads slots"]:
     """The attention that every slot receives on average from the rows, and from the query heads of its cache head."""
     sums = torch.zeros(cache_heads, max(layer.lengths), device=layer.keys.device)
-    for heads, part in split_by_length(layer):
+    for heads, part in dense_parts(layer):
         by_query_head = received(part, rows.of_heads(heads, layer.cache_heads), "mean")
         copies = cache_heads // layer.cache_heads
         places = [head * copies + copy for head in heads for copy in range(copies)]

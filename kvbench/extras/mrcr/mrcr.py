@@ -19,7 +19,7 @@ from typing import Literal
 
 from kvbench.tasks import jsonl
 from kvbench.tasks.own_file import conversation
-from kvbench.tasks.task import GAP, Sample, Tokens
+from kvbench.tasks.task import GAP, Sample, TokenCounter
 
 PARTS = 2
 """Files of each number of needles, one after the other."""
@@ -71,7 +71,7 @@ class MRCR(jsonl.RowTask):
     def score(self, prediction: str, sample: Sample) -> float:
         return grade(prediction, *sample.references, *sample.choices)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         return self._sample
 
     def _sample(self, index: int, row: jsonl.Row) -> Sample:

@@ -22,7 +22,7 @@ import numpy as np
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, find, limit_samples, remembered
-from kvbench.tasks.task import InvalidSample, Sample, Task, Tokens, require_positive, require_samples
+from kvbench.tasks.task import InvalidSample, Sample, Task, TokenCounter, require_positive, require_samples
 
 NEEDLES = "nolima/needle_set.json"
 BOOKS = tuple(f"nolima/rand_book_{number}.txt" for number in range(1, 6))
@@ -97,7 +97,7 @@ class NoLiMa(FromFiles, Task):
     def score(self, prediction: str, sample: Sample) -> float:
         return float(any(answer in prediction for answer in sample.references))
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample | InvalidSample]:
         tests = self._tests
         require_samples(self, indices, len(tests) * self.depths * len(BOOKS))
         for index in sorted(indices):
@@ -105,7 +105,7 @@ class NoLiMa(FromFiles, Task):
             book, step = divmod(turn, self.depths)
             yield self._sample(count_tokens, index, tests[place], book, (STRIDE * step + place) % self.depths)
 
-    def _sample(self, tokens: Tokens, index: int, test: Test, book: int, step: int) -> Sample:
+    def _sample(self, tokens: TokenCounter, index: int, test: Test, book: int, step: int) -> Sample:
         depth = float(np.linspace(0, 100, self.depths)[step]) / 100
         needle, question, answers = test.needle, test.question, test.answers
         if CHARACTER in needle:
@@ -118,7 +118,7 @@ class NoLiMa(FromFiles, Task):
         return Sample(index, self.name, before + text, end, "", answers, self.max_new_tokens, kind=test.kind)
 
 
-def placed(book: tuple[Sequence[int], np.ndarray], tokens: Tokens, needle: str, length: int, depth: float) -> str:
+def placed(book: tuple[Sequence[int], np.ndarray], tokens: TokenCounter, needle: str, length: int, depth: float) -> str:
     """`length` tokens of a book with the needle in place of the first line break at its depth (0..1) or behind it.
 
     Raises UserError for a book that is too short.
@@ -135,7 +135,7 @@ def placed(book: tuple[Sequence[int], np.ndarray], tokens: Tokens, needle: str, 
 
 
 @lru_cache(maxsize=len(BOOKS))
-def _encoded(tokens: Tokens, root: str | None, name: str) -> tuple[Sequence[int], np.ndarray]:
+def _encoded(tokens: TokenCounter, root: str | None, name: str) -> tuple[Sequence[int], np.ndarray]:
     """The tokens of a book, and the places of tokens with a line break; the first token counts as one."""
     ids = tokens.encode(find(root, name).read_text("utf-8"), special=False)
     breaks = {token: "\n" in tokens.decode([token]) for token in set(ids)}

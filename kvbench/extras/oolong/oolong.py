@@ -19,7 +19,7 @@ from datetime import datetime
 
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
-from kvbench.tasks.task import Sample, Tokens
+from kvbench.tasks.task import Sample, TokenCounter
 
 FILE = "oolong/synth_test.jsonl"
 FREQUENCIES = ("more common", "less common", "same frequency")
@@ -65,7 +65,7 @@ class Oolong(jsonl.RowTask):
         (answer,), (kind,) = sample.references, sample.choices
         return synth_score(prediction, answer, kind)
 
-    def row_reader(self, tokens: Tokens) -> Callable[[int, jsonl.Row], Sample]:
+    def row_reader(self, tokens: TokenCounter) -> Callable[[int, jsonl.Row], Sample]:
         return self._sample
 
     def _sample(self, index: int, row: jsonl.Row) -> Sample:

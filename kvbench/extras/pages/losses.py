@@ -15,7 +15,7 @@ from kvbench.records import Row
 from kvbench.report.compare.compare import ALPHA, RELEVANT, Difference, figures, judged
 from kvbench.report.compare.paired_rows import Match, Side, pair
 from kvbench.report.experiments import Experiments
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import Warn, describer, load
 from kvbench.report.selection import NothingSelected, Where
@@ -175,7 +175,7 @@ def _table(model: str, task: str, tokens: int | None, losses: list[Loss]) -> Tab
     )
 
 
-def _line(loss: Loss, labels: int) -> Line:
+def _line(loss: Loss, labels: int) -> TableRow:
     n, per_head, this_set, difference, p, p_holm, _, _, detectable, _, verdict = figures(loss.difference)
     page = f"{loss.page} {loss.page_score}" if loss.page_score != SETTINGS["page_score"] else f"{loss.page}"
     share = f"{loss.share} {loss.share_score}" if loss.share_score != SETTINGS["share_score"] else loss.share
@@ -184,4 +184,4 @@ def _line(loss: Loss, labels: int) -> Line:
     held = ", ".join("?" if number is None else size([number]) for number in sizes) if any(sizes) else ""
     texts = (n, per_head, this_set, difference, p, p_holm, detectable, kept, held)
     texts_of_labels = (loss.policy, loss.score or "", loss.budget, page, share, loss.setting or "")
-    return Line(texts_of_labels[:labels], (*map(Figure, texts), Figure(verdict, tone=TONES.get(verdict, ""))))
+    return TableRow(texts_of_labels[:labels], (*map(Figure, texts), Figure(verdict, tone=TONES.get(verdict, ""))))

@@ -15,14 +15,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kvbench.cache.shapes import Kept, Lengths, Ranked
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import lengths_of
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.step import UNITS, Step, Units
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import EVEN_HEADS, EVEN_IN_LAYER, ONE_EVICTION, Claim
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 Merge = Literal["mean", "max"]
 """How several scores become one."""
@@ -95,10 +95,10 @@ class Pages(Step):
     """Pages of `page` tokens are kept or dropped as a whole. Raises UserError for a page below 1."""
 
     page: Annotated[
-        int, Means("tokens of a page, which is kept or dropped as a whole, as an engine allocates it (16, 64, 256)")
+        int, Help("tokens of a page, which is kept or dropped as a whole, as an engine allocates it (16, 64, 256)")
     ] = 1
     page_score: Annotated[
-        Merge, Means("the score of a page: the max or mean of the scores of its tokens, pooled and reduced")
+        Merge, Help("the score of a page: the max or mean of the scores of its tokens, pooled and reduced")
     ] = "max"
     order: ClassVar[int] = UNITS
 
@@ -117,12 +117,12 @@ class Pages(Step):
 
     def claims(self, policy: Any) -> Iterator[Claim]:
         if self.page > 1:
-            once = {ONE_EVICTION: "is decided once, after the prompt"} if "budget" in policy.takes else {}
+            once = {ONE_EVICTION: "is decided once, after the prompt"} if "budget" in policy.accepts else {}
             uneven = "lets only some heads keep the last page, which is partly filled (with policy.share=model all do)"
             breaks = dict.fromkeys((EVEN_IN_LAYER, EVEN_HEADS), uneven)
             yield Claim(f"{self.setting} of {policy.name}", "policy.page=1", once, breaks)
 
-    def check_budget(self, policy: Any, budget: Tokens) -> None:
+    def check_budget(self, policy: Any, budget: TokenBudget) -> None:
         sink = policy.sink if isinstance(policy.sink, int) and policy.budget_span == "prompt" else 0
         newest = sum(number for number in (policy.recent, policy.window_skips) if isinstance(number, int))
         least = -(-sink // self.page) - (-newest // self.page)  # wherever the prompt ends
@@ -149,6 +149,6 @@ def too_few(size: int, name: str, protected: int, subject: str) -> str:
     """The message for a budget below the pages that protected tokens touch, or below one."""
     least, why = max(1, protected), f" that protected tokens of {name} touch" if protected else ""
     return (
-        f"{subject} cannot hold {plural(least, 'page')} of {size} tokens{why}: raise the budget to at least "
+        f"{subject} cannot hold {count_noun(least, 'page')} of {size} tokens{why}: raise the budget to at least "
         f"{least * size} tokens, protect fewer, or use a smaller policy.page"
     )

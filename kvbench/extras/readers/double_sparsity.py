@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 import torch
 
-from kvbench.eviction.budget import Fraction
+from kvbench.eviction.budget import FractionBudget
 from kvbench.extras.readers.reader import Keys, Queries
 from kvbench.extras.readers.top import PageScores, TopReader
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 
@@ -29,11 +29,11 @@ class DoubleSparsity(TopReader):
     """
 
     channels: Annotated[
-        int | float, Means("label channels of a head: a number (8), or a fraction of its channels (0.0625)")
+        int | float, Help("label channels of a head: a number (8), or a fraction of its channels (0.0625)")
     ] = 0.0625
     variant: Annotated[
         Literal["prompt_keys", "query_keys"],
-        Means("what chooses label channels: |k| of the prompt, or that times |q|; the paper: a calibration text"),
+        Help("what chooses label channels: |k| of the prompt, or that times |q|; the paper: a calibration text"),
     ] = "prompt_keys"
     name: str = "double_sparsity"
 
@@ -50,7 +50,7 @@ class DoubleSparsity(TopReader):
         """How many label channels a head has."""
         if isinstance(self.channels, int):
             return min(self.channels, head_dim)
-        return Fraction(Decimal(str(self.channels))).of(head_dim)
+        return FractionBudget(Decimal(str(self.channels))).of(head_dim)
 
     def scores(self, queries: Queries, keys: Keys, prefix: int) -> PageScores:
         importance = keys[:, : prefix or None].abs().mean(dim=1, keepdim=True).expand(queries.shape)

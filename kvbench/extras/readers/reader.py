@@ -15,7 +15,7 @@ from torch import Tensor
 from kvbench.extras.readers.reading_batch import ReadingBatch
 from kvbench.models.decode.batch import DecodeBatch
 from kvbench.models.decode.holder import Holder, shown
-from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.facts import ALL_READ, ANSWER, NO_LATER_EVICTION, PLAIN_COPY, UNTIMED, Claim
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ MOST = 2**31
 
 
 @dataclass(frozen=True)
-class Reader(Holder, ABC):
+class SparseReader(Holder, ABC):
     """Base class of readers: a copy of the kept pairs, of which a query reads a part. Raises UserError for settings out
     of range.
     """
 
-    dense_layers: Annotated[int, Means("so many of the model's first layers read all they hold"), Range(0, MOST)] = 0
+    dense_layers: Annotated[int, Help("so many of the model's first layers read all they hold"), Range(0, MOST)] = 0
     question: Annotated[
         Literal["dense", "sparse"],
-        Means("how the tokens of a question that is read after the eviction read; those of the answer are sparse"),
+        Help("how the tokens of a question that is read after the eviction read; those of the answer are sparse"),
     ] = "dense"
     name: str = ""
     group: ClassVar[str] = "reader"
@@ -53,7 +53,7 @@ class Reader(Holder, ABC):
         return {"reader": {"name": self.name} | asdict(self)}
 
     def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
-        return ReadingBatch(shown(held, engine), engine.tile, room, self, question_tokens)
+        return ReadingBatch(shown(held, engine), engine.max_batch, room, self, question_tokens)
 
     def claims(self) -> Iterator[Claim]:
         """Return what it needs of other settings: an answer over a plain copy of the kept pairs."""
@@ -71,7 +71,7 @@ class Reader(Holder, ABC):
 
 
 @dataclass(frozen=True)
-class Dense(Reader):
+class Dense(SparseReader):
     """Every query reads all that is kept: attention as it is without a reader."""
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("dense_layers", "question")

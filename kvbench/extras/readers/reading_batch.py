@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
-from kvbench.models.decode.batch import BytesRead, RaggedBatch, RaggedLayer, Run
+from kvbench.models.decode.batch import BytesRead, EqualLengthSegments, RaggedBatch, RaggedLayer
 
 
 class Chooses(Protocol):
@@ -49,11 +49,11 @@ class ReadingBatch(RaggedBatch):
         self,
         layer: int,
         state: RaggedLayer,
-        run: Run,
+        run: EqualLengthSegments,
         rows: Float[Tensor, "segments rows head_dim"],
         keys: Float[Tensor, "segments pairs head_dim"],
         new: int,
-        rule: Rule,
+        rule: AttentionParams,
     ) -> Bool[Tensor, "segments rows pairs"] | None:
         reader, held = self.reader, keys.shape[1]
         if self.num_new_tokens < self.question_tokens and reader.question == "dense":
@@ -76,7 +76,7 @@ class ReadingBatch(RaggedBatch):
             self._count(state, run, pairs, index_bytes)
         return ~read.flatten(1, 2)
 
-    def _count(self, state: RaggedLayer, run: Run, pairs: list[int], index_bytes: int) -> None:
+    def _count(self, state: RaggedLayer, run: EqualLengthSegments, pairs: list[int], index_bytes: int) -> None:
         """Add what the segments of a run read for the newest token."""
         heads = state.segments // self.num_active
         owners = range(run.start, run.stop) if state.order is None else state.order[run.start : run.stop].tolist()

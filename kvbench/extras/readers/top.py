@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.eviction.budget import Fraction
-from kvbench.extras.readers.reader import MOST, Keys, Queries, Read, Reader
-from kvbench.support.annotations import Means, Range
+from kvbench.eviction.budget import FractionBudget
+from kvbench.extras.readers.reader import MOST, Keys, Queries, Read, SparseReader
+from kvbench.support.annotations import Help, Range
 from kvbench.support.errors import UserError
 
 PageScores = Float[Tensor, "segments group pages"]
@@ -21,7 +21,7 @@ Pages = Float[Tensor, "segments pages page head_dim"]
 
 
 @dataclass(frozen=True)
-class TopReader(Reader):
+class TopReader(SparseReader):
     """Base class: each query reads the `budget` pairs of its head with the highest scores, those always read included.
 
     A budget of all that a head holds, or more, reads all of it. Of equal scores the older pair comes first.
@@ -29,13 +29,13 @@ class TopReader(Reader):
 
     budget: Annotated[
         int | float,
-        Means("KV pairs that a query reads per head: a number (64), or a fraction of those that the head holds (0.1)"),
+        Help("KV pairs that a query reads per head: a number (64), or a fraction of those that the head holds (0.1)"),
     ] = 0.1
-    sink: Annotated[int, Means("the oldest pairs of a head, always read, a part of the budget"), Range(0, MOST)] = 0
-    recent: Annotated[int, Means("the newest pairs of a head, always read, a part of the budget"), Range(0, MOST)] = 0
+    sink: Annotated[int, Help("the oldest pairs of a head, always read, a part of the budget"), Range(0, MOST)] = 0
+    recent: Annotated[int, Help("the newest pairs of a head, always read, a part of the budget"), Range(0, MOST)] = 0
     selection: Annotated[
         Literal["query_heads", "kv_heads"],
-        Means("each query head chooses for itself, or those of a KV head together by the sum of their scores"),
+        Help("each query head chooses for itself, or those of a KV head together by the sum of their scores"),
     ] = "query_heads"
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class TopReader(Reader):
 
     def pairs_of(self, held: int) -> int:
         """The budget of a query whose head holds `held` pairs; a fraction is rounded half up, to at least one."""
-        return self.budget if isinstance(self.budget, int) else Fraction(Decimal(str(self.budget))).of(held)
+        return self.budget if isinstance(self.budget, int) else FractionBudget(Decimal(str(self.budget))).of(held)
 
     def pages_of(self, pairs: int) -> int:
         """The pages of a budget of `pairs`."""
@@ -107,8 +107,8 @@ class PageReader(TopReader):
     budget: its whole pages, at least `least_pages`. A page that has a pair that is always read is read as a whole.
     """
 
-    page: Annotated[int, Means("KV pairs of a page"), Range(1, MOST)] = 16
-    least_pages: Annotated[int, Means("pages that are read however small the budget is"), Range(1, MOST)] = 1
+    page: Annotated[int, Help("KV pairs of a page"), Range(1, MOST)] = 16
+    least_pages: Annotated[int, Help("pages that are read however small the budget is"), Range(1, MOST)] = 1
 
     @property
     def page_pairs(self) -> int:

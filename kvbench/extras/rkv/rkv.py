@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from kvbench.cache.attention import logits_by_chunk
 from kvbench.cache.kernels.choice import kernel_module
 from kvbench.cache.kernels.row_sums import Merge
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Dense, Ranked, Scores
 from kvbench.eviction.scores.ragged import Planes, RaggedHeads, Slots
 from kvbench.eviction.scores.score import RawTerm, Reduce, WindowScore
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 
 ROW_BLOCK = 64
@@ -37,12 +37,12 @@ class RKV(WindowScore):
     """
 
     importance: Annotated[
-        int | float, Means("R1: the share of the attention, as its authors evaluate; 0.07: as its class R1KV")
+        int | float, Help("R1: the share of the attention, as its authors evaluate; 0.07: as its class R1KV")
     ] = 0.1
-    threshold: Annotated[int | float, Means("keys of a larger cosine are alike")] = 0.5
+    threshold: Annotated[int | float, Help("keys of a larger cosine are alike")] = 0.5
     unlike: Annotated[
         Literal["first", "none"],
-        Means("R2: as in rkv/utils.py, a key that no other is like loses its cosine with token 0; none: nothing"),
+        Help("R2: as in rkv/utils.py, a key that no other is like loses its cosine with token 0; none: nothing"),
     ] = "first"
     name: str = "rkv"
     signed: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class RKV(WindowScore):
         if not 0 <= self.importance <= 1:
             raise UserError(f"score.importance={self.importance}: the share of the attention is from 0 to 1, e.g. 0.1")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         assert rows is not None
         keys, tokens, count = layer.dense[0], layer.lengths[0], rows.queries.shape[1]
         stop = tokens - count or tokens

@@ -17,7 +17,7 @@ import torch
 from kvbench.cache.shapes import Ranked
 from kvbench.eviction.ranking import Ranking
 from kvbench.eviction.step import RANKINGS, Step
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import COMPARABLE, EVEN_BUDGET, EVEN_HEADS, EVEN_LAYERS, ONE_EVICTION, Claim
 
@@ -68,11 +68,11 @@ class Sharing(Step):
     """One set of tokens for all heads of a layer, or for all layers."""
 
     share: Annotated[
-        Share, Means("who keeps the same tokens: nobody (head), the heads of a layer (layer), all layers (model)")
+        Share, Help("who keeps the same tokens: nobody (head), the heads of a layer (layer), all layers (model)")
     ] = "head"
     share_score: Annotated[
         Merge,
-        Means(
+        Help(
             "the score of a token for all of them: the mean, over layers of standardised scores; or the max of the "
             "standardised scores of all heads"
         ),
@@ -97,7 +97,7 @@ class Sharing(Step):
             yield Claim(f"{self.setting} of {policy.name}", "policy.share=head", needs)
         if self.share == "model":
             needs = {EVEN_LAYERS: "keeps one set for all layers"}
-            needs |= {ONE_EVICTION: "is decided once, after the prompt"} if "budget" in policy.takes else {}
+            needs |= {ONE_EVICTION: "is decided once, after the prompt"} if "budget" in policy.accepts else {}
             grants = frozenset({EVEN_HEADS})
             yield Claim(f"{self.setting} of {policy.name}", "policy.share=layer", needs, grants=grants)
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Kept
 from kvbench.eviction.allocation.shares import Variant
 from kvbench.eviction.step import Kind
 from kvbench.extras.stores.packed import Packed
 from kvbench.extras.stores.quantized import CHANNELS
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
 from kvbench.support.facts import EVICTS, MODEL_KEYS, ONE_EVICTION, PLAIN_COPY, PROMPT, UNCHANGED, Claim
 
@@ -28,9 +28,9 @@ class ThinK(Kind):
     """
 
     kind: Literal["think"] = "think"
-    ratio: Annotated[int | float, Means("the fraction of channels that is removed, 0.4 as in the paper")] = 0.4
-    window: Annotated[int, Means("newest queries that are read")] = 32
-    recent: Annotated[int, Means("newest kept keys that keep all channels; kvpress: 0")] = 32
+    ratio: Annotated[int | float, Help("the fraction of channels that is removed, 0.4 as in the paper")] = 0.4
+    window: Annotated[int, Help("newest queries that are read")] = 32
+    recent: Annotated[int, Help("newest kept keys that keep all channels; kvpress: 0")] = 32
     part: ClassVar[str] = "apply"
     reads_rows: ClassVar[bool] = True
     always: ClassVar[bool] = True
@@ -66,7 +66,7 @@ class ThinK(Kind):
         return int(head_dim * self.ratio)
 
     def change(
-        self, before: LayerCache, kept: Kept, after: LayerCache, rows: Window | None, variant: Variant
+        self, before: LayerCache, kept: Kept, after: LayerCache, rows: ObservationWindow | None, variant: Variant
     ) -> LayerCache:
         assert rows is not None
         head_dim = after.keys.shape[1]

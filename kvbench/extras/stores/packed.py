@@ -59,7 +59,7 @@ class Packed(Holder):
         return pack_cache(cache, self.packing, self.whole)
 
     def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
-        return QuantizedBatch(held, engine.tile, room)
+        return QuantizedBatch(held, engine.max_batch, room)
 
     def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
         return (kept + new) * pair_bytes  # packed, and one layer at a time as attention reads it

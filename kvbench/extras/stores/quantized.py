@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from kvbench.cache.kv_cache import DensePairs, KVCache, LayerCache, split_by_length, storage_bytes
+from kvbench.cache.kv_cache import DensePairs, KVCache, LayerCache, dense_parts, storage_bytes
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.extras.stores import floats
 from kvbench.extras.stores.floats import FloatCodes
@@ -210,7 +210,7 @@ def pack_cache(cache: KVCache, packing: Packing | None, whole: int = 0) -> Packe
     format, layers = None if packing is None else FORMATS[packing], []
     for layer in cache.layers:
         tops = _tops(layer, format)
-        runs = tuple((heads, *_packed(part, format, whole, tops)) for heads, part in split_by_length(layer))
+        runs = tuple((heads, *_packed(part, format, whole, tops)) for heads, part in dense_parts(layer))
         layers.append(PackedLayer(layer.index, layer.lengths, runs, layer.sliding_window))
     return PackedCache(tuple(layers), cache.num_tokens, cache.recurrent)
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, over_segments
+from kvbench.cache.attention import AttentionParams, attend_segments
 from kvbench.cache.recurrent import join_states
 from kvbench.extras.stores.quantized import PackedCache, PackedLayer
 from kvbench.models.decode.batch import CellPairs, CellRows, DecodeBatch, Heads, KVHeads, sinks_by_row, unseen
@@ -36,12 +36,12 @@ class QuantizedBatch(DecodeBatch):
         self._layers = [{layer.index: _cell_layer(layer, max_new_tokens) for layer in cache.layers} for cache in caches]
         self._bytes = [cache.bytes_held for cache in caches]
 
-    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         cells = zip(self._layers, queries, keys, values, strict=True)
         return torch.stack([self._attend_cell(layers[layer], q, k, v, rule) for layers, q, k, v in cells])
 
     def _attend_cell(
-        self, state: CellLayer, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule
+        self, state: CellLayer, queries: CellRows, keys: CellPairs, values: CellPairs, rule: AttentionParams
     ) -> CellRows:
         cache_heads, window = state.layer.cache_heads, state.layer.sliding_window
         heads, new, head_dim = queries.shape
@@ -59,7 +59,7 @@ class QuantizedBatch(DecodeBatch):
             if window is not None:
                 columns = slice(self.num_tokens - length, self.num_tokens)
                 hidden_prefix = unseen(columns, new, end, group, window, queries.device)
-            outputs[chosen] = over_segments(
+            outputs[chosen] = attend_segments(
                 rows[chosen],
                 torch.cat((packed_keys.dense(), state.keys[chosen, :tail]), dim=1),
                 torch.cat((packed_values.dense(), state.values[chosen, :tail]), dim=1),

@@ -27,7 +27,7 @@ from kvbench.extras.trajectories.trajectory import Call, Message, Trajectory, Tr
 from kvbench.support.errors import UserError
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import limit_samples, remembered
-from kvbench.tasks.task import Sample, Tokens, require_samples
+from kvbench.tasks.task import Sample, TokenCounter, require_samples
 
 Value = TypeVar("Value")
 QUESTIONS = "bfcl/BFCL_v4_multi_turn_long_context.json"
@@ -86,7 +86,7 @@ class LongContextBFCL(Trajectories):
         require_samples(self, samples, len(self._points))
         return {sample: self._points[sample] for sample in samples}
 
-    def run(self, number: int, tokens: Tokens) -> Trajectory:
+    def run(self, number: int, tokens: TokenCounter) -> Trajectory:
         start, simulators = self._start(number)
         messages, unanswered = list[Message](), list[str]()
         for words, texts in zip(start.words, _recorded(self.root, ANSWERS)[number].turns, strict=True):

@@ -33,7 +33,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 from kvbench.tasks import jsonl
 from kvbench.tasks.files import FromFiles, current_sha256, own_file, own_name
-from kvbench.tasks.task import Sample, Task, Tokens, require_choice, require_positive, require_samples
+from kvbench.tasks.task import Sample, Task, TokenCounter, require_choice, require_positive, require_samples
 
 ROLES = ("system", "user", "assistant", "tool")
 CALL_FORM = 'a call is {"name": TEXT, "arguments": {...}}'
@@ -104,10 +104,10 @@ class Trajectories(FromFiles, Task):
         """The run and the turn of these samples; known without a tokenizer. Raises as `generate` does."""
 
     @abstractmethod
-    def run(self, number: int, tokens: Tokens) -> Trajectory:
+    def run(self, number: int, tokens: TokenCounter) -> Trajectory:
         """A run. Raises as `generate` does."""
 
-    def generate(self, count_tokens: Tokens, indices: Collection[int]) -> Iterator[Sample]:
+    def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         places = self.points(indices)
         for number, samples in grouped(sorted(indices), lambda sample: places[sample][0]).items():
             run = self.run(number, count_tokens)
@@ -191,7 +191,7 @@ class RecordedTrajectories(Trajectories):
         require_samples(self, samples, len(self._points))
         return {sample: self._points[sample] for sample in samples}
 
-    def run(self, number: int, tokens: Tokens) -> Trajectory:
+    def run(self, number: int, tokens: TokenCounter) -> Trajectory:
         return self._runs[number]
 
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from kvbench.extras.trajectories.trajectories import Trajectories
 from kvbench.extras.trajectories.trajectory import Call, Message, Trajectory, plain_text, plain_turns
 from kvbench.support.errors import UserError
-from kvbench.tasks.task import Tokens
+from kvbench.tasks.task import TokenCounter
 
 FIRST, SECOND, THIRD = (
     words.split()
@@ -157,7 +157,7 @@ class SyntheticTrajectories(Trajectories):
         draw = random.Random(f"distances {self.seed} {number}")
         return {turn: draw.randrange(turn - 1) for turn in range(2, self.num_turns + 1)}
 
-    def run(self, number: int, tokens: Tokens) -> Trajectory:
+    def run(self, number: int, tokens: TokenCounter) -> Trajectory:
         """A run with as many records in each output as fit."""
         template: int = getattr(tokens, "template", 0)
         beside = self.max_new_tokens + template * (1 + 2 * self.num_turns)

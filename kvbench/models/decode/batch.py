@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, capped, hidden, over_segments
+from kvbench.cache.attention import AttentionParams, attend_segments, capped, hidden
 from kvbench.cache.kernels.choice import Kernels, ragged_decode_of, tail_kernels_of
 from kvbench.cache.kernels.ragged_decode import merged
 from kvbench.cache.kv_cache import CutCache, CutLayer, KVCache, LayerCache, copies, marks
@@ -61,7 +61,7 @@ class DecodeBatch(ABC):
         self.failures: dict[int, str] = {}
         self.order = list(range(num_active))
 
-    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         """Append the new tokens; every row attends to the pairs of its cell and, causally, to the tokens read since.
 
         The outputs of rows beyond the active cells are zero.
@@ -75,7 +75,7 @@ class DecodeBatch(ABC):
         return padded
 
     @abstractmethod
-    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         """`attend` for the active cells."""
 
     def finish(self, new: int) -> None:
@@ -117,7 +117,7 @@ class DecodeBatch(ABC):
 
 
 @dataclass(frozen=True)
-class Run:
+class EqualLengthSegments:
     """Segments start to stop of the ordered layer: prefixes of one length, each followed by its tail."""
 
     start: int
@@ -143,7 +143,7 @@ class VarlenLayer:
     tail_values: Float[Tensor, "segments max_new_tokens head_dim"]
 
     def prefix(
-        self, decode: Callable[..., Any], rows: Float[Tensor, "segments rows head_dim"], rule: Rule
+        self, decode: Callable[..., Any], rows: Float[Tensor, "segments rows head_dim"], rule: AttentionParams
     ) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
         """Outputs and log-sum-exp over the prefixes, by the kernel."""
         options = {"softcap": rule.softcap, "longest": self.longest}
@@ -155,7 +155,7 @@ class VarlenLayer:
         rows: Float[Tensor, "segments rows head_dim"],
         tail: int,
         hidden_tail: Bool[Tensor, "rows tail"] | None,
-        rule: Rule,
+        rule: AttentionParams,
         sinks: Float[Tensor, "segments rows"] | None,
     ) -> Float[Tensor, "segments rows head_dim"]:
         """One softmax over the prefixes, by the kernel, and over the `tail` newer tokens, in PyTorch.
@@ -184,7 +184,7 @@ class RaggedLayer:
     inverse: Int[Tensor, "segments"] | None
     segments: int
     pair_bytes: int
-    runs: tuple[Run, ...]
+    runs: tuple[EqualLengthSegments, ...]
     sliding_window: int | None
     varlen: VarlenLayer | None = None
 
@@ -205,7 +205,7 @@ class RaggedLayer:
             stores = run.keys, run.values
             if len(members) < run.stop - run.start:
                 stores = (store[[place - run.start for place in members]] for store in stores)
-            runs.append(Run(len(kept_rows), len(kept_rows) + len(members), run.prefix, *stores))
+            runs.append(EqualLengthSegments(len(kept_rows), len(kept_rows) + len(members), run.prefix, *stores))
             kept_rows += [new_row[order[place] // heads] * heads + order[place] % heads for place in members]
         permutation, inverse = _permutation(kept_rows, self.device)
         return RaggedLayer(permutation, inverse, len(kept_rows), self.pair_bytes, tuple(runs), self.sliding_window)
@@ -277,7 +277,7 @@ class RaggedBatch(DecodeBatch):
             self._layers[copied[0].index] = _order(copied, max_new_tokens, self.decode is not None)
         self._layers = dict(sorted(self._layers.items()))
 
-    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         state, (cells, heads, new, head_dim) = self._layers[layer], queries.shape
         if state.varlen is not None and self.tails is not None:
             return self._attend_by_kernels(state.varlen, queries, keys, values, rule)
@@ -308,7 +308,7 @@ class RaggedBatch(DecodeBatch):
                 hidden_prefix = self._unseen(columns, new, end, group, state, queries.device)
             unread = self._unread(layer, state, run, rows[segments], stores[0], new, rule)
             outputs.append(
-                over_segments(
+                attend_segments(
                     rows[segments],
                     *stores,
                     hidden_tail,
@@ -327,17 +327,17 @@ class RaggedBatch(DecodeBatch):
         self,
         layer: int,
         state: RaggedLayer,
-        run: Run,
+        run: EqualLengthSegments,
         rows: Float[Tensor, "segments rows head_dim"],
         keys: Float[Tensor, "segments pairs head_dim"],
         new: int,
-        rule: Rule,
+        rule: AttentionParams,
     ) -> Bool[Tensor, "segments rows pairs"] | None:
         """The pairs that the rows of a run's segments do not read: by default none."""
         return None
 
     def _attend_by_kernels(
-        self, state: VarlenLayer, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
+        self, state: VarlenLayer, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
     ) -> Heads:
         """`_attend` by four launches, which are the same in every step."""
         assert self.tails is not None and self.decode is not None
@@ -395,7 +395,7 @@ class RaggedBatch(DecodeBatch):
         """The caches of which the batch holds copies, with the tokens read since as kept pairs. Not for kernels, which
         add up prefix and tail in another order, nor for renumbered pairs.
         """
-        assert self.decode is None and all(cache.resumes is None for cache in caches)
+        assert self.decode is None and all(cache.next_position is None for cache in caches)
         tails = {index: layer.newest(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
         grown = []
         for cell, cache in enumerate(caches):
@@ -502,7 +502,7 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
             pairs[-1][:, length:] = 0  # hidden columns count as weight 0 times their value
             for row, prefix in zip(pairs[-1], prefixes, strict=True):
                 row[:length] = prefix
-        runs.append(Run(start, start + len(pairs[0]), length, *pairs))
+        runs.append(EqualLengthSegments(start, start + len(pairs[0]), length, *pairs))
         start += len(pairs[0])
     permutation, inverse = _permutation(order, like.device)
     return RaggedLayer(permutation, inverse, len(segments), pair_bytes, tuple(runs), sliding_window)

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import POSITION
 from kvbench.cache.recurrent import join_states
 from kvbench.models.decode.batch import DecodeBatch, Heads, KVHeads
 from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.models.decode.local_layer import LocalLayer
-from kvbench.models.decode.slots import Reading, Slots, takes_part
+from kvbench.models.decode.slots import EvictionClock, Slots, can_evict
 from kvbench.support.errors import UserError
 
 
@@ -35,10 +35,10 @@ class EvictingBatch(DecodeBatch):
         self._newest: dict[torch.device, Tensor] = {}
         self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
-    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         """A cell that cannot evict is closed; `failures` says why."""
         if queries.shape[2] != self._new:
-            self.settle()
+            self.return_layers()
             self._group(queries.shape[2])
         rule = rule.within(self.caches[0].max_length)
         if rule.sliding_window is not None:
@@ -65,7 +65,7 @@ class EvictingBatch(DecodeBatch):
         self._new, self._alone, self._rows = new, [], {}
         for cell, cache in self._open(range(self.num_active)):
             fast = cache.kernels == "triton" and new == 1 and not cache.divides
-            if fast and takes_part(cache.evictor, cache.every):
+            if fast and can_evict(cache.evictor, cache.every):
                 groups.setdefault(_key(cache), []).append(cell)
             else:
                 self._alone.append(cell)
@@ -78,15 +78,17 @@ class EvictingBatch(DecodeBatch):
         return self._rows[group, device]
 
     def _attend_together(
-        self, group: int, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule
+        self, group: int, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
     ) -> Heads:
         """`_attend` for the cells of a group."""
         caches = [self.caches[cell] for cell in self._groups[group]]
         if (group, layer) not in self._slots:
-            like = [cache.take(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)]
+            like = [
+                cache.lend_layer(layer, queries.shape[1], new, None) for cache, new in zip(caches, keys, strict=True)
+            ]
             most_tokens = self.max_new_tokens - self.num_new_tokens
             re_rotation = next((cache.re_rotation for cache in caches if cache.re_rotation is not None), None)
-            reading = Reading(caches[0].every, caches[0].pending, most_tokens, re_rotation)
+            reading = EvictionClock(caches[0].every, caches[0].pending, most_tokens, re_rotation)
             rows = [cache.pending_rows(layer) for cache in caches]
             self._slots[group, layer] = Slots(like, [cache.evictor for cache in caches], reading, rows)
         slots = self._slots[group, layer]
@@ -100,11 +102,13 @@ class EvictingBatch(DecodeBatch):
             caches[place].drops = True
         return outputs
 
-    def _attend_locally(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def _attend_locally(
+        self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams
+    ) -> Heads:
         """`_attend` for a layer that the model limits by a sliding window."""
         if layer not in self._local:
             borrowed = [
-                cache.take(layer, queries.shape[1], new, rule.sliding_window)
+                cache.lend_layer(layer, queries.shape[1], new, rule.sliding_window)
                 for cache, new in zip(self.caches, keys, strict=True)
             ]
             self._local[layer] = LocalLayer(borrowed, self.num_tokens + self.num_new_tokens)
@@ -113,14 +117,14 @@ class EvictingBatch(DecodeBatch):
             cache.full_bytes += self._local[layer].bytes_read
         return outputs
 
-    def settle(self) -> None:
+    def return_layers(self) -> None:
         """Give every cache its layers back."""
         for (group, _), slots in self._slots.items():
             for place, cell in enumerate(self._groups[group]):
-                self.caches[cell].give(slots.layer_of(place), slots.rows_of(place))
+                self.caches[cell].return_layer(slots.layer_of(place), slots.rows_of(place))
         for local in self._local.values():
             for cell, cache in enumerate(self.caches):
-                cache.give(local.layer_of(cell))
+                cache.return_layer(local.layer_of(cell))
         self._slots, self._local, self._new = {}, {}, 0
 
     def close(self, cell: int) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.cache.kernels.choice import Kernels
-from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, Window, joined
+from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, ObservationWindow, joined
 from kvbench.cache.recurrent import RecurrentState
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.ranking import Ranking
@@ -49,7 +49,7 @@ class EvictingCache:
     full_bytes: int = 0
     recurrent: RecurrentState | None = None
     _layers: dict[int, LayerCache] = field(default_factory=dict)
-    _rows: dict[int, list[Window]] = field(default_factory=dict)
+    _rows: dict[int, list[ObservationWindow]] = field(default_factory=dict)
     _rankings: dict[int, Ranking] = field(default_factory=dict)
     _lent: set[int] = field(default_factory=set)
 
@@ -62,7 +62,9 @@ class EvictingCache:
             self.recurrent = self.cache.recurrent
             self.peak_bytes, self.cache = self.cache.bytes_allocated, None
 
-    def attend(self, index: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: Rule) -> CellRows:
+    def attend(
+        self, index: int, queries: CellRows, keys: CellPairs, values: CellPairs, rule: AttentionParams
+    ) -> CellRows:
         """Append the new tokens to a layer, attend to all of its pairs, and evict if that is due.
 
         Raises UserError as `IncrementalEviction.step` does.
@@ -76,7 +78,7 @@ class EvictingCache:
             grown = replace(grown, state={**grown.state, ROTATED: rotated.flatten()})
             shown = self.re_rotation.show(grown)
         reads = self.every is not None and (self._scores_rows or self.divides)
-        window = replace(over_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
+        window = replace(attend_layer(queries, shown, rule, self.kernels, reads), kernels=self.kernels)
         rows = self._rows.setdefault(index, [])
         if reads:
             rows.append(window)
@@ -96,7 +98,7 @@ class EvictingCache:
         """Whether the cache evicts after so many further tokens."""
         return self.every is not None and self.pending + new >= self.every
 
-    def _evicted(self, grown: LayerCache, shown: LayerCache, rows: Window | None) -> LayerCache:
+    def _evicted(self, grown: LayerCache, shown: LayerCache, rows: ObservationWindow | None) -> LayerCache:
         """A layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
         if self.divides:
             ranked, self._rankings[grown.index] = self.evictor.rank(grown, rows)
@@ -134,7 +136,7 @@ class EvictingCache:
         self.evictions += self.drops
         self.drops = False
 
-    def take(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
+    def lend_layer(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
         """A layer, to be held elsewhere until `give`; `keys` are like the keys of its new pairs."""
         self._lent.add(index)
         return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
@@ -146,12 +148,12 @@ class EvictingCache:
         rotated = {} if self.re_rotation is None else {ROTATED: keys.new_empty(0, dtype=torch.float32)}
         return replace(empty, state={**empty.state, **rotated})
 
-    def pending_rows(self, index: int) -> Window | None:
+    def pending_rows(self, index: int) -> ObservationWindow | None:
         """Return the records of the tokens of a layer since the last eviction, to be held elsewhere."""
         rows = self._rows.pop(index, [])
         return joined(rows) if rows else None
 
-    def give(self, layer: LayerCache, rows: Window | None = None) -> None:
+    def return_layer(self, layer: LayerCache, rows: ObservationWindow | None = None) -> None:
         """Put a layer back, and what its newest tokens saw."""
         self._layers[layer.index] = layer
         self._lent.discard(layer.index)

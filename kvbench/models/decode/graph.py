@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kvbench.models.decode.batch import RaggedBatch
-from kvbench.models.decode.next_token import Choose
+from kvbench.models.decode.next_token import Sampler
 
 READ_EVERY = 8
 """Steps whose tokens the host reads at once."""
@@ -35,7 +35,7 @@ class DecodeGraph:
     def __init__(
         self,
         read: Callable[[Int[Tensor, "cells"], Int[Tensor, "cells"]], Float[Tensor, "cells vocabulary"]],
-        choose: Choose,
+        choose: Sampler,
         batch: RaggedBatch,
         device: torch.device,
         stop: Collection[int],

@@ -69,7 +69,7 @@ class Holder:
 
         The list is emptied: what is held can be freed as soon as the batch has its copy.
         """
-        return RaggedBatch(shown(held, engine), engine.tile, room, engine.kernels)
+        return RaggedBatch(shown(held, engine), engine.max_batch, room, engine.kernels)
 
     def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
         """Bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""
@@ -84,4 +84,4 @@ def shown(held: list[Any], engine: "Engine") -> Iterator[KVCache]:
     """Caches, one at a time, with keys rotated as the queries of a decode batch expect them. The list is emptied."""
     while held:
         cache = held.pop(0)
-        yield cache if cache.resumes is None else engine.re_rotation.show_all(cache)
+        yield cache if cache.next_position is None else engine.re_rotation.show_all(cache)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from kvbench.cache.attention import Rule, fused
+from kvbench.cache.attention import AttentionParams, fused
 from kvbench.cache.kv_cache import POSITION, LayerCache
 from kvbench.models.decode.batch import Heads, KVHeads
 
@@ -27,7 +27,7 @@ class LocalLayer:
         pairs = self._keys.shape[0] * self._keys.shape[1] // self._cells
         return [pairs * (2 * self._keys.shape[2] * self._keys.itemsize + POSITION.itemsize)] * self._cells
 
-    def attend(self, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule) -> Heads:
+    def attend(self, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
         """Append new tokens, attend within the window, and keep what later tokens can still attend to."""
         assert rule.sliding_window is not None
         held, new = self._keys.shape[1], keys.shape[2]
@@ -51,5 +51,5 @@ class LocalLayer:
         positions = torch.arange(self._end - length, self._end, dtype=POSITION, device=keys.device).repeat(heads)
         offsets = tuple(range(0, heads * length + 1, length)) if length else (0,) * (heads + 1)
         return replace(
-            self._like, keys=keys, values=values, positions=positions, offsets=offsets, windows=(), probed={}
+            self._like, keys=keys, values=values, positions=positions, offsets=offsets, windows=(), recordings={}
         )

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import LayerCache
 from kvbench.models import bridge
 from kvbench.models.engine import Engine, Prefilled
@@ -25,7 +25,7 @@ class Step:
     query: Float[Tensor, "heads 1 head_dim"]
     keys: Float[Tensor, "kv_heads new head_dim"]
     values: Float[Tensor, "kv_heads new head_dim"]
-    rule: Rule
+    rule: AttentionParams
 
 
 @torch.inference_mode()
@@ -38,7 +38,7 @@ def next_step(engine: Engine, prefilled: Prefilled, question: Sequence[int] = ()
     engine.check_length(cache.num_tokens, len(before) + 1)
     steps: dict[int, Step] = {}
 
-    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> None:
+    def record(layer: LayerCache, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> None:
         steps[layer.index] = Step(queries[:, -1:], keys, values, rule)
 
     def read(ids: list[int]) -> Float[Tensor, "vocabulary"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 Choice = tuple[Int[Tensor, "cells"], Float[Tensor, "cells"]]
 """The chosen token of every cell, and the gap between its two best logits in float64."""
-Choose = Callable[[Float[Tensor, "cells vocabulary"], int | Int[Tensor, ""]], Choice]
+Sampler = Callable[[Float[Tensor, "cells vocabulary"], int | Int[Tensor, ""]], Choice]
 """From logits and the number of the step; the number may lie on the device."""
 
 
@@ -26,7 +26,7 @@ def greedy(logits: Float[Tensor, "cells vocabulary"], step: int | Int[Tensor, ""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Sampled:
     """A token from softmax(logits / temperature), limited to the fewest most likely ones whose sum reaches `top_p`.
 
     uniforms: one number in [0, 1) for every step and cell, on the device of the logits. The most likely tokens come
@@ -51,7 +51,7 @@ class Drawn:
         return order.gather(1, drawn[:, None])[:, 0], greedy(logits)[1]
 
 
-class Forced:
+class TeacherForced:
     """The tokens of a given answer, one in each step, for all cells. losses: what they cost, `[steps, cells]`, in nats.
 
     losses has the negative log-likelihood of each token given those before it, in float32 or wider, on the device.

@@ -32,11 +32,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.choice import column_sums_of, kernel_module, ragged_decode_of
 from kvbench.cache.kernels.ragged_decode import FlatPairs, PerSegment, Segments
 from kvbench.cache.kernels.row_sums import Merge
-from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, Window, joined, readers
+from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
@@ -59,7 +59,7 @@ Order = Int[Tensor, "segments slots"]
 
 
 @dataclass(frozen=True)
-class Reading:
+class EvictionClock:
     """Common schedule of the cells of a store: they evict every so many tokens (None: never), of which `pending` were
     read, and read at most `most_tokens` more. re_rotation: how keys rotate, for cells with `policy.positions=cache`.
     """
@@ -84,7 +84,7 @@ class Run:
         return slice(self.start, self.stop)
 
 
-def takes_part(evictor: IncrementalEviction, every: int | None) -> bool:
+def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
     """Whether the kernels can evict from a cell as its definition does."""
     policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
     if every is None:
@@ -167,7 +167,7 @@ class Layout:
         return [segment for _, segment in heads]
 
 
-def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction], reading: Reading) -> Layout:
+def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction], reading: EvictionClock) -> Layout:
     """Cells in the order of their scorings."""
     scorings = [_scoring(evictor, reading.every) for evictor in evictors]
     cells = sorted(range(len(layers)), key=lambda cell: scorings.index(scorings[cell]))
@@ -199,7 +199,7 @@ def _layout(layers: Sequence[LayerCache], evictors: Sequence[IncrementalEviction
 
 
 @dataclass(frozen=True)
-class Rules:
+class SegmentSettings:
     """Rules of policies and scores for each segment, as the kernels read them.
 
     most, sinks, lasts: pairs that it may keep, and protected first and newest ones. most_by_position: any number of
@@ -230,7 +230,9 @@ class Rules:
     all_by_score: bool
 
 
-def _rules(layout: Layout, evictors: Sequence[IncrementalEviction], every: int | None, device: torch.device) -> Rules:
+def _rules(
+    layout: Layout, evictors: Sequence[IncrementalEviction], every: int | None, device: torch.device
+) -> SegmentSettings:
     owned = [evictors[cell] for cell, _ in layout.owners]
     policies, codes = [own.policy for own in owned], kernel_module("row_sums_triton").CODES
     terms = [_term(own, every) for own in owned]
@@ -248,14 +250,16 @@ def _rules(layout: Layout, evictors: Sequence[IncrementalEviction], every: int |
     def numbers(values: Sequence[int]) -> PerSegment:
         return torch.tensor(list(map(int, values))).int().to(device, non_blocking=True)
 
-    return Rules(
+    return SegmentSettings(
         most=numbers(layout.limits),
         most_by_position=numbers(
             [layout.longest if moves else limit for moves, limit in zip(by_score, layout.limits, strict=True)]
         ),
-        sinks=numbers([policy.sinks for policy in policies]),
-        lasts=numbers([policy.last for policy in policies]),
-        apart=numbers([0 if own.policy.pool is None or own.score.whole else own.policy.last for own in owned]),
+        sinks=numbers([policy.sink_tokens for policy in policies]),
+        lasts=numbers([policy.protected_tail for policy in policies]),
+        apart=numbers(
+            [0 if own.policy.pool is None or own.score.pools_protected else own.policy.protected_tail for own in owned]
+        ),
         sizes=numbers([1 if pool is None else pool.size for pool in pools]),
         means=numbers([pool is not None and pool.kind == "avg" for pool in pools]),
         by_score=numbers(by_score),
@@ -284,8 +288,8 @@ class Slots:
         self,
         layers: Sequence[LayerCache],
         evictors: Sequence[IncrementalEviction],
-        reading: Reading,
-        rows: Sequence[Window | None],
+        reading: EvictionClock,
+        rows: Sequence[ObservationWindow | None],
     ) -> None:
         like = layers[0]
         self.index, self.cache_heads, self.query_heads = like.index, like.cache_heads, like.query_heads
@@ -333,7 +337,7 @@ class Slots:
         lengths = torch.tensor(self.lengths).to(self.bases.device, non_blocking=True)
         return Segments(self.bases, (lengths + 1).int(), self.layout.longest)
 
-    def attend(self, queries: Heads, keys: KVHeads, values: KVHeads, rule: Rule, newest: Newest) -> Heads:
+    def attend(self, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams, newest: Newest) -> Heads:
         """Append the pairs of the new token to every segment, attend to all pairs, and evict if that is due."""
         kernel_module("slots").append(
             self.pairs, self.numbers, keys, values, self.layout.order, self.held, newest, ROTATED in self.states
@@ -364,7 +368,7 @@ class Slots:
         arrays = self.pairs[0], self._state(ROTATED), self.rules.turned, self.held, frequencies
         return kernel_module("slots").turned(*arrays, rotation.interleaved)
 
-    def _read(self, queries: Heads, shown: FlatPairs, rule: Rule) -> Heads:
+    def _read(self, queries: Heads, shown: FlatPairs, rule: AttentionParams) -> Heads:
         """Outputs of the new token over the pairs of its segments, and the record of them, if scores read it."""
         rows = queries.reshape(len(self.lengths), -1, queries.shape[3])
         sinks = sinks_by_row(rule.sinks, len(self.evictors), self.cache_heads, 1, torch.float32)
@@ -382,7 +386,7 @@ class Slots:
         if self.reads:
             single = rows.view(-1, 1, rows.shape[2])
             arrays = single, outputs.view(single.shape), lse.view(-1, 1)
-            self.rows.append(Window(*arrays, rule.scaling, rule.softcap, "triton"))
+            self.rows.append(ObservationWindow(*arrays, rule.scaling, rule.softcap, "triton"))
             del self.rows[: -max(evictor.policy.rows(sys.maxsize) for evictor in self.evictors)]
         outputs = outputs.view(rows.shape)
         outputs = outputs if self.layout.inverse is None else outputs.index_select(0, self.layout.inverse)
@@ -429,7 +433,7 @@ class Slots:
         slots = torch.arange(self.layout.longest, device=order.device)
         return torch.where(self.rules.by_score[:, None] != 0, slots, order)
 
-    def _sums(self, rows: Window, shown: FlatPairs) -> Columns:
+    def _sums(self, rows: ObservationWindow, shown: FlatPairs) -> Columns:
         """The sum of every slot over the row of the new token, merged over the query heads of its segment; these are
         the running scores of all segments if `rules.adds`.
         """
@@ -451,12 +455,12 @@ class Slots:
             lengths=[length + 1 for length in self.lengths[run.segments]],
             group=self.query_heads // self.cache_heads,
             merge=_merge(evictor),
-            recent=evictor.policy.last,
+            recent=evictor.policy.protected_tail,
             newest=lengths - 1 if evictor.policy.positions == "cache" else newest,
             memo=memo,
         )
 
-    def _raw(self, run: Run, heads: RaggedHeads, rows: Window | None, sums: Columns | None) -> OfRun:
+    def _raw(self, run: Run, heads: RaggedHeads, rows: ObservationWindow | None, sums: Columns | None) -> OfRun:
         """Return what is pooled of a run, after adding to the running scores."""
         evictor, own = run.evictor, None if sums is None else sums[run.segments]
         try:
@@ -475,7 +479,7 @@ class Slots:
             own = self._state(ACCUMULATED)[run.segments].add_(own)
         return evictor.score.weigh_segments(heads, own)
 
-    def _over_rows(self, run: Run, heads: RaggedHeads, rows: Window) -> OfRun:
+    def _over_rows(self, run: Run, heads: RaggedHeads, rows: ObservationWindow) -> OfRun:
         """The sum of every slot of a run over several rows."""
         policy, score = run.evictor.policy, run.evictor.score
         term, merge = row_term_of(score), score.over_rows(policy.reduce)
@@ -587,20 +591,20 @@ class Slots:
             state={name: ordered(self._state(name)) for name in self._states_of(cell)},
         )
 
-    def rows_of(self, cell: int) -> Window | None:
+    def rows_of(self, cell: int) -> ObservationWindow | None:
         """Return the records of the tokens of a cell since the last eviction."""
         if not self.rows:
             return None
         group = self.query_heads // self.cache_heads
-        return _of_heads(joined(self.rows), readers(self.layout.segments_of(cell), group))
+        return _of_heads(joined(self.rows), query_heads_of(self.layout.segments_of(cell), group))
 
-    def _of_segments(self, rows: Sequence[Window]) -> Window:
+    def _of_segments(self, rows: Sequence[ObservationWindow]) -> ObservationWindow:
         """The rows of all cells in the order of the segments."""
         arrays = [torch.cat([getattr(part, name) for part in rows]) for name in ("queries", "outputs", "lse")]
         every = replace(rows[0], queries=arrays[0], outputs=arrays[1], lse=arrays[2])
         heads = [cell * self.cache_heads + head for cell, head in self.layout.owners]
-        return _of_heads(every, readers(heads, self.query_heads // self.cache_heads))
+        return _of_heads(every, query_heads_of(heads, self.query_heads // self.cache_heads))
 
 
-def _of_heads(rows: Window, heads: list[int]) -> Window:
+def _of_heads(rows: ObservationWindow, heads: list[int]) -> ObservationWindow:
     return replace(rows, queries=rows.queries[heads], outputs=rows.outputs[heads], lse=rows.lse[heads])

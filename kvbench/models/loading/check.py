@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kvbench.cache.attention import Rule, explicit
+from kvbench.cache.attention import AttentionParams, explicit
 from kvbench.models import bridge
 from kvbench.models.decode.batch import RaggedBatch
 from kvbench.models.engine import Engine
@@ -29,13 +29,13 @@ IN_PARTS = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 8e-2, torch
 class CheckingReader:
     """Wraps a reader: counts the calls of every layer and records their rules."""
 
-    def __init__(self, reader: bridge.Reader) -> None:
+    def __init__(self, reader: bridge.AttentionCache) -> None:
         self.reader = reader
         self.recurrent = reader.recurrent
         self.calls: Counter[int] = Counter()
-        self.rules: dict[int, Rule] = {}
+        self.rules: dict[int, AttentionParams] = {}
 
-    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         self.calls[layer] += 1
         self.rules[layer] = rule
         if keys.shape != values.shape:
@@ -102,7 +102,9 @@ def check_model(engine: Engine, expected: Float[Tensor, "tokens vocabulary"]) ->
     _compare(engine, logits, expected[[4, 5, 6, 7] if single else [2, 4, 6, 7]], IN_PARTS, "in parts")
 
 
-def _read(engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.Reader) -> Float[Tensor, "vocabulary"]:
+def _read(
+    engine: Engine, ids: Int[Tensor, "new"], first: int, reader: bridge.AttentionCache
+) -> Float[Tensor, "vocabulary"]:
     """Logits of the last token, after a check of how attention was called."""
     checked, model, windows = CheckingReader(reader), engine.model, sliding_windows(engine.model.config)
     with torch.inference_mode():

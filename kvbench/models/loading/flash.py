@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kernels.choice import INSTALL
 from kvbench.models.prefill import Attend
 from kvbench.support.errors import MissingFile, UserError
@@ -47,7 +47,7 @@ def flash_attention(backend: str) -> Attend:
         package = "flash-attn" if source.hub is None else f"the package {source.module}"
         raise UserError(f"model.attention={backend} needs {package}: {source.install}, or use model.attention=sdpa")
 
-    def attend(queries: Tensor, keys: Tensor, values: Tensor, rule: Rule) -> Tensor:
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
         """Outputs [heads, rows, size] of the newest rows; the causal mask ends bottom right. No attention sinks."""
         if rule.sinks is not None:
             raise UserError(f"model.attention={backend} does not support attention sinks: use model.attention=sdpa")

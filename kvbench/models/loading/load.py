@@ -181,7 +181,7 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
     kernels = chosen_kernels(spec.kernels, device, model.dtype, cache_heads(model.config)[1])
     engine = Engine(
         model,
-        tile=spec.tile,
+        max_batch=spec.max_batch,
         max_length=info.max_length,
         attend=prompt_attention(spec.attention),
         kernels=kernels,
@@ -218,8 +218,8 @@ def load(info: ModelInfo, recorded: Products | None = None) -> LoadedModel:
             "attention": spec.attention,
             "kernels": kernels,
             "cuda_graph": spec.cuda_graph,
-            "block": engine.block,
-            "tile": engine.tile,
+            "prefill_chunk": engine.prefill_chunk,
+            "max_batch": engine.max_batch,
             "narrow": "any" if invariance.any_rows else list(invariance.steps),
             **({} if products is None else {"products": products}),
             "float32_logits": wide or model.dtype.itemsize > 2,
@@ -254,7 +254,7 @@ def _default_threads() -> int:
 def suit_cpu(engine: Engine) -> None:
     """Determine how few rows a pass may have, and keep freed memory."""
     keep_freed_memory()
-    engine.batch_invariance = invariance_of(engine.model, engine.tile)
+    engine.batch_invariance = invariance_of(engine.model, engine.max_batch)
 
 
 def keep_freed_memory() -> bool:

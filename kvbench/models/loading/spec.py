@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from kvbench.cache.kernels.choice import Kernels
 from kvbench.support import gguf_metadata
-from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.paths import assets, home
 from kvbench.support.quantity import shortened
@@ -96,45 +96,45 @@ class ModelSpec:
     name: str
     path: Annotated[
         str | None,
-        Means("a folder with config.json, tokenizer and safetensors, or a name on the hub; null: the embedded weights"),
+        Help("a folder with config.json, tokenizer and safetensors, or a name on the hub; null: the embedded weights"),
     ] = None
-    revision: Annotated[str | None, Means("of a model of the hub: a commit or a tag")] = None
-    dtype: Annotated[Dtype, Means("auto: as stored in the weights; float32, bfloat16, float16")] = "auto"
+    revision: Annotated[str | None, Help("of a model of the hub: a commit or a tag")] = None
+    dtype: Annotated[Dtype, Help("auto: as stored in the weights; float32, bfloat16, float16")] = "auto"
     attention: Annotated[
         Backend,
-        Means(
+        Help(
             "attention during prefill: sdpa, eager (written out), on a GPU flash-attn 2 or 3: flash, flash3, or of "
             "the Hub by kernels: flash_hub, flash3_hub"
         ),
     ] = "sdpa"
     kernels: Annotated[
         Kernels | None,
-        Means("torch, triton, or on a GPU flash_attn or varlen; null: triton on a GPU where it can run, else torch"),
+        Help("torch, triton, or on a GPU flash_attn or varlen; null: triton on a GPU where it can run, else torch"),
     ] = None
     chat: Annotated[
-        Chat, Means("a chat template is used when the tokenizer has one (auto), never, or always (required)")
+        Chat, Help("a chat template is used when the tokenizer has one (auto), never, or always (required)")
     ] = "auto"
-    system: Annotated[str | None, Means("the text of a system turn, for chat templates that have one")] = None
+    system: Annotated[str | None, Help("the text of a system turn, for chat templates that have one")] = None
     template_kwargs: Annotated[
         dict[str, Any] | Literal["auto"],
-        Means("of the chat template; auto: {enable_thinking:false} where it has that, as kvpress and KVzip"),
+        Help("of the chat template; auto: {enable_thinking:false} where it has that, as kvpress and KVzip"),
     ] = field(default="auto", hash=False)
     max_length: Annotated[
-        int | None, Means("tokens of prompt and answer; null: the limit of the model's configuration")
+        int | None, Help("tokens of prompt and answer; null: the limit of the model's configuration")
     ] = None
-    threads: Annotated[int | None, Means("CPU threads; null: torch's default"), Range(1, MOST_THREADS)] = None
-    tile: Annotated[int, Means("cells that decode together"), Range(1, MOST_CELLS)] = 24
-    device: Annotated[str | None, Means("cpu, cuda or cuda:1; null: the first GPU, or the CPU if there is none")] = None
-    device_map: Annotated[Literal["auto"] | None, Means("auto: layers spread over all GPUs")] = None
+    threads: Annotated[int | None, Help("CPU threads; null: torch's default"), Range(1, MOST_THREADS)] = None
+    max_batch: Annotated[int, Help("cells that decode together"), Range(1, MOST_CELLS)] = 24
+    device: Annotated[str | None, Help("cpu, cuda or cuda:1; null: the first GPU, or the CPU if there is none")] = None
+    device_map: Annotated[Literal["auto"] | None, Help("auto: layers spread over all GPUs")] = None
     cuda_graph: Annotated[
-        Literal["auto", "never"], Means("long answers are decoded by a CUDA graph if possible; never: without one")
+        Literal["auto", "never"], Help("long answers are decoded by a CUDA graph if possible; never: without one")
     ] = "auto"
     products: Annotated[
         CpuProducts,
-        Means("of a float32 model on a CPU: onednn, torch or mixed (torch for prompts); auto: the fastest, by timing"),
+        Help("of a float32 model on a CPU: onednn, torch or mixed (torch for prompts); auto: the fastest, by timing"),
     ] = "auto"
     shape: Shape | None = None
-    pulled: Annotated[str | None, Means("a source of kvbench data pull: its folder under data.root")] = None
+    pulled: Annotated[str | None, Help("a source of kvbench data pull: its folder under data.root")] = None
     root: str | None = None
 
     def __post_init__(self) -> None:

@@ -36,11 +36,11 @@ class Prompt:
     context: tuple[int, ...]
     question: tuple[int, ...]
     sha256: str
-    head: int = 0
+    prefix_tokens: int = 0
     turn: tuple[int, ...] = ()
     border_tokens: int | None = None
     question_tokens: int = 0
-    tail: int = 0
+    suffix_tokens: int = 0
     turns: tuple[tuple[int, ...], ...] = ()
     blocks: tuple[int, ...] = ()
     answer: tuple[int, ...] = ()
@@ -259,8 +259,8 @@ def _build(
     head, turn = around(tokenizer, system) if templated else (begin, "")
     opening = () if apart or (tokenizer.bos_token and tokenizer.bos_token in head) else _opening(tokenizer)
     ids = _after_opening(tokenizer, opening, before)
-    if apart and sample.opening and before.startswith(head + sample.opening):
-        start = head + sample.opening
+    if apart and sample.context_prefix and before.startswith(head + sample.context_prefix):
+        start = head + sample.context_prefix
         ids = plain(tokenizer, start) + plain(tokenizer, before.removeprefix(start))
     if not ids:
         raise UserError("the prompt has no tokens")
@@ -295,7 +295,7 @@ def _build(
         ids,
         question_ids,
         hashlib.sha256((before + after).encode()).hexdigest(),
-        _common_length(ids, _after_opening(tokenizer, opening, head + sample.opening)),
+        _common_length(ids, _after_opening(tokenizer, opening, head + sample.context_prefix)),
         plain(tokenizer, turn),
         border_tokens,
         len(_continued(tokenizer, request_text)),

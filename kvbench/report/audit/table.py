@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from kvbench.report.audit.pair_tests import FEWEST, least_correlation, needed, smallest_gain
 from kvbench.report.audit.pairs import LEVELS, Pair, possible_sizes
 from kvbench.report.audit.verdicts import Judged, Verdict, judged
-from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.stats.paired_tests import holm
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 NEVER = 10**6
 """Prompts of a pair that is only planned for, so many that no mean is a whole number of them."""
@@ -68,8 +68,8 @@ def report_of(
             *notes,
             *([f"n: {'; '.join(sources)}"] if sources else []),
             *_unknown(pairs),
-            f"{plural(judged_cells, 'comparison')} judged, {len(pairs) - judged_cells} not; holm: p at any, corrected "
-            f"for all of them",
+            f"{count_noun(judged_cells, 'comparison')} judged, {len(pairs) - judged_cells} not; holm: p at any, "
+            "corrected for all of them",
             LEVEL_NOTE,
             VERDICT_NOTE,
         ),
@@ -96,7 +96,9 @@ def _unknown(pairs: Iterable[Compared]) -> list[str]:
         means = [mean for each in right for mean in (each.pair.a, each.pair.b)]
         sizes = possible_sizes(means, right[0].pair.half) if right else []
         digits = f"; right and wrong answers would fit {', '.join(map(str, sizes[:8]))}" if sizes else ""
-        notes.append(f"n is not known of {plural(len(members), 'line')} ({source or 'not stated'}): no verdict{digits}")
+        notes.append(
+            f"n is not known of {count_noun(len(members), 'line')} ({source or 'not stated'}): no verdict{digits}"
+        )
     return notes
 
 
@@ -164,7 +166,7 @@ def _cells_table(pairs: Sequence[Compared], cells: Sequence[Judged | None], corr
             "" if adjusted is None else shown_p(adjusted),
             _why_not(each) if cell is None else str(cell.verdict),
         ]
-        lines.append(Line.of(each.names, texts))
+        lines.append(TableRow.of(each.names, texts))
     return Table.of(("B", "against A", "place"), heads, lines, title="differences", align="r" * 10 + "l")
 
 
@@ -241,7 +243,7 @@ def _averages_table(averages: Sequence[Averaged]) -> Table:
             shown_p(adjusted),
             str(result.verdict),
         ]
-        lines.append(Line.of((of, against, budget), texts))
+        lines.append(TableRow.of((of, against, budget), texts))
     notes = (
         "errors over the same prompts add, those over different sets are independent; tasks: sign flips, one "
         "observation for each set of prompts",
@@ -287,7 +289,7 @@ def _bests_table(bests: Sequence[Compared]) -> Table:
     notes = (f"{few} of them lead by fewer than {FEWEST} prompts, which no paired test can show",) if few else ()
     heads = ("columns", "judged", *(f"p <= 0.05 at {level}" for level in LEVELS))
     return Table.of(
-        ("",), heads, [Line.of(("best against runner-up",), counts)], title="best of each column", notes=notes
+        ("",), heads, [TableRow.of(("best against runner-up",), counts)], title="best of each column", notes=notes
     )
 
 

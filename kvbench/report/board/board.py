@@ -9,14 +9,14 @@ from typing import Any
 from kvbench.report.board.ranking import LABELS, SIZES, Place, Ranking, rankings
 from kvbench.report.board.submissions import Submission, read_submissions
 from kvbench.report.compare.gate import Gate
-from kvbench.report.formats.emit import emit
+from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.html import template
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.output import text_to
 from kvbench.report.selection import Where
 from kvbench.report.stats.verdicts import ALPHA
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, size
+from kvbench.support.quantity import count_noun, size
 
 PAGE, LINES = "index.html", "board.csv"
 HEADS = ("rank", "mean", "- full [95 %]", "groups", "held", "cells")
@@ -93,14 +93,14 @@ def write_board(board: Board, out: Path) -> None:
     page = template("kvbench.report.board", "board.html.j2")
     with text_to(out / PAGE) as file:
         file.write(page.render(board=board, leagues=leagues, moments=MOMENTS, css=css, described=_described))
-    emit(report_of(board), "csv", out / LINES)
+    write_report(report_of(board), "csv", out / LINES)
 
 
 def _described(submission: Submission) -> str:
     gate = {"": "no cell in common with those before"}.get(
-        submission.verdict, f"gate on {plural(submission.gated, 'common cell')}: {submission.verdict}"
+        submission.verdict, f"gate on {count_noun(submission.gated, 'common cell')}: {submission.verdict}"
     )
-    return f"{submission.name}: {plural(submission.rows, 'row')}, root {submission.root}, {gate}"
+    return f"{submission.name}: {count_noun(submission.rows, 'row')}, root {submission.root}, {gate}"
 
 
 def method(place: Place, varying: Sequence[str] = LABELS) -> str:
@@ -125,8 +125,8 @@ def title(ranking: Ranking) -> str:
 
 def _caption(ranking: Ranking) -> str:
     tasks = ", ".join(f"{name} ({count})" for name, count in ranking.tasks.items())
-    contexts = "" if ranking.contexts == ranking.n else f" about {plural(ranking.contexts, 'context')}"
-    return f"{plural(ranking.n, 'prompt')}{contexts}: {tasks}"
+    contexts = "" if ranking.contexts == ranking.n else f" about {count_noun(ranking.contexts, 'context')}"
+    return f"{count_noun(ranking.n, 'prompt')}{contexts}: {tasks}"
 
 
 def _table(ranking: Ranking) -> Table:
@@ -136,7 +136,7 @@ def _table(ranking: Ranking) -> Table:
     for place in ranking.places:
         names = [method(place, varying), *([place.submission] if "submission" in varying else [])]
         figures = [Figure(text) for text in _texts(place).values()]
-        lines.append(Line(tuple(names), tuple(figures), reference=place.is_full))
+        lines.append(TableRow(tuple(names), tuple(figures), reference=place.is_full))
     notes = [f"Not ranked, other tasks or too few prompts: {', '.join(ranking.unranked)}"] * bool(ranking.unranked)
     return Table.of(labels, HEADS, lines, title=title(ranking), caption=(_caption(ranking),), notes=tuple(notes))
 

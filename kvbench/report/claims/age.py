@@ -10,7 +10,7 @@ from kvbench.report.claims.file import Claims, ClaimsFile
 from kvbench.report.moments import Span, spans_of
 from kvbench.support.git import Change, last_change
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 
 _LISTED = 3
 
@@ -67,7 +67,7 @@ def _codes(rows: Sequence[Row]) -> str:
     unknown = " and code that is not known" if any(row.code in (None, NO_SOURCE) for row in rows) else ""
     listed = f" ({shortened(sorted(filter(None, codes)), _LISTED)})" if codes else ""
     mixed = f"{several} of {len(of_cell)} cells by several" if several else "each cell by one"
-    return f"{plural(len(codes), 'version')} of the code{listed}{unknown}, {mixed}"
+    return f"{count_noun(len(codes), 'version')} of the code{listed}{unknown}, {mixed}"
 
 
 def _said(moment: datetime) -> str:

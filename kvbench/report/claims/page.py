@@ -11,7 +11,7 @@ from kvbench.report.claims.cells import Against, CellLine, cell_lines
 from kvbench.report.claims.file import Claim, Claims, ClaimsFile, Family
 from kvbench.report.claims.verdicts import CONFIRMED, CONTRADICTED, WAITING, OfTask, Verdict, check
 from kvbench.report.compare.compare import p_text
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.stats.verdicts import BETTER, EQUIVALENT, NOT_WORSE, WORSE
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import shortened, size
@@ -53,7 +53,7 @@ def _claims(claims: Claims, name: str, verdicts: Sequence[Verdict]) -> Table:
     return Table.of(
         ("claim",),
         heads,
-        [Line((each.claim.says,), tuple(_figures(each, claims))) for each in verdicts],
+        [TableRow((each.claim.says,), tuple(_figures(each, claims))) for each in verdicts],
         title=f"{name}: {len(verdicts)} claims",
         caption=(_prompts(claims.families[name]), f"p is corrected over the {len(verdicts)} claims"),
         align=f"lllrrr{'r' * len(claims.beside)}rrl",
@@ -107,12 +107,12 @@ def _cells(claims: Claims, name: str, lines: Sequence[CellLine]) -> Table:
     )
 
 
-def _cell_line(line: CellLine, claims: Claims) -> Line:
+def _cell_line(line: CellLine, claims: Claims) -> TableRow:
     words = f"{line.name}: {line.cell.words}" if line.name else line.cell.words
     held = "" if line.held is None else size([line.held])
     texts = [f"{line.rows} of {line.planned}", held, *(_mean(value, line.rate) for value in line.means)]
     texts += [_against(line.against.get(name), line.rate) for name in claims.beside]
-    return Line((words,), tuple(map(Figure, texts)), reference=bool(line.name))
+    return TableRow((words,), tuple(map(Figure, texts)), reference=bool(line.name))
 
 
 def _against(each: Against | None, rate: bool) -> str:

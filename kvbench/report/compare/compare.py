@@ -15,14 +15,14 @@ from typing import Any
 
 from kvbench.records import Row
 from kvbench.report.compare.paired_rows import SETTING, Match, Pairing, Side, Unpaired, counted, pair
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.selection import as_typed, differences
 from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.intervals import FEW, RESAMPLES, estimates, interval
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import detectable, holm, mcnemar, sign_flip
 from kvbench.report.stats.verdicts import ALPHA, BETTER, EQUIVALENT, INCONCLUSIVE, TONES, WORSE
-from kvbench.report.tables.windows import windows
+from kvbench.report.tables.observation_note import windows
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import numbered, shortened
 
@@ -87,7 +87,8 @@ class Difference:
 class Comparison:
     """All lines of two sides, the names of the sides, and notes for the reader.
 
-    ``windows``: whether the paired cells share window, recent tokens and pool (`kvbench.report.tables.windows`).
+    ``windows``: whether the paired cells share window, recent tokens and pool
+    (`kvbench.report.tables.observation_note`).
     """
 
     a: str
@@ -299,7 +300,7 @@ def title(comparison: Comparison) -> str:
     return f"A: {comparison.a}; B: {comparison.b}" + (f" ({', '.join(named)})" if named else "")
 
 
-def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -> list[Line]:
+def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -> list[TableRow]:
     """Rates in points, of each line the figures `heads`; lines that one side lacks are left out."""
     lines = []
     for line in comparison.all_lines:
@@ -309,7 +310,9 @@ def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -
         if line is comparison.overall and labels:
             labels[0] = "overall"
         texts: dict[str, str] = dict(zip(_FIGURES, figures(line), strict=True))
-        lines.append(Line(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads)))
+        lines.append(
+            TableRow(tuple(labels), tuple(Figure(texts[head], tone=TONES.get(texts[head], "")) for head in heads))
+        )
     return lines
 
 

@@ -34,7 +34,7 @@ from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired_tests import ALPHA
 from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import numbered, plural, size
+from kvbench.support.quantity import count_noun, numbered, size
 
 CHECKS = ("present", "prompts", "tokens", "kept sets", "bytes", "regression")
 PASSED, FAILED = "passed", "failed"
@@ -169,7 +169,9 @@ def check(
         if count := sum(getattr(row, name) is None for row in rows):
             notes.append(f"not checked: {count} rows of the baseline have no {name}")
     if timed := sum(bool(match.rows) and not is_tested(match) for match in pairing.matches):
-        notes.append(f"not tested: {plural(timed, 'cell')} of seconds, whose noise is that of a run (report history)")
+        notes.append(
+            f"not tested: {count_noun(timed, 'cell')} of seconds, whose noise is that of a run (report history)"
+        )
     notes += settings_that_differ(pairing, baseline, current, "baseline", "current run")
     both = list(zip(pairing.matches, names, strict=True))
     return Gate(
@@ -223,7 +225,7 @@ def _without_baseline(match: Match, where: str) -> list[Finding]:
     for (side, reason), samples in groups.items():
         new = tuple(sample for sample in samples if reason == "absent" or sample not in unusable_in_run)
         if side == "A" and new:
-            count = plural(len(new), "row")
+            count = count_noun(len(new), "row")
             if reason == "absent":
                 text = f"no baseline of {count}" if match.both else f"the baseline has no such cell, {count}"
             else:
@@ -245,7 +247,7 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
         lost = tuple(sample for sample in samples if sample not in bad)
         if not lost:
             continue
-        count = plural(len(lost), "row")
+        count = count_noun(len(lost), "row")
         if reason == "absent":
             text = f"{count} missing" if match.both else f"the cell is missing, {count}"
         else:
@@ -258,7 +260,7 @@ def _present(match: Match, where: str, notes: list[str]) -> list[Finding]:
 def _loss(test: LossTest) -> str:
     before, after, change = test.figures
     points = " points" if test.rate else ""
-    pairs = f"n {test.n}" if test.n == test.prompts else f"n {test.n} over {plural(test.prompts, 'prompt')}"
+    pairs = f"n {test.n}" if test.n == test.prompts else f"n {test.n} over {count_noun(test.prompts, 'prompt')}"
     p = f"one-sided p {test.p:.2g}, threshold {test.threshold:.2g}"
     size = f"; more than {test.amount(test.alarm)}: an alarm whatever p is" if test.is_large else ""
     return f"worse: {before} -> {after} ({change}{points}, {pairs}, {p}{size})"
@@ -266,7 +268,7 @@ def _loss(test: LossTest) -> str:
 
 def _blind(test: LossTest) -> str:
     """Which loss its prompts could not show."""
-    prompts = plural(test.prompts, "independent prompt")
+    prompts = count_noun(test.prompts, "independent prompt")
     if test.smallest is None:
         return f"{prompts} cannot show any loss"
     return f"{prompts} show no loss below {test.amount(test.smallest)}, asked for {test.amount(test.min_effect)}"

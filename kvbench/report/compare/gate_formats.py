@@ -7,13 +7,13 @@ from typing import Any
 from kvbench.report.compare.gate import CHECKS, FAILED, PASSED, Finding, Gate
 from kvbench.report.compare.losses import ALL_CELLS, LossTest
 from kvbench.report.formats.markdown import escaped, markdown_table, table_lines
-from kvbench.report.formats.table import Line, Table
+from kvbench.report.formats.table import Table, TableRow
 from kvbench.report.formats.text import plain_lines
 from kvbench.report.junit import Case, Outcome, junit_xml
 from kvbench.report.stats.power import CORRELATION
 from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.support.text import printable
 
 ANNOTATED = 10  # what GitHub shows of one step
@@ -62,7 +62,7 @@ def _table(gate: Gate) -> Table:
     lines = []
     for test in [*first, *tests][:_LISTED]:
         numbers = [str(test.n), str(test.prompts), *test.figures, f"{test.p:.2g}", _shows(test)]
-        lines.append(Line.of([test.where], [*numbers, gate.verdict_of(test.where)]))
+        lines.append(TableRow.of([test.where], [*numbers, gate.verdict_of(test.where)]))
     return Table.of(["cell"], heads, lines, align="rrrrrrrl")
 
 
@@ -149,7 +149,7 @@ def folded(findings: Sequence[Finding]) -> list[Finding]:
     """The findings; those with the same text about the same samples of several cells become one."""
     groups = grouped(findings, lambda finding: (finding.check, finding.text, finding.samples))
     return [
-        first if not others else replace(first, where=f"{first.where} and {plural(len(others), 'cell')} more")
+        first if not others else replace(first, where=f"{first.where} and {count_noun(len(others), 'cell')} more")
         for first, *others in groups.values()
     ]
 
@@ -165,15 +165,15 @@ def as_tree(gate: Gate) -> dict[str, Any]:
 
 def headline(gate: Gate) -> str:
     """The verdict, why, and of what."""
-    sides = f"{gate.current} against {gate.baseline}, {plural(len(gate.cells), 'cell')}"
+    sides = f"{gate.current} against {gate.baseline}, {count_noun(len(gate.cells), 'cell')}"
     if gate.verdict == PASSED:
         return f"gate passed: {sides}{f'; seconds of {gate.timed} of them not tested' if gate.timed else ''}"
     findings = gate.findings or gate.undecided
     checks = ", ".join(name for name in CHECKS if any(finding.check == name for finding in findings))
     num_new = gate.without_baseline
-    counted = [f"{plural(num_new, 'row')} without a baseline"] if num_new else []
+    counted = [f"{count_noun(num_new, 'row')} without a baseline"] if num_new else []
     count = sum(gate.verdict_of(test.where) == INCONCLUSIVE for test in gate.tests)
-    counted += [f"{count} of {plural(len(gate.tests), 'test')} {INCONCLUSIVE}"] if count else []
+    counted += [f"{count} of {count_noun(len(gate.tests), 'test')} {INCONCLUSIVE}"] if count else []
     allowed = ["which is allowed"] if gate.verdict == INCONCLUSIVE and gate.allows else []
     words = "FAILED" if gate.verdict == FAILED else INCONCLUSIVE.upper()
     return "; ".join([f"gate {words} ({checks}): {sides}", *counted, *allowed])

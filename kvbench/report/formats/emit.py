@@ -23,7 +23,7 @@ WRITERS = {
 """What writes each of `kvbench.report.output.FORMATS`."""
 
 
-def emit(report: Report, format: str, out: TextIO | Path) -> None:
+def write_report(report: Report, format: str, out: TextIO | Path) -> None:
     """Write a report in one of the formats. Raises UserError for a file that cannot be written."""
     with text_to(out) as stream:
         WRITERS[format](report, stream)

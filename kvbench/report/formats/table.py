@@ -32,7 +32,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A label for each of the table's ``labels``, a figure for each of its ``heads``, and what stands beside them.
 
     ``reference``: what others are held against, not one of them.
@@ -44,7 +44,7 @@ class Line:
     reference: bool = False
 
     @classmethod
-    def of(cls, labels: Sequence[str], texts: Sequence[str]) -> "Line":
+    def of(cls, labels: Sequence[str], texts: Sequence[str]) -> "TableRow":
         """A line whose figures are plain texts."""
         return cls(tuple(labels), tuple(map(Figure, texts)))
 
@@ -68,7 +68,7 @@ class Table:
     seconds: bool = False
     labels: tuple[str, ...]
     heads: tuple[tuple[str, ...], ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     aside: str = ""
@@ -78,7 +78,7 @@ class Table:
     rules: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, labels: Sequence[str], heads: Sequence[str], lines: Sequence[Line], **others: Any) -> "Table":
+    def of(cls, labels: Sequence[str], heads: Sequence[str], lines: Sequence[TableRow], **others: Any) -> "Table":
         """A table with one line of heads."""
         return cls(labels=tuple(labels), heads=tuple((head,) for head in heads), lines=tuple(lines), **others)
 

@@ -22,8 +22,8 @@ from kvbench.report.html.samples import ShownPrompt, sample_data
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
 from kvbench.report.selection import Describe, Where
+from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.summary import Summary, summaries
-from kvbench.report.tables.windows import windows
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 

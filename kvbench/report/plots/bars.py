@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from kvbench.report.plots.canvas import REFERENCE, Marks, columns_of, has_bottom, panels, room, titles
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of, measured_of, metric_of, scaled
-from kvbench.report.tables.pivot import Block, Key, Line
+from kvbench.report.tables.pivot import Block, Key, MeansRow
 from kvbench.report.tables.summary import Summary
 from kvbench.support.errors import UserError
 
@@ -53,13 +53,13 @@ def draw(request: Request) -> Figure:
     return figure
 
 
-def _bars(block: Block, column: Key) -> list[tuple[Line, Summary]]:
+def _bars(block: Block, column: Key) -> list[tuple[MeansRow, Summary]]:
     """Return the lines of a panel with their cells: lines without a cell there have no bar and no label."""
     lines = [line for line in block.lines if not line.reference]
     return [(line, line.cells[column]) for line in lines if column in line.cells]
 
 
-def _panel(axis: Axes, bars: Sequence[tuple[Line, Summary]], marks: Marks) -> None:
+def _panel(axis: Axes, bars: Sequence[tuple[MeansRow, Summary]], marks: Marks) -> None:
     """Bars, each beside its label."""
     for place, (line, cell) in enumerate(bars):
         mean = end = scaled(cell, cell.mean)
@@ -78,6 +78,6 @@ def _panel(axis: Axes, bars: Sequence[tuple[Line, Summary]], marks: Marks) -> No
     axis.grid(visible=False, axis="y")
 
 
-def _name_of(line: Line) -> str:
+def _name_of(line: MeansRow) -> str:
     """All labels."""
     return " ".join(filter(None, dict.fromkeys(label_of(line))))

@@ -7,9 +7,9 @@ from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import Marks, n_of
 from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
-from kvbench.report.tables.pivot import COLUMNS, LINES, Block, Line, arrange
+from kvbench.report.tables.observation_note import windows
+from kvbench.report.tables.pivot import COLUMNS, LINES, Block, MeansRow, arrange
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
-from kvbench.report.tables.windows import windows
 from kvbench.support.text import printable
 
 
@@ -74,7 +74,7 @@ def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
     return words + (f"; {failed} failed rows are left out" if failed else "")
 
 
-def label_of(line: Line) -> tuple[str, str]:
+def label_of(line: MeansRow) -> tuple[str, str]:
     """The first label of a line, its policy, and the others, as text."""
     policy, *others = ("" if label is None else printable(str(label)) for label in line.labels)
     return policy, " ".join(filter(None, others))

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from kvbench.records import read_processes
-from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import Where, task_settings
@@ -107,7 +107,7 @@ def _table(lines: Sequence[Cost]) -> Table:
         counts = (cost.rows, cost.failed, cost.prefills, cost.prefill_tokens, cost.new_tokens)
         seconds = map(_seconds, (cost.prefill_seconds, cost.evict_seconds, cost.decode_seconds))
         length = "" if cost.context_length is None else str(cost.context_length)
-        shown.append(Line.of((cost.model, cost.task), (length, *map(str, counts), *seconds)))
+        shown.append(TableRow.of((cost.model, cost.task), (length, *map(str, counts), *seconds)))
     return Table.of(("model", "task"), heads, shown)
 
 

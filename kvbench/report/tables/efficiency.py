@@ -18,12 +18,12 @@ import numpy as np
 from kvbench.records import ResultsFolder, Timing
 from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.experiments import Experiments
-from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
 from kvbench.report.rows import Warn, describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
+from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.summary import budget_key
-from kvbench.report.tables.windows import windows
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 
@@ -178,7 +178,7 @@ def _table(block: Sequence[Timed]) -> Table:
     figures = [_figures(cell) for cell in block]
     heads = [head for head in figures[0] if any(figure[head] for figure in figures)]
     texts = [[figure[head] for head in heads] for figure in figures]
-    lines = [Line.of(_labels(cell, names), line) for cell, line in zip(block, texts, strict=True)]
+    lines = [TableRow.of(_labels(cell, names), line) for cell, line in zip(block, texts, strict=True)]
     failed = grouped((cell for cell in block if cell.error), lambda cell: cell.error or "")
     errors = [
         f"{', '.join(' '.join(filter(None, _labels(cell, LABELS[:3]))) for cell in members)}: {error}"

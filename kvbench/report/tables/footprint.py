@@ -16,7 +16,7 @@ import numpy as np
 
 from kvbench.records.earlier import policy_of
 from kvbench.report.experiments import METHOD, Experiments
-from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source
 from kvbench.report.held import copies, steps_of, tokens_read
 from kvbench.report.rows import Warn, describer, load_table
@@ -26,7 +26,7 @@ from kvbench.report.stats.paired import scale_of
 from kvbench.report.tables.summary import NUMBER, budget_key
 from kvbench.support.errors import CannotTell, UserError
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import parse_size, plural, size
+from kvbench.support.quantity import count_noun, parse_size, size
 
 _SETTING = ("model", "task", "context_length")
 _METHOD = ("policy", "score", "variant", "layout", "schedule")
@@ -127,7 +127,10 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
     counting = [row for row in load_table(source, _COLUMNS, warn, where).to_pylist() if _counts(row)]
     rows = [row for row in counting if _BY_TURN not in (row["schedule"] or "")]
     if len(rows) < len(counting):
-        warn(f"{plural(len(counting) - len(rows), 'row')} left out: {_BY_TURN}, and rows do not say how long turns are")
+        warn(
+            f"{count_noun(len(counting) - len(rows), 'row')} left out: {_BY_TURN}, and rows do not say "
+            "how long turns are"
+        )
     experiments, asked = (Experiments(axes, describer(source)) for axes in (("budget",), METHOD))
     lines: list[Footprint] = []
     extremes: list[str] = []
@@ -248,7 +251,7 @@ def _table(model: str, task: str, tokens: int | None, lines: Sequence[Footprint]
     title = f"model {model}, task {task}{length}: at least {least:.0%} of full"
     is_set = any(line.setting for line in lines)
     shown = [
-        Line.of(
+        TableRow.of(
             (line.policy, line.score or "", line.schedule or "", *([line.setting or ""] if is_set else [])),
             (
                 str(line.n),

@@ -10,13 +10,13 @@ from typing import Any
 from kvbench.report.acted import CONTROL
 from kvbench.report.compare.survivors import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
-from kvbench.report.formats.table import Figure, Line, Table
+from kvbench.report.formats.table import Figure, Table, TableRow
 from kvbench.report.selection import Describe
+from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
-from kvbench.report.tables.windows import windows
 from kvbench.support.grouped import grouped
-from kvbench.support.quantity import duration, numbered, percent, plural, shortened, size
+from kvbench.support.quantity import count_noun, duration, numbered, percent, shortened, size
 
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
@@ -57,7 +57,7 @@ def means_table(
         seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
         evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
         read = [_read(line.cells.values())] if has_reader else []
-        lines.append(Line((*texts, *read, str(common)), tuple(figures), evict, line.reference))
+        lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
     described = windows((cell.cell for cell in cells), describe, {cell.cell: cell.policy for cell in cells})
     metrics, compared = _metrics(cells), _compared(against)
     margin = _margin(cells)
@@ -246,7 +246,7 @@ def _actions(block: Block, triggered: bool) -> list[str]:
         shares = f"{'; '.join(others)}; all others: all" if others else "all"
         notes.append(f"Means are over the prompts in which the method acted: {shares}. full: all prompts.")
         if unjudged := sum(cell.unjudged for cell in block.cells(reference=False)):
-            notes.append(f"Left out, as they do not say whether their method acted: {plural(unjudged, 'row')}.")
+            notes.append(f"Left out, as they do not say whether their method acted: {count_noun(unjudged, 'row')}.")
     if controls:
         notes.append(
             f"Controls, whose method acted on less than {100 * CONTROL:.0f} % of the prompts: {'; '.join(controls)}."

@@ -23,7 +23,7 @@ Look = Callable[[Summary, str], Any]
 
 
 @dataclass
-class Line:
+class MeansRow:
     """One line: the values of the line keys, and the cell of every column that has one."""
 
     labels: Key
@@ -39,7 +39,7 @@ class Block:
     line_keys: tuple[str, ...]
     column_keys: tuple[str, ...]
     columns: list[Key]
-    lines: list[Line]
+    lines: list[MeansRow]
 
     def title_of(self, column: Key) -> dict[str, Any]:
         """Return what the cells of a column have in common."""
@@ -117,9 +117,9 @@ def arrange(
     blocks = []
     for key in sorted(places, key=_order(block_keys, scored)):
         line_keys, entries = _tell_apart(tuple(rows), places[key], experiments, Experiments((), describe))
-        lines: dict[tuple[bool, Key], Line] = {}
+        lines: dict[tuple[bool, Key], MeansRow] = {}
         for labels, column, cell in entries:
-            line = lines.setdefault((_is_reference(cell), labels), Line(labels, _is_reference(cell)))
+            line = lines.setdefault((_is_reference(cell), labels), MeansRow(labels, _is_reference(cell)))
             line.cells[column] = cell
         order = _order(line_keys, scored)  # a reference that no policy label puts in its place comes first
         ordered = sorted(

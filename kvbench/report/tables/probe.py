@@ -14,8 +14,8 @@ from typing import Any, TextIO
 import numpy as np
 import pyarrow as pa
 
-from kvbench.report.formats.emit import emit
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.emit import write_report
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.output import FORMATS, check_format
 from kvbench.report.stats.intervals import FEW, RESAMPLES, expanded_percentile, student_of_clusters
 from kvbench.support.errors import UserError
@@ -110,7 +110,7 @@ def print_probed(
 ) -> None:
     """Write the table, see `report_of`."""
     check_format(format, FORMATS)
-    emit(report_of(numbers, by, across, percent, note), format, out)
+    write_report(report_of(numbers, by, across, percent, note), format, out)
 
 
 def report_of(numbers: pa.Table, by: Sequence[str], across: str, percent: bool = False, note: str = "") -> Report:
@@ -151,7 +151,7 @@ def _table(means: Sequence[Mean], names: Sequence[str], across: str, note: str) 
         labels,
         [head if isinstance(head, str) else f"{across} {head}" for head in heads],
         [
-            Line(
+            TableRow(
                 tuple("" if key is None else str(key) for key in keys),
                 tuple(_figure(line.get(head)) for head in heads),
             )

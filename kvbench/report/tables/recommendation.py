@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from kvbench.report.formats.table import Figure, Line, Report, Table
+from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.verdicts import INCONCLUSIVE, NOT_WORSE, WORSE
-from kvbench.support.quantity import duration, plural, size
+from kvbench.support.quantity import count_noun, duration, size
 
 Verdict = Literal["not worse", "inconclusive", "not needed", "worse", "failed", "too large"]
 """Shown to lose no more than is tolerated; neither shown; inconclusive, and a method that is not worse takes no more
@@ -123,7 +123,7 @@ def report_of(result: Recommendation) -> Report:
     }
     limit = "no limit of memory" if result.memory is None else f"{size([result.memory])} of memory"
     load = f", {result.requests} requests at a time" if result.requests > 1 else ""
-    prompts = f"{plural(result.prompts, 'prompt')} of at most {result.prompt_tokens} tokens"
+    prompts = f"{count_noun(result.prompts, 'prompt')} of at most {result.prompt_tokens} tokens"
     return Report(
         title=f"model {result.model}, task {result.task}, {prompts}",
         head=(
@@ -143,7 +143,7 @@ def _advice(result: Recommendation) -> list[str]:
     if best is not None:
         texts.append(f"Recommended: {best.name}. {_described(result, best)}")
     elif likely is not None:
-        more = f" About {plural(likely.more, 'more prompt')} would decide it." if likely.more else ""
+        more = f" About {count_noun(likely.more, 'more prompt')} would decide it." if likely.more else ""
         texts.append(f"Inconclusive. Most likely: {likely.name}. {_described(result, likely)}{more}")
     else:
         texts.append(f"No method is known to lose at most {_points(result.tolerated)}: the full cache stays.")
@@ -174,7 +174,7 @@ def _table(result: Recommendation, lines: Sequence[Measured]) -> Table:
     return Table.of(labels, heads, shown, align=align, rules=(0, 1))
 
 
-def _line(result: Recommendation, line: Measured, labels: int, reference: bool = False) -> Line:
+def _line(result: Recommendation, line: Measured, labels: int, reference: bool = False) -> TableRow:
     low, high = ("", "") if line.low is None or line.high is None else (f"{100 * x:.1f}" for x in (line.low, line.high))
     figures = [
         Figure(str(line.n)),
@@ -186,7 +186,7 @@ def _line(result: Recommendation, line: Measured, labels: int, reference: bool =
         Figure(_verdict(line, reference, result.fits), tone=_tone(line, reference)),
     ]
     names = (line.policy, line.score or "", "" if reference else line.budget, line.setting or "")
-    return Line(names[:labels], tuple(figures), reference=reference)
+    return TableRow(names[:labels], tuple(figures), reference=reference)
 
 
 def _verdict(line: Measured, reference: bool, fits: bool) -> str:
@@ -203,7 +203,7 @@ def _tone(line: Measured, reference: bool) -> str:
 
 
 def _meanings(result: Recommendation) -> list[str]:
-    share, others = f"{100 * result.alpha:g} %", plural(result.requests - 1, "request")
+    share, others = f"{100 * result.alpha:g} %", count_noun(result.requests - 1, "request")
     together = f"one request being read while {others} are answered" if result.requests > 1 else "the larger of the two"
     return [
         f"worse, not worse: shown to lose more than {_points(result.tolerated)} against the full cache, or at most so "

@@ -15,7 +15,7 @@ from typing import TextIO, get_args
 import pyarrow as pa
 
 from kvbench.report.compare.survivors import Mark, survivors
-from kvbench.report.formats.emit import emit
+from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.frames import Source
 from kvbench.report.output import FORMATS as ALL_FORMATS
@@ -132,7 +132,7 @@ def print_table(
         raise UserError(f"--format {format} has one line per cell; leave {named} out, or choose --format {blocks}")
     file = check_parquet(out) if format == "parquet" else None
     if format not in LONG:
-        emit(report_of(source, view, warn, where), format, out)
+        write_report(report_of(source, view, warn, where), format, out)
         return
     measured = _measured(source, view, warn, where)
     cells = measured if view.average is None else averaged(measured, view.average, describer(source)).lines
@@ -140,7 +140,7 @@ def print_table(
     if file is not None:
         file_to(file, lambda path: frame_of(cells).to_parquet(path, index=False))
         return
-    emit(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
+    write_report(Report(records=[_record(cell) for cell in cells], columns=SUMMARY_COLUMNS), format, out)
 
 
 def report_of(
@@ -178,7 +178,7 @@ def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) 
     """Write the text table of rows that were read from `folder` already."""
     cells, describe = summaries(rows), describer(folder)
     tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
-    emit(Report(warnings=_warnings(cells, describe), tables=tables, width=WIDTH), "text", out)
+    write_report(Report(warnings=_warnings(cells, describe), tables=tables, width=WIDTH), "text", out)
 
 
 def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from kvbench.report.view.live_folder import LiveFolder, Snapshot
 from kvbench.report.view.query import Query
 from kvbench.report.view.samples import FolderSidecars, Samples
 from kvbench.support.errors import MissingFile, UserError
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,10 @@ class LivePage:
         cells = state.samples.cells
         rows = sum(snapshot.rows.num_rows for snapshot in state.snapshots)
         errors = sum(cell["errors"] for cell in cells)
-        facts = [f"{plural(len(cells), 'cell')}, {plural(rows, 'row')}", *([f"{errors} failed"] if errors else [])]
+        facts = [
+            f"{count_noun(len(cells), 'cell')}, {count_noun(rows, 'row')}",
+            *([f"{errors} failed"] if errors else []),
+        ]
         return {
             "cells": cells,
             "looks": looks_of(cells),

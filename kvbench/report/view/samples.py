@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvbench.records import COLUMNS, KeptSets, PromptRecord, Row
-from kvbench.records.own_lines import are_of, own_line
+from kvbench.records.own_lines import are_of, sidecar_of
 from kvbench.report.html.samples import ShownPrompt, sample_data
 from kvbench.report.view.line_index import LineIndex
 from kvbench.report.view.query import Query
@@ -42,7 +42,7 @@ class FolderSidecars:
     def kept(self, row: Row, file: str) -> KeptSets | None:
         """The kept sets of a row of this rows file, if they belong to the row."""
         try:
-            sets = own_line(self.folder, self._kept.find(row.cell, row.sample), Path(file).stem)
+            sets = sidecar_of(self.folder, self._kept.find(row.cell, row.sample), Path(file).stem)
         except UserError:  # lines that differ: reports refuse them, and a page can do without
             return None
         return sets if sets and are_of(row.kept_sha256, sets, self.folder, lambda text: None) else None

@@ -55,14 +55,14 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Door:
+class Access:
     """Who may read. host: the address that is listened on. token: what readers must have, "" for none."""
 
     host: str
     token: str = ""
 
     @classmethod
-    def of(cls, host: str, with_token: bool = False) -> "Door":
+    def of(cls, host: str, with_token: bool = False) -> "Access":
         """With a new token where others than this machine can reach the host, or where one is wished."""
         return cls(host, secrets.token_urlsafe(24) if with_token or not is_loopback(host) else "")
 
@@ -111,7 +111,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, page: LivePage, door: Door, port: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, page: LivePage, door: Access, port: int, tell: Callable[[str], None]) -> None:
         self.page, self.door, self.tell = page, door, tell
         if ":" in door.host:
             self.address_family = socket.AF_INET6

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO, Annotated, ClassVar, Literal
 
 from kvbench.records import ResultsFolder
-from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import python
 
 Signal = Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"]
@@ -45,7 +45,7 @@ class Launcher:
 
     submits: ClassVar[bool] = False
     name: str = "none"
-    signals: Annotated[tuple[Signal, ...], Means("each ends a process after its current sample, with exit code 75")] = (
+    signals: Annotated[tuple[Signal, ...], Help("each ends a process after its current sample, with exit code 75")] = (
         SIGNALS
     )
 
@@ -63,7 +63,7 @@ class Local(Launcher):
     name: str = "local"
     processes: Annotated[
         int | None,
-        Means("null: one per GPU; without a GPU one per processor (then set model.threads=1)"),
+        Help("null: one per GPU; without a GPU one per processor (then set model.threads=1)"),
         Range(1, MOST_PROCESSES),
     ] = None
 

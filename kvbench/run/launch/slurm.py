@@ -18,10 +18,10 @@ from kvbench.records import ResultsFolder
 from kvbench.records.folder import replacing
 from kvbench.records.lines import listed, read_json
 from kvbench.run.launch.local import Launcher, Task, Work
-from kvbench.support.annotations import Means, Range, check_ranges
+from kvbench.support.annotations import Help, Range, check_ranges
 from kvbench.support.children import SAFE_PATH
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import plural, shortened
+from kvbench.support.quantity import count_noun, shortened
 from kvbench.support.text import printable
 
 JOBS, LOGS = "jobs", "logs"
@@ -41,34 +41,34 @@ class Slurm(Launcher):
 
     submits = True
     name: str = "slurm"
-    partition: Annotated[str | None, Means("null: the cluster's default, as for all of these settings")] = None
-    account: Annotated[str | None, Means("the account that is charged")] = None
-    qos: Annotated[str | None, Means("quality of service")] = None
-    gpus: Annotated[int, Means("of each task; 0: none"), Range(0, 1024)] = 1
-    cpus: Annotated[int | None, Means("of each task"), Range(1, 10**5)] = None
-    memory_gb: Annotated[float | None, Means("of each task"), Range(1, 10**6)] = None
+    partition: Annotated[str | None, Help("null: the cluster's default, as for all of these settings")] = None
+    account: Annotated[str | None, Help("the account that is charged")] = None
+    qos: Annotated[str | None, Help("quality of service")] = None
+    gpus: Annotated[int, Help("of each task; 0: none"), Range(0, 1024)] = 1
+    cpus: Annotated[int | None, Help("of each task"), Range(1, 10**5)] = None
+    memory_gb: Annotated[float | None, Help("of each task"), Range(1, 10**6)] = None
     time: Annotated[
-        int | str, Means("minutes, 4:00:00 or 1-12 (days-hours); a task that needs longer is requeued and goes on")
+        int | str, Help("minutes, 4:00:00 or 1-12 (days-hours); a task that needs longer is requeued and goes on")
     ] = 240
-    shards: Annotated[int, Means("parts that the samples of each model are divided into"), Range(1, 10**5)] = 4
-    parallel: Annotated[int, Means("tasks that run at the same time, at most"), Range(1, 10**5)] = 16
+    shards: Annotated[int, Help("parts that the samples of each model are divided into"), Range(1, 10**5)] = 4
+    parallel: Annotated[int, Help("tasks that run at the same time, at most"), Range(1, 10**5)] = 16
     warning_seconds: Annotated[
         int,
-        Means("SLURM warns a task (SIGUSR2) so long before its time limit; more than the longest sample takes"),
+        Help("SLURM warns a task (SIGUSR2) so long before its time limit; more than the longest sample takes"),
         Range(1, 10**6),
     ] = 120
-    requeues: Annotated[int, Means("how often a task may reach its time limit"), Range(0, 10**6)] = 100
+    requeues: Annotated[int, Help("how often a task may reach its time limit"), Range(0, 10**6)] = 100
     python: Annotated[
         str | None,
-        Means('what starts Python in a task, e.g. "apptainer exec --nv image.sif python"; null: this interpreter'),
+        Help('what starts Python in a task, e.g. "apptainer exec --nv image.sif python"; null: this interpreter'),
     ] = None
     setup: Annotated[
         tuple[str, ...],
-        Means('lines of shell before the command, e.g. ["module load cuda", "source env/bin/activate"]'),
+        Help('lines of shell before the command, e.g. ["module load cuda", "source env/bin/activate"]'),
     ] = ()
     extra: Annotated[
         dict[str, str | int | None],
-        Means("other options of sbatch by name, without dashes, e.g. {constraint:h100,reservation:bench}"),
+        Help("other options of sbatch by name, without dashes, e.g. {constraint:h100,reservation:bench}"),
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Slurm(Launcher):
         if self.warning_seconds >= self.minutes * 60:
             raise UserError(
                 f"launcher.warning_seconds={self.warning_seconds} must be less than launcher.time={self.time} "
-                f"({plural(self.minutes, 'minute')}): raise the time"
+                f"({count_noun(self.minutes, 'minute')}): raise the time"
             )
 
     @property
@@ -113,7 +113,7 @@ class Slurm(Launcher):
         with replacing(folder / JOBS / f"{number}.json") as temporary:
             temporary.write_text(json.dumps(asdict(job), indent=2) + "\n", "utf-8")
         print(
-            f"kvbench: submitted job {number} with {plural(len(tasks), 'task')}; kvbench status --results {folder} "
+            f"kvbench: submitted job {number} with {count_noun(len(tasks), 'task')}; kvbench status --results {folder} "
             f"shows its progress, kvbench cancel --results {folder} ends it",
             file=sys.stderr,
         )

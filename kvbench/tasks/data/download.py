@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from kvbench.support import __version__
 from kvbench.support.deadline import within
 from kvbench.support.errors import MissingFile
-from kvbench.support.quantity import plural
+from kvbench.support.quantity import count_noun
 from kvbench.tasks.data.lock import Download
 
 SILENCE_SECONDS = 30.0
@@ -124,8 +124,8 @@ def fetch(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
             if gives_up or failed_attempts == ATTEMPTS:
                 error = Unreachable if failure.silent else Unobtained
                 raise error(
-                    f"{url}: {failure} ({plural(failed_attempts, 'attempt')}); what was downloaded is kept; run the "
-                    "same command to continue"
+                    f"{url}: {failure} ({count_noun(failed_attempts, 'attempt')}); what was downloaded is kept; run "
+                    "the same command to continue"
                 ) from None
             watcher.say(f"{download.name}: {failure}; again in {wait:.0f} s")
             time.sleep(wait)

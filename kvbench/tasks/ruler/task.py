@@ -98,7 +98,7 @@ class RulerTask(Task):
     max_new_tokens: int
     step: int | None = None
     metric = "string_match_all"
-    one_length = True
+    shared_length = True
     _smallest_step = 1
     _unit = "words"  # of the haystack's size, for messages
 

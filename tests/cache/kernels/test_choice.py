@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.cache.kernels import choice
 from kvbench.cache.kernels import ragged_decode as naive
 from kvbench.cache.kernels.choice import check_kernels, chosen_kernels
@@ -61,9 +61,9 @@ def test_a_score_is_the_same_by_its_kernel(layer: Any, score: Score, reduce: Red
 def test_a_growing_layer_is_attended_to_the_same(sinks: Any) -> None:
     """Ragged heads, one row: outputs and log-sum-exp, which cuts rank by."""
     kept = torch.rand(2, 83, generator=torch.Generator().manual_seed(2)) < torch.tensor([[0.9], [0.4]])
-    cut, rule = random_layer(83, window=5, head_dim=20).select(kept), Rule(0.3, softcap=4.0, sinks=sinks)
+    cut, rule = random_layer(83, window=5, head_dim=20).select(kept), AttentionParams(0.3, softcap=4.0, sinks=sinks)
     queries = torch.randn(6, 1, 20, generator=torch.Generator().manual_seed(3))
-    attended, expected = (over_layer(queries, cut, rule, kernels) for kernels in ("triton", "torch"))
+    attended, expected = (attend_layer(queries, cut, rule, kernels) for kernels in ("triton", "torch"))
     assert (attended.outputs - expected.outputs).abs().max() < 5e-6 and (attended.lse - expected.lse).abs().max() < 5e-6
 
 
@@ -72,7 +72,7 @@ def test_a_repetition_is_recorded_the_same(monkeypatch: Any) -> None:
     drawn = torch.Generator().manual_seed(5)
     queries, keys = torch.randn(9, 6, 20, generator=drawn), torch.randn(2, 60, 20, generator=drawn)
     queries = queries.transpose(0, 1)  # as models give them: heads are not the outermost dimension in memory
-    rule = Rule(0.4, softcap=5.0, sinks=torch.linspace(-1, 1, 6))
+    rule = AttentionParams(0.4, softcap=5.0, sinks=torch.linspace(-1, 1, 6))
     recorded, expected = (
         strongest(queries, keys, slice(7, 50), rule, kernels=kernels) for kernels in ("triton", "torch")
     )

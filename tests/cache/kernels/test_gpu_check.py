@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window, from_dense
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow, from_dense
 from kvbench.eviction.ranking import Ranking
 
 BLOCKED = """
@@ -124,7 +124,9 @@ def test_decoding_that_keeps_other_pairs_is_wrong(monkeypatch: pytest.MonkeyPatc
     assert decoding.compared(pairs, 18, arrays).wrong == 0
     ranked = decoding.Watched.rank
 
-    def reversed_(self: decoding.Watched, layer: LayerCache, rows: Window | None) -> tuple[LayerCache, Ranking]:
+    def reversed_(
+        self: decoding.Watched, layer: LayerCache, rows: ObservationWindow | None
+    ) -> tuple[LayerCache, Ranking]:
         layer, ranking = ranked(self, layer, rows)
         return layer, ranking.mapped(torch.neg) if rows is not None and rows.kernels == "triton" else ranking
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
 from kvbench.models.decode.batch import RaggedBatch
 from tests.allocations import stored_bytes
@@ -28,7 +28,9 @@ def caches(local: bool = False) -> list[KVCache]:
     return cut
 
 
-def outputs(kernels: Any, rule: Rule, dtype: torch.dtype = torch.float32, **options: Any) -> list[torch.Tensor]:
+def outputs(
+    kernels: Any, rule: AttentionParams, dtype: torch.dtype = torch.float32, **options: Any
+) -> list[torch.Tensor]:
     held = [
         replace(
             cache,
@@ -48,14 +50,14 @@ def outputs(kernels: Any, rule: Rule, dtype: torch.dtype = torch.float32, **opti
 
 
 RULES = {
-    "plain": Rule(0.3),
-    "soft cap": Rule(0.3, softcap=2.0),
-    "sinks": Rule(0.3, sinks=torch.linspace(-1, 2, HEADS)),
+    "plain": AttentionParams(0.3),
+    "soft cap": AttentionParams(0.3, softcap=2.0),
+    "sinks": AttentionParams(0.3, sinks=torch.linspace(-1, 2, HEADS)),
 }
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_question_and_a_token_are_read_the_same(rule: Rule) -> None:
+def test_a_question_and_a_token_are_read_the_same(rule: AttentionParams) -> None:
     for output, expected in zip(outputs("triton", rule), outputs("torch", rule), strict=True):
         assert output.shape == expected.shape and (output - expected).abs().max() < 5e-6
         assert (output[2] == 0).all() and (output[:2] != 0).any()
@@ -69,7 +71,7 @@ def test_half_precision_stays_what_it_was() -> None:
 
 
 def test_local_layers_are_left_to_plain_pytorch() -> None:
-    rule = Rule(0.3, sliding_window=70)
+    rule = AttentionParams(0.3, sliding_window=70)
     both = (outputs(kernels, rule, local=True) for kernels in ("triton", "torch"))
     assert all(torch.equal(output, expected) for output, expected in zip(*both, strict=True))
 

@@ -21,7 +21,7 @@ from kvbench.eviction.allocation.heads import (
     normalized,
 )
 from kvbench.eviction.allocation.layers import GlobalLayers, UniformLayers
-from kvbench.eviction.allocation.shares import BudgetInfo
+from kvbench.eviction.allocation.shares import AllocationBudget
 from kvbench.eviction.evict import allocate
 from kvbench.eviction.ranking import Ranking
 
@@ -42,9 +42,9 @@ def ranking(*heads: Sequence[float]) -> Ranking:
     return Ranking(scores, scores, first=0)
 
 
-def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:
+def terms(base: int, candidates: int, **more: Any) -> AllocationBudget:
     """BudgetInfo with four protected tokens."""
-    return BudgetInfo(budget=base + 4, sink=1, recent=3, tokens=candidates + 4, **more)
+    return AllocationBudget(budget=base + 4, sink=1, recent=3, tokens=candidates + 4, **more)
 
 
 @st.composite

@@ -19,14 +19,14 @@ from kvbench.eviction.allocation.layers import (
     entropy,
     preference,
 )
-from kvbench.eviction.allocation.shares import BudgetInfo
+from kvbench.eviction.allocation.shares import AllocationBudget
 from tests.arrays import random_layer
 from tests.eviction.scores.test_window_scores import seen_by_rows
 
 
-def terms(base: int, candidates: int, **more: Any) -> BudgetInfo:
+def terms(base: int, candidates: int, **more: Any) -> AllocationBudget:
     """BudgetInfo without protected tokens."""
-    return BudgetInfo(budget=base, sink=0, recent=0, tokens=candidates, **more)
+    return AllocationBudget(budget=base, sink=0, recent=0, tokens=candidates, **more)
 
 
 def test_lazy_layers_keep_what_is_protected_and_the_others_all() -> None:
@@ -65,7 +65,7 @@ def test_shares_of_the_whole_budget_spend_it_exactly_too(
 ) -> None:
     tokens = data.draw(st.integers(recent + 1, 300))
     budget = data.draw(st.integers(recent, tokens))
-    counts = kind(layer_weights, BudgetInfo(budget=budget, sink=0, recent=recent, tokens=tokens))
+    counts = kind(layer_weights, AllocationBudget(budget=budget, sink=0, recent=recent, tokens=tokens))
     assert sum(counts) == (budget - recent) * len(layer_weights)
     assert all(0 <= count <= tokens - recent for count in counts)
 
@@ -98,9 +98,9 @@ def test_published_entropy_shares_are_truncated_and_lose_what_does_not_fit() -> 
 
 def test_a_published_preference_cuts_nothing_up_to_budget_and_recent() -> None:
     given = [1.0, 3.0]
-    short = BudgetInfo(budget=40, sink=2, recent=8, tokens=48, variant="official")
+    short = AllocationBudget(budget=40, sink=2, recent=8, tokens=48, variant="official")
     assert PreferenceLayers()(given, short) == (38, 38)
-    longer = BudgetInfo(budget=40, sink=2, recent=8, tokens=49, variant="official")
+    longer = AllocationBudget(budget=40, sink=2, recent=8, tokens=49, variant="official")
     assert PreferenceLayers()(given, longer) == cascade(given, 30, 39) != (39, 39)
 
 

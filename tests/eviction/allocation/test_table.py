@@ -9,8 +9,8 @@ import pytest
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
 from kvbench.eviction.allocation.layers import TableLayers
-from kvbench.eviction.allocation.shares import BudgetInfo
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.allocation.shares import AllocationBudget
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.keys import KeyNorm
@@ -22,8 +22,8 @@ TABLE = TableLayers(path=str(GOLDEN / "heads" / "budgets.npy"))
 LUKV = json.loads((GOLDEN / "methods_2026" / "lukv.json").read_text("utf-8"))
 
 
-def terms(budget: int, variant: str) -> BudgetInfo:
-    return BudgetInfo(budget=budget, sink=4, recent=1, tokens=LUKV["tokens"], variant=variant)  # type: ignore[arg-type]
+def terms(budget: int, variant: str) -> AllocationBudget:
+    return AllocationBudget(budget=budget, sink=4, recent=1, tokens=LUKV["tokens"], variant=variant)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("budget", LUKV["kept_by_budget"])
@@ -44,7 +44,7 @@ def test_paper_spends_the_budget_and_stays_near_the_table(budget: int) -> None:
 
 def test_a_head_keeps_its_own_number_of_its_best() -> None:
     policy = Policy("lukv", window=1, sink=4, recent=1, layers=TABLE)
-    decision = Eviction(policy, KeyNorm(), Tokens(53))(random_cache(97, layers=3))
+    decision = Eviction(policy, KeyNorm(), TokenBudget(53))(random_cache(97, layers=3))
     expected = np.array(TABLE.counts(3, 2, terms(53, "paper"))) + 5
     assert decision.lengths.tolist() == expected.tolist()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import kvbench.eviction.scores.window
 from kvbench.cache.kv_cache import KVCache, LayerCache
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
@@ -52,7 +52,7 @@ def test_the_mean_over_seeing_queries_is_the_observed_attention_of_kvpress() -> 
     published = torch.stack([sums[:, column] / (90 - column) for column in range(90)], dim=1).view(2, 3, 90).mean(1)
     policy = Policy("h2o", window="all", reduce="observed_attention")
     assert close(reduce_group(Attention()(layer, layer.windows[0], "observed_attention"), "mean", 2), published)
-    kept = Eviction(policy, Attention(), Tokens(27))(KVCache((layer,), 90)).layers[0]
+    kept = Eviction(policy, Attention(), TokenBudget(27))(KVCache((layer,), 90)).layers[0]
     for head, positions in enumerate(kept.positions.split(kept.lengths)):
         assert set(positions.tolist()) == set(published[head].topk(27).indices.tolist())
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Group, Pool
@@ -36,8 +36,8 @@ def removed(shares: Tensor, values: Tensor) -> Tensor:
 def test_caote_is_the_change_of_the_weighted_mean(host: Score | None, pool: Pool | None) -> None:
     cache = random_cache(40, layers=1)
     policy = Policy("p", window=8, pool=pool, recent=6, order=("pool", "group"))
-    plain = Eviction(replace(policy, recent=0), host or Caote().host, Tokens(20)).rank(cache)[0].scores
-    scores = Eviction(policy, Caote(host) if host else Caote(), Tokens(20)).rank(cache)[0].scores
+    plain = Eviction(replace(policy, recent=0), host or Caote().host, TokenBudget(20)).rank(cache)[0].scores
+    scores = Eviction(policy, Caote(host) if host else Caote(), TokenBudget(20)).rank(cache)[0].scores
     values = cache.layers[0].dense[1].double()
     for head, own in enumerate(plain.double()):
         assert torch.allclose(scores[head].double(), removed(own / own.sum(), values[head])[:34], rtol=1e-4)
@@ -46,14 +46,14 @@ def test_caote_is_the_change_of_the_weighted_mean(host: Score | None, pool: Pool
 def test_fastcaote_measures_from_the_plain_mean() -> None:
     cache = random_cache(40, layers=1)
     policy = Policy("p", window=8, sink=3)
-    shares = Eviction(replace(policy, sink=0), Caote().host, Tokens(20)).rank(cache)[0].scores.double()
+    shares = Eviction(replace(policy, sink=0), Caote().host, TokenBudget(20)).rank(cache)[0].scores.double()
     shares = shares / shares.sum(1, keepdim=True)
     values = cache.layers[0].dense[1].double()
     expected = shares / (1 - shares) * (values - values.mean(1, keepdim=True)).norm(dim=-1)
-    scores = Eviction(policy, FastCaote(), Tokens(20)).rank(cache)[0].scores.double()
+    scores = Eviction(policy, FastCaote(), TokenBudget(20)).rank(cache)[0].scores.double()
     assert torch.allclose(scores, expected[:, 3:], rtol=1e-4)
     odds = shares / (1 - shares)
-    squared = Eviction(policy, FastCaote(squared=True), Tokens(20)).rank(cache)[0].scores.double()
+    squared = Eviction(policy, FastCaote(squared=True), TokenBudget(20)).rank(cache)[0].scores.double()
     assert torch.allclose(squared * odds[:, 3:], expected[:, 3:].square(), rtol=1e-4)  # of the norm alone, as in eq. 7
 
 
@@ -61,8 +61,8 @@ def test_one_row_squared_is_the_exact_removal() -> None:
     """Per query head, where the host is the row itself."""
     cache = random_cache(40, layers=1)
     policy = Policy("p", window=1, layout="query_heads")
-    caote = Eviction(policy, Caote(), Tokens(20)).rank(cache)[0].scores.square()
-    exact = Eviction(policy, ExactRemoval(), Tokens(20)).rank(cache)[0].scores
+    caote = Eviction(policy, Caote(), TokenBudget(20)).rank(cache)[0].scores.square()
+    exact = Eviction(policy, ExactRemoval(), TokenBudget(20)).rank(cache)[0].scores
     assert torch.allclose(caote, exact, rtol=1e-3, atol=1e-7)
 
 
@@ -73,13 +73,15 @@ def test_query_heads_merge_their_errors_or_their_attention(score: Caote, group: 
     cache = random_cache(40, layers=1)
     policy = Policy("p", window=8, recent=6, sink=3, pool=Pool("max", 3), group=group)
     alone = replace(policy, layout="query_heads", group=None)
-    by_head = Eviction(alone, score, Tokens(20)).rank(cache)[0].scores.unflatten(0, (cache.layers[0].cache_heads, -1))
+    by_head = (
+        Eviction(alone, score, TokenBudget(20)).rank(cache)[0].scores.unflatten(0, (cache.layers[0].cache_heads, -1))
+    )
     expected = by_head.mean(1) if group == "mean" else by_head.amax(1)
-    errors = Eviction(policy, replace(score, merge="error"), Tokens(20)).rank(cache)[0].scores
+    errors = Eviction(policy, replace(score, merge="error"), TokenBudget(20)).rank(cache)[0].scores
     assert torch.allclose(errors, expected)
-    assert not torch.allclose(errors, Eviction(policy, score, Tokens(20)).rank(cache)[0].scores)
+    assert not torch.allclose(errors, Eviction(policy, score, TokenBudget(20)).rank(cache)[0].scores)
     assert torch.equal(
-        Eviction(alone, replace(score, merge="error"), Tokens(20)).rank(cache)[0].scores, by_head.flatten(0, 1)
+        Eviction(alone, replace(score, merge="error"), TokenBudget(20)).rank(cache)[0].scores, by_head.flatten(0, 1)
     )
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvbench.cache.kv_cache import FutureQueries, FutureQueryStats, KVCache
-from kvbench.eviction.budget import Tokens
+from kvbench.cache.kv_cache import FutureQueryStats, KVCache, PredictedQueries
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.expected_attention import ExpectedAttention
@@ -17,7 +17,7 @@ STATS = LAYER.future_queries[0]
 
 
 def ranked(score: ExpectedAttention, **fields: int) -> torch.Tensor:
-    return Eviction(Policy("p", **fields), score, Tokens(20)).rank(KVCache((LAYER,), 50))[0].scores  # type: ignore[arg-type]
+    return Eviction(Policy("p", **fields), score, TokenBudget(20)).rank(KVCache((LAYER,), 50))[0].scores  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value_norm", [True, False])
@@ -38,7 +38,7 @@ def test_score_is_its_formula(covariance: bool, value_norm: bool) -> None:
 
 
 def test_sinks_stay_before_all_others() -> None:
-    kept = Eviction(Policy("p"), ExpectedAttention(), Tokens(4))(KVCache((LAYER,), 50))
+    kept = Eviction(Policy("p"), ExpectedAttention(), TokenBudget(4))(KVCache((LAYER,), 50))
     assert kept.layers[0].positions.tolist() == [0, 1, 2, 3] * 2
 
 
@@ -47,7 +47,7 @@ def test_the_exponent_is_the_expectation_of_normal_queries() -> None:
     generator = torch.Generator().manual_seed(1)
     root = 0.2 * torch.randn(6, 10, 10, generator=generator)
     statistics = FutureQueryStats(
-        FutureQueries(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5
+        PredictedQueries(4, 512), torch.randn(6, 10, generator=generator), root @ root.mT, 10**-0.5
     )
     layer = replace(LAYER, future_queries=(statistics,))
     scores = ExpectedAttention(value_norm=False)(layer, None, "sum")[:, 4:]

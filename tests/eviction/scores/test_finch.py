@@ -7,7 +7,7 @@ import torch
 
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import checked
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention, Finch
 from kvbench.support.errors import UserError
@@ -29,11 +29,11 @@ def test_later_rows_count_more(tokens: int) -> None:
 
 
 def test_the_window_is_the_question_of_the_prompt() -> None:
-    policy = FINCH.of_prompt(3, 90, Tokens(40), 12)
-    assert (policy.rows(90), policy.last, policy.sinks) == (12, 12, 0)
-    assert FINCH.of_prompt(3, 90, Tokens(40)).last == 16  # where the prompt is not known
+    policy = FINCH.resolve(3, 90, TokenBudget(40), 12)
+    assert (policy.rows(90), policy.protected_tail, policy.sink_tokens) == (12, 12, 0)
+    assert FINCH.resolve(3, 90, TokenBudget(40)).protected_tail == 16  # where the prompt is not known
     with pytest.raises(UserError, match=r"policy.window=question of finch, but this prompt has no question"):
-        FINCH.of_prompt(3, 90, Tokens(40), 0)
+        FINCH.resolve(3, 90, TokenBudget(40), 0)
 
 
 @pytest.mark.parametrize(

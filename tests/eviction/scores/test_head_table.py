@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule, over_layer
+from kvbench.cache.attention import AttentionParams, attend_layer
 from kvbench.eviction.allocation.heads import BinaryHeads
 from kvbench.eviction.allocation.layers import GlobalLayers
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, capacity_after, check_steps
 from kvbench.eviction.policy import Policy
@@ -31,7 +31,7 @@ def table(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("pairs", "whole"), [(7, 0), (17, 1), (24, 2), (32, 3), (49, 5), (50, 6)])
 def test_as_many_heads_stay_whole_as_are_paid_for(table: str, pairs: int, whole: int) -> None:
-    decision = Eviction(DUO, HeadTable(path=table), Tokens(pairs)).decide(random_cache(50))
+    decision = Eviction(DUO, HeadTable(path=table), TokenBudget(pairs)).decide(random_cache(50))
     best = [(0, 1), (2, 1), (1, 0), (1, 1), (0, 0), (2, 0)][:whole]
     for layer in range(3):
         for head in range(2):
@@ -41,13 +41,13 @@ def test_as_many_heads_stay_whole_as_are_paid_for(table: str, pairs: int, whole:
 
 def test_heads_that_do_not_retrieve_roll_on_while_the_others_grow(table: str) -> None:
     cache = random_cache(50)
-    eviction = Eviction(DUO, HeadTable(path=table), Tokens(32))
+    eviction = Eviction(DUO, HeadTable(path=table), TokenBudget(32))
     decision = eviction.decide(cache)
     evictor = IncrementalEviction(eviction, capacity_after(eviction, cache, decision))
     layers = evictor.remember(cache, decision, eviction.evict(cache, decision)).evictable
     for position in range(50, 58):
         grown = [layer.append(torch.randn(2, 1, 10), torch.randn(2, 1, 10), position) for layer in layers]
-        rows = [over_layer(torch.randn(6, 1, 10), layer, Rule(0.3)) for layer in grown]
+        rows = [attend_layer(torch.randn(6, 1, 10), layer, AttentionParams(0.3)) for layer in grown]
         layers = tuple(evictor.step(layer, voting).layer for layer, voting in zip(grown, rows, strict=True))
     assert [layer.lengths for layer in layers] == [(7, 58), (58, 7), (7, 58)]
     assert layers[0].positions[:7].tolist() == [0, 1, *range(53, 58)]
@@ -123,6 +123,6 @@ def test_a_table_must_be_there_and_of_the_model(table: str, tmp_path: Path) -> N
     with pytest.raises(FileNotFoundError, match="no such file; a table has one line per layer"):
         HeadTable(path=str(tmp_path / "none.tsv"))
     with pytest.raises(ValueError, match="3 layers and 2 KV heads, but layer 3"):
-        Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, layers=4))
+        Eviction(DUO, HeadTable(path=table), TokenBudget(30)).decide(random_cache(50, layers=4))
     with pytest.raises(ValueError, match="has 3 KV heads"):
-        Eviction(DUO, HeadTable(path=table), Tokens(30)).decide(random_cache(50, kv_heads=3))
+        Eviction(DUO, HeadTable(path=table), TokenBudget(30)).decide(random_cache(50, kv_heads=3))

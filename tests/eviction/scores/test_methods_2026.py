@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from kvbench.cache.attention import Rule
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache
 from kvbench.conformance.golden.case import make_score
 from kvbench.eviction.allocation.heads import ChunkHeads, SafeguardHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -38,7 +38,7 @@ def repeated(arrays: dict[str, torch.Tensor], tokens: int, head: int) -> torch.T
     """What KVzip+ records where the rows from `tokens` on repeat all before them but the first `head`."""
     queries, keys = arrays["queries"][:, tokens:], arrays["keys"]
     norms = torch.cat((queries, keys[:, tokens:])).square().sum(dim=(0, 2)).sqrt()
-    record = strongest(queries, keys, slice(head, tokens), Rule(keys.shape[2] ** -0.5), norms=norms)
+    record = strongest(queries, keys, slice(head, tokens), AttentionParams(keys.shape[2] ** -0.5), norms=norms)
     return torch.cat((torch.zeros(len(record), head), record), dim=1)
 
 
@@ -47,7 +47,7 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(
     case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = {name: torch.from_numpy(array) for name, array in made_up(case["seed"], case["shape"]).items()}
-    score = make_score(case["score"], case["params"]).of_budget(Tokens(case["budget"]))
+    score = make_score(case["score"], case["params"]).of_budget(TokenBudget(case["budget"]))
     tokens = case["shape"]["tokens"] - case.get("rows", 0)
     if "drawn" in case:
         kv_heads, _, head_dim = arrays["keys"].shape
@@ -56,15 +56,15 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(
     layer = layer_of(arrays["queries"][:, :tokens], arrays["keys"][:, :tokens], arrays["values"][:, :tokens])
     layer = replace(layer, projections={"output": arrays["output"]})
     if score.inputs.repeat:
-        layer = replace(layer, probed={score.inputs.repeat: repeated(arrays, tokens, case["policy"]["sink"])})
+        layer = replace(layer, recordings={score.inputs.repeat: repeated(arrays, tokens, case["policy"]["sink"])})
     cache = KVCache((layer,), tokens)
     fields = {name: PARTS.get(name, lambda value: value)(value) for name, value in case["policy"].items()}
     policy = Policy("golden", **fields)
-    eviction = Eviction(policy, score, Tokens(case["budget"]))
+    eviction = Eviction(policy, score, TokenBudget(case["budget"]))
     if case["scores"] is not None:
         expected = torch.tensor([[torch.nan if value is None else value for value in head] for head in case["scores"]])
         scores = eviction.rank(cache)[0].scores
-        expected = expected[:, policy.sinks : policy.sinks + scores.shape[1]]
+        expected = expected[:, policy.sink_tokens : policy.sink_tokens + scores.shape[1]]
         scored = ~expected.isnan()
         assert torch.allclose(scores[scored], expected[scored], rtol=1e-5, atol=1e-6 if score.signed else 1e-7)
     (kept,) = eviction.decide(cache).kept

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from kvbench.cache.kv_cache import ROTATED, KVCache, LayerCache, from_dense
-from kvbench.eviction.budget import Tokens
-from kvbench.eviction.evict import Eviction, mark, rank_columns
+from kvbench.eviction.budget import TokenBudget
+from kvbench.eviction.evict import Eviction, keep_mask, rank_columns
 from kvbench.eviction.incremental import IncrementalEviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.triattention import FORMAT, QueryStatistics, TriAttention, complex_pairs, read_statistics
@@ -45,7 +45,7 @@ def test_scores_and_kept_pairs_are_those_of_the_published_code(case: dict[str, A
     score = TriAttention(written(tmp_path / "q", queries, frequencies, case["interleaved"]), **case["params"])
     ranking = rank_columns(score(layer, None, "mean"), layer, POLICY, score)
     assert torch.allclose(ranking.scores, torch.tensor(case["scores"]), rtol=1e-4, atol=1e-5)
-    kept = mark(ranking, torch.tensor([40, 40]), positions.shape[1])
+    kept = keep_mask(ranking, torch.tensor([40, 40]), positions.shape[1])
     assert [head.nonzero()[:, 0].tolist() for head in kept] == case["kept"]
 
 
@@ -56,7 +56,7 @@ def test_windows_of_an_answer_leave_what_the_published_code_leaves(tmp_path: Pat
     keys = torch.from_numpy(rotated(arrays["keys"], places, frequencies.numpy(), interleaved=False)).float()
     values = torch.from_numpy(arrays["values"])
     score = TriAttention(written(tmp_path / "q", torch.from_numpy(arrays["queries"])[None], frequencies))
-    evictor = IncrementalEviction(Eviction(POLICY, score, Tokens(40)), 40, decoding=True)
+    evictor = IncrementalEviction(Eviction(POLICY, score, TokenBudget(40)), 40, decoding=True)
     layer: LayerCache = from_dense(0, 6, keys[:, :40], values[:, :40])
     for first, left in zip(range(40, 103, 16), GOLDEN["windows"], strict=False):
         new = slice(first, first + 16)
@@ -68,7 +68,7 @@ def test_windows_of_an_answer_leave_what_the_published_code_leaves(tmp_path: Pat
 def test_a_head_among_heads_of_other_lengths_has_its_own_statistics() -> None:
     """Head 1 scores in a step as it does beside a head of the same length."""
     score, layer = TriAttention(str(STATISTICS)), random_layer(50)
-    evictor = IncrementalEviction(Eviction(POLICY, score, Tokens(30)), 30, decoding=True)
+    evictor = IncrementalEviction(Eviction(POLICY, score, TokenBudget(30)), 30, decoding=True)
     kept = torch.arange(50).expand(2, 50) >= torch.tensor([[20], [5]])
     ragged = layer.select(kept)
     assert ragged.lengths == (30, 45)
@@ -107,7 +107,7 @@ def test_statistics_are_for_the_model_that_they_name(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"3 layers of 4 query heads do not fit a model of {layers} layers of"):
             score.check_model(layers, kv_heads, "abc")
     with pytest.raises(ValueError, match="4 query heads of size 10 do not fit layer 0, which has 6 of size 10"):
-        Eviction(POLICY, score, Tokens(20)).decide(KVCache((random_layer(50),), 50))
+        Eviction(POLICY, score, TokenBudget(20)).decide(KVCache((random_layer(50),), 50))
 
 
 @pytest.mark.parametrize(
@@ -136,5 +136,5 @@ def test_what_is_no_file_of_numbers_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_layer_of_a_cache_is_ranked() -> None:
-    decision = Eviction(POLICY, TriAttention(str(STATISTICS)), Tokens(20)).decide(random_cache(50))
+    decision = Eviction(POLICY, TriAttention(str(STATISTICS)), TokenBudget(20)).decide(random_cache(50))
     assert all(set(kept.sum(dim=1).tolist()) == {20} for kept in decision.kept)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kvbench.cache.kv_cache import KVCache, from_dense
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool, Weight, pool_and_reduce
@@ -19,7 +19,7 @@ POOL = Pool("max", 7)
 
 def ranked(score: Score, **fields: object) -> torch.Tensor:
     policy = Policy("p", window=8, reduce="mean", **fields)  # type: ignore[arg-type]
-    return Eviction(policy, score, Tokens(20)).rank(KVCache((LAYER,), 50))[0].scores
+    return Eviction(policy, score, TokenBudget(20)).rank(KVCache((LAYER,), 50))[0].scores
 
 
 @pytest.mark.parametrize("norm", [1, 2])
@@ -38,7 +38,7 @@ def test_lava_weighs_by_the_largest_norm_before_the_recent_tokens() -> None:
     values[:, 47] = 1000.0
     grown = from_dense(0, 6, keys, values, LAYER.windows)
     policy = Policy("p", window=8, reduce="mean", recent=6, order=("pool", "group"), pool=POOL)
-    scores = Eviction(policy, Lava(), Tokens(20)).rank(KVCache((grown,), 50))[0].scores
+    scores = Eviction(policy, Lava(), TokenBudget(20)).rank(KVCache((grown,), 50))[0].scores
     largest = LAYER.dense[1][:, :44].abs().sum(-1).amax(1)
     expected = POOL(ATTENTION[:, :44]).view(2, 3, 44).amax(1) * largest[:, None]
     assert torch.allclose(scores, expected, rtol=1e-5)
@@ -50,7 +50,9 @@ def test_lava_can_look_at_every_value() -> None:
     values[:, 47] = 1000.0
     cache = KVCache((from_dense(0, 6, keys, values, LAYER.windows),), 50)
     policy = Policy("p", window=8, reduce="mean", recent=6, pool=POOL)
-    near, far = (Eviction(policy, Lava(over=over), Tokens(20)).rank(cache)[0].scores for over in ("candidates", "all"))
+    near, far = (
+        Eviction(policy, Lava(over=over), TokenBudget(20)).rank(cache)[0].scores for over in ("candidates", "all")
+    )
     largest = LAYER.dense[1][:, :44].abs().sum(-1).amax(1)
     assert torch.allclose(far, near / largest[:, None] * 10000, rtol=1e-5)
 
@@ -69,5 +71,5 @@ def test_nothing_left_to_weigh_is_nothing_ranked() -> None:
     """All tokens but none of the candidates: sink and recent fill the budget."""
     cache = random_cache(30)
     for score in (Lava(), Vatp()):
-        kept = Eviction(Policy("p", recent=12), score, Tokens(12))(cache)
+        kept = Eviction(Policy("p", recent=12), score, TokenBudget(12))(cache)
         assert kept.lengths.tolist() == [[12, 12]] * 3

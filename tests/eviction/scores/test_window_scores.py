@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.eviction.scores.attn import Attention, AttentionMax, Cake
 from kvbench.eviction.scores.obcache import OBCacheJoint, OBCacheKey, OBCacheValue
 from kvbench.eviction.scores.score import Score
@@ -94,7 +94,7 @@ def test_half_precision_caches_are_scored_in_float32(name: str, dtype: torch.dty
         half.values.float(),
         half.positions,
         half.offsets,
-        (Window(seen.queries.float(), seen.outputs.float(), seen.lse, seen.scaling),),
+        (ObservationWindow(seen.queries.float(), seen.outputs.float(), seen.lse, seen.scaling),),
     )
     score, _ = FORMULAS[name]
     scores = score(half, half.windows[0], "sum")
@@ -102,7 +102,7 @@ def test_half_precision_caches_are_scored_in_float32(name: str, dtype: torch.dty
     rows = wide.windows[0]
     if name in ("obcache_key", "obcache_joint"):  # they compute outputs that were rounded again from the cache
         rows = resolved(half, seen)
-        rows = Window(rows.queries.float(), rows.outputs, rows.lse, rows.scaling)
+        rows = ObservationWindow(rows.queries.float(), rows.outputs, rows.lse, rows.scaling)
     assert torch.equal(scores, score(wide, rows, "sum"))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.conformance.golden.case import make_score
 from kvbench.eviction.allocation.heads import SharedHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import Pool
@@ -92,7 +92,7 @@ def test_the_whole_eviction_gives_what_a_press_leaves(case: dict[str, Any], monk
     fields = {name: PARTS.get(name, lambda value: value)(value) for name, value in case["policy"].items()}
     policy = Policy("golden", steps=(apply,), **fields)
     layer = layer_of(queries[:, -32:], keys, values)
-    (after,) = Eviction(policy, make_score(case["score"], {}), Tokens(case["budget"]))(
+    (after,) = Eviction(policy, make_score(case["score"], {}), TokenBudget(case["budget"]))(
         KVCache((layer,), keys.shape[1])
     ).layers
     assert [positions.tolist() for positions in by_head(after.positions, after)] == case["kept"]
@@ -108,8 +108,8 @@ def test_rows_of_a_window_that_skips_tokens_end_before_them() -> None:
     shorter = KVCache((layer_of(queries[:, :53], keys[:, :53], values[:, :53]),), 53)
     for apply in (D2O(), CaM(), Nearest()):
         policy = Policy("p", window=8, recent=4, window_skips=7, steps=(apply,))
-        (after,) = Eviction(policy, make_score("attn", {}), Tokens(27))(cache).layers
-        (alone,) = Eviction(replace(policy, window_skips=0), make_score("attn", {}), Tokens(20))(shorter).layers
+        (after,) = Eviction(policy, make_score("attn", {}), TokenBudget(27))(cache).layers
+        (alone,) = Eviction(replace(policy, window_skips=0), make_score("attn", {}), TokenBudget(20))(shorter).layers
         for head in range(2):
             mine = slice(27 * head, 27 * head + 20)
             assert torch.equal(after.values[mine], alone.values[20 * head : 20 * head + 20]), apply.kind

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import KVCache, LayerCache
 from kvbench.eviction.allocation.heads import FlatHeads, MixHeads
-from kvbench.eviction.budget import Tokens
+from kvbench.eviction.budget import TokenBudget
 from kvbench.eviction.evict import Eviction
 from kvbench.eviction.incremental import IncrementalEviction, check_steps
 from kvbench.eviction.policy import Policy
@@ -42,7 +42,7 @@ def applied(apply: Kind, layer: LayerCache, kept: Tensor) -> tuple[LayerCache, L
 
 def evicting(apply: Step, pairs: int, **fields: object) -> Eviction:
     """A policy with a window of 8, on random caches."""
-    return Eviction(Policy("p", window=8, recent=4, steps=(apply,), **fields), Attention(), Tokens(pairs))  # type: ignore[arg-type]
+    return Eviction(Policy("p", window=8, recent=4, steps=(apply,), **fields), Attention(), TokenBudget(pairs))  # type: ignore[arg-type]
 
 
 @settings(max_examples=25, deadline=None)
@@ -141,8 +141,10 @@ def test_many_keys_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_later_evictions_merge_too_and_remember_the_threshold(apply: Kind) -> None:
     """Two evictions from one layer of ragged heads; a score that reads no queries lets CaM read them."""
     policy, score = Policy("p", window=4, steps=(apply,)), KeyNorm()
-    begun = Eviction(replace(policy, heads=FlatHeads()), score, Tokens(12))(random_cache(TOKENS, layers=1)).layers[0]
-    plain = Eviction(replace(policy, heads=FlatHeads(), steps=()), score, Tokens(12))(
+    begun = Eviction(replace(policy, heads=FlatHeads()), score, TokenBudget(12))(random_cache(TOKENS, layers=1)).layers[
+        0
+    ]
+    plain = Eviction(replace(policy, heads=FlatHeads(), steps=()), score, TokenBudget(12))(
         random_cache(TOKENS, layers=1)
     ).layers[0]
     assert len(set(begun.lengths)) == 2 and torch.equal(begun.positions, plain.positions)
@@ -151,7 +153,7 @@ def test_later_evictions_merge_too_and_remember_the_threshold(apply: Kind) -> No
     for start, step_policy in ((begun, policy), (plain, replace(policy, steps=()))):
         grown = start.append(*new.dense, TOKENS)
         rows = replace(new.windows[0], lse=torch.full_like(new.windows[0].lse, 3.0))
-        evictor = IncrementalEviction(Eviction(step_policy, score, Tokens(12)), 12, decoding=True)
+        evictor = IncrementalEviction(Eviction(step_policy, score, TokenBudget(12)), 12, decoding=True)
         results.append((grown, evictor.step(grown, rows).layer))
     (grown, after), (_, dropped) = results
     assert (merging.THRESHOLDS in after.by_head) == (apply.kind == "d2o")

@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from kvbench.cache.kv_cache import LayerCache, Window
+from kvbench.cache.kv_cache import LayerCache, ObservationWindow
 from kvbench.cache.shapes import Scores
 from kvbench.eviction.pooling import Group
 from kvbench.eviction.scores.attn import received
 from kvbench.eviction.scores.score import Reduce, Score, ScoreInputs
-from kvbench.support.annotations import Means
+from kvbench.support.annotations import Help
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class FadedAttention(Score):
     half_life: in tokens. Raises ValueError for one that is not above 0.
     """
 
-    half_life: Annotated[float, Means("tokens after which a pair is worth half as much")] = 64
+    half_life: Annotated[float, Help("tokens after which a pair is worth half as much")] = 64
     name: str = "sample_score"
     inputs: ClassVar[ScoreInputs] = ScoreInputs(window=True)
     group: ClassVar[Group] = "mean"
@@ -29,7 +29,7 @@ class FadedAttention(Score):
         if not self.half_life > 0:
             raise ValueError(f"score.half_life={self.half_life}: a number of tokens above 0, e.g. 64")
 
-    def __call__(self, layer: LayerCache, rows: Window | None, reduce: Reduce) -> Scores:
+    def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         """Scores [heads, tokens] of a dense layer."""
         assert rows is not None
         age = layer.positions.max() - layer.positions.view(layer.cache_heads, -1)

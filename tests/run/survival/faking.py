@@ -21,7 +21,7 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.records import Curve, KeptSets, ResultsFolder, Row, places, read_rows, recorded_samples
+from kvbench.records import Curve, KeptSets, ResultsFolder, Row, file_sizes, read_rows, recorded_samples
 from kvbench.run import answers, local, runner
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.plan import Cell, PrefillJob, Shard, plan
@@ -85,7 +85,7 @@ class FakeEngine:
 
     def load(self, model_info: object, begun: object = None) -> Any:
         return SimpleNamespace(
-            engine=SimpleNamespace(tile=1, counters=SimpleNamespace(prefills=0, tokens_prefilled=0, halved=0)),
+            engine=SimpleNamespace(max_batch=1, counters=SimpleNamespace(prefills=0, tokens_prefilled=0, oom_splits=0)),
             device={"name": "none"},
             notes=(),
         )
@@ -124,9 +124,9 @@ def put_in(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def go(
     folder: Path, cells: Sequence[Cell], /, retry: bool = False, part: Shard | None = None, **run_context: Any
-) -> runner.Outcome:
+) -> runner.RunStats:
     """What `kvbench run` does between reading the command and printing the table."""
-    since = places(folder)
+    since = file_sizes(folder)
     todo = plan(cells, recorded_samples(read_rows(folder, lambda _: None), retry))
     todo = todo if part is None else part.part_of(todo)
     results = ResultsFolder(folder)

@@ -10,13 +10,13 @@ import pytest
 from kvbench.config.compose import options
 from kvbench.models.prompts.prompt import build
 from kvbench.tasks.longbench import EXTENDED, MEMBERS, LongBenchTask
-from kvbench.tasks.task import InvalidSample, Sample, Task, TaskSettings, Tokens
+from kvbench.tasks.task import InvalidSample, Sample, Task, TaskSettings, TokenCounter
 from tests.tasks.longbench.conftest import row, task, write
 
 RAW = {"trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"}
 
 
-class NoTokens(Tokens):
+class NoTokens(TokenCounter):
     """LongBench counts none."""
 
     def __call__(self, text: str, /) -> int:

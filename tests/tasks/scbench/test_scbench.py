@@ -27,7 +27,7 @@ def test_every_question_of_a_row_is_a_sample(tmp_path: Path, member: str) -> Non
     assert [sample.question_number for sample in samples] == [1, 2, 1, 2]
     assert {sample.context for sample in samples} == {OPENING + "Some {context} words"}
     assert samples[0].question.startswith("\n\nQ: First?") and samples[1].question.startswith("\n\nQ:  Second?")
-    assert not samples[1].question.endswith("\n") and samples[0].opening == OPENING
+    assert not samples[1].question.endswith("\n") and samples[0].context_prefix == OPENING
     assert list(task.generate(Words(), [1, 2])) == samples[1:3]
     for sample in samples[:2]:
         assert task.score(RIGHT[member][sample.id], sample) == pytest.approx(1.0)
