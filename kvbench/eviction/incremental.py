@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, Window, split_by_length
 from kvbench.cache.shapes import Kept, Lengths, Scores
-from kvbench.eviction.allocation.heads import EVEN, HeadAllocation
+from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import Counts, Decision, Eviction, allocate, mark, rank_columns, too_small
 from kvbench.eviction.policy import Policy
@@ -316,7 +316,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     if not blocks or even(policy):
         return
     reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
-    heads_differ = policy.heads.kind not in EVEN or policy.layers.kind in ("global", "table")
+    heads_differ = not policy.heads.even or policy.layers.kind in ("global", "table")
     if type(policy.heads) not in get_args(HeadAllocation) or type(policy.layers) not in get_args(LayerAllocation):
         reason = "only allocations of kvbench divide a budget among heads of different lengths"
     elif heads_differ and policy.group_of(score.group) == "layer_mean":
@@ -330,7 +330,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
 
 def even(policy: Policy) -> bool:
     """Whether every head of every layer keeps the same number of pairs, whatever the scores."""
-    return policy.heads.kind in EVEN and policy.layers.kind == "uniform"
+    return policy.heads.even and policy.layers.kind == "uniform"
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:

@@ -5,7 +5,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from kvbench.eviction.allocation.heads import EVEN, HeadAllocation, Heads, UniformHeads
+from kvbench.eviction.allocation.heads import HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import BudgetInfo, Variant
 from kvbench.eviction.budget import Budget, Threshold
@@ -248,7 +248,7 @@ class Policy:
     def _claims_of_allocation(self) -> Iterator[Claim]:
         uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
         divided = {SIZED_BUDGET: "divides a budget"}
-        if self.heads.kind not in EVEN:
+        if not self.heads.even:
             breaks = dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER, EVEN_HEADS), uneven)
             yield Claim(
                 f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks | divided, breaks
