@@ -117,8 +117,7 @@ class Policy:
     phases: `decoding` is the policy of that phase.
     takes: without `budget` it keeps everything; without `score` it has a fixed score.
 
-    Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each
-    other.
+    Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each other.
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("steps",)
@@ -315,9 +314,8 @@ class Policy:
 
     def keeps_all(self, budget: Budget, tokens: int) -> bool:
         """Whether a budget keeps all of `tokens`, whatever the scores."""
-        if isinstance(budget, Threshold):
-            return tokens <= self.sinks + self.last
-        return self.pairs(budget, tokens) >= tokens
+        least = self.sinks + self.last if isinstance(budget, Threshold) else self.pairs(budget, tokens)
+        return tokens <= least
 
     def of_prompt(
         self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION, tail: int = 0
