@@ -22,7 +22,7 @@ from kvbench.config.overrides import format_value as as_typed
 from kvbench.config.overrides import parse
 from kvbench.config.settings import build
 from kvbench.config.steps import kinds
-from kvbench.eviction.allocation.heads import UNIFORM_KINDS, HeadAllocation
+from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
 from kvbench.eviction.evict import check_host, reads_rows
 from kvbench.eviction.incremental import check_steps
@@ -177,7 +177,8 @@ def recent_of(policy: Policy) -> str:
 
 def default(policy: Policy, score: Score) -> str:
     """The defaults of a policy as the table of defaults has them."""
-    apart = [part for part, kind in kinds_of(policy).items() if kind not in UNIFORM_KINDS]
+    is_even = {"heads": policy.heads.even, "layers": policy.layers.kind == "uniform"}
+    apart = [part for part, alike in is_even.items() if not alike]
     budget = "fraction or pairs of a KV head" + (f", mean over {' and '.join(apart)}" if apart else "")
     if policy.layers.kind == "global":
         budget = "fraction or pairs, over all heads and layers"
@@ -230,7 +231,8 @@ def allocations() -> str:
     built = ((name, build("policy", composed(f"policy={name}")["policy"])) for name in options("policy"))
     policies_by_name: dict[str, Policy] = dict(built)
     parts = []
-    for group, each in (("heads", get_args(HeadAllocation)), ("layers", get_args(LayerAllocation))):
+    heads = dict.fromkeys((*get_args(HeadAllocation), *(type(policy.heads) for policy in policies_by_name.values())))
+    for group, each in (("heads", heads), ("layers", get_args(LayerAllocation))):
         for kind in each:
             users = [name for name, policy in policies_by_name.items() if "budget" in policy.accepts]
             users = [name for name in users if kinds_of(policies_by_name[name])[group] == kind().kind]

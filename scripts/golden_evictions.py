@@ -192,7 +192,10 @@ def dropkv(folder: Path) -> None:
 
 
 def dms() -> None:
-    """Pairs that `DMSPress` of kvpress leaves to each head, by threshold; tests/golden/methods_2026."""
+    """Pairs that `DMSPress` of kvpress leaves to each head, by threshold; tests/golden/methods_2026.
+
+    `kept_while_answering`: after a prompt of `prompt` tokens, and after each token of an answer of all others.
+    """
     DMSPress, KnormPress = (getattr(import_module("kvpress"), name) for name in ("DMSPress", "KnormPress"))
 
     seed, window, tokens, left = 16, 7, SHAPE["tokens"], {}
@@ -201,16 +204,33 @@ def dms() -> None:
     cache = types.SimpleNamespace(layers=layers)
     arguments = {"hidden_states": keys[:1, 0], "cache_position": torch.arange(tokens), "past_key_values": cache}
     module = types.SimpleNamespace(config=types.SimpleNamespace(_attn_implementation="sdpa"))
+
+    def kept(read: int) -> list[list[int]]:
+        kept = np.ones((SHAPE["kv_heads"], read), dtype=bool)
+        if module.masked_key_indices is not None:
+            kept[module.masked_key_indices[1], module.masked_key_indices[2]] = False
+        return [np.flatnonzero(head).tolist() for head in kept]
+
     for threshold in (-0.5, -2.75, -3.5, -9.0):
         press, left[f"{threshold:g}"] = DMSPress(KnormPress(), threshold, window), []
         for module.layer_idx in range(len(layers)):
             module.masked_key_indices = None
             press.forward_hook(module, [], arguments, [])
-            kept = np.ones((SHAPE["kv_heads"], tokens), dtype=bool)
-            if module.masked_key_indices is not None:
-                kept[module.masked_key_indices[1], module.masked_key_indices[2]] = False
-            left[f"{threshold:g}"].append([np.flatnonzero(head).tolist() for head in kept])
-    text = json.dumps({"seed": seed, "window": window, "kept_by_threshold": left}) + "\n"
+            left[f"{threshold:g}"].append(kept(tokens))
+    prompt, answering = 31, dict[str, list[list[list[list[int]]]]]()
+    for threshold in (-2.75, -3.5):
+        press, steps = DMSPress(KnormPress(), threshold, window, decoding=True), [[] for _ in range(prompt, tokens + 1)]
+        for module.layer_idx, (layer, key) in enumerate(zip(layers, keys, strict=True)):
+            module.masked_key_indices = None
+            for step, stop in zip(steps, range(prompt, tokens + 1), strict=True):
+                start = 0 if stop == prompt else stop - 1
+                layer.keys = layer.values = key[None, :, :stop]
+                arguments |= {"hidden_states": key[:1, start:stop], "cache_position": torch.arange(start, stop)}
+                press.forward_hook(module, [], arguments, [])
+                step.append(kept(stop))
+        answering[f"{threshold:g}"] = steps
+    described = {"seed": seed, "window": window, "kept_by_threshold": left}
+    text = json.dumps(described | {"prompt": prompt, "kept_while_answering": answering}) + "\n"
     (TESTS / "methods_2026" / "dms.json").write_text(text, "utf-8")
 
 

@@ -133,6 +133,29 @@ def chunkkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
+def gated_chunkkv(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Scores of both signs and positive ones, budgets up to the last tokens, chunks of 5, and a last chunk of one."""
+    presses = import_module("kvpress")
+    norms = presses.KnormPress(), "key_norm", {}
+    attention = presses.NonCausalAttnPress(chunk_size=32), "non_causal", {"chunk": 32}
+
+    def kept(of: tuple[Any, ...], budget: int, tokens: int = 103, **heads: int) -> dict[str, Any]:
+        press, score, params = of
+        lengths = {"chunk_length": heads.get("size", 10), "low_entropy_chunk_length": heads.get("spiky", 4)}
+        shape = SHAPE | {"tokens": tokens}
+        positions = Layer(1, shape).kept(presses.EntropyGatedChunkKVPress(press, **lengths), budget)
+        policy = {"heads": {"kind": "gated_chunks", **heads}}
+        described = {"seed": 1, "shape": shape, "score": score, "params": params, "policy": policy}
+        return described | {"budget": budget, "scores": None, "kept": positions}
+
+    return [
+        *(kept(norms, budget) for budget in (25, 45, 90)),
+        *(kept(attention, budget) for budget in (25, 45, 90)),
+        kept(attention, 30, 101),
+        kept(norms, 60, 103, size=5, spiky=2),
+    ]
+
+
 def compactor(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Keys as they are, or in 5 directions; chunks of 32 of 103 tokens; both, blended by a number or by the ratio."""
     import torch
@@ -378,6 +401,7 @@ METHODS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "compactor": compactor,
     "criticalkv": criticalkv,
     "cur": cur,
+    "gated_chunkkv": gated_chunkkv,
     "gates": gates,
     "kvzip_plus": kvzip_plus,
     "lagkv": lagkv,

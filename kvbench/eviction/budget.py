@@ -16,7 +16,8 @@ from kvbench.support.facts import (
     EVEN_HEADS,
     EVEN_IN_LAYER,
     EVEN_LAYERS,
-    ONE_EVICTION,
+    FULL_CACHE,
+    LASTING,
     PLAIN_COPY,
     SIZED_BUDGET,
     Claim,
@@ -83,8 +84,8 @@ class FractionBudget:
 class ThresholdBudget:
     """The least score of a pair that stays; protected pairs stay whatever their scores.
 
-    A prompt decides how many pairs that is, in each cache head for itself: rows say how many were kept. Source:
-    `DMSPress` of kvpress, which evicts every pair whose score is below its threshold.
+    A prompt decides how many pairs that is, in each cache head for itself: rows say how many were kept. Evictions from
+    the answer judge every pair that is no longer protected. Source: `DMSPress` of kvpress.
     """
 
     score: float
@@ -101,7 +102,7 @@ class ThresholdBudget:
         """Return what it needs of other settings, and what it makes untrue."""
         decides = "lets the scores decide how many pairs stay"
         facts = (SIZED_BUDGET, COUNTED_BUDGET, EVEN_BUDGET, EVEN_LAYERS, EVEN_IN_LAYER, EVEN_HEADS)
-        needs = {ONE_EVICTION: "is applied once, to the prompt"}
+        needs = {FULL_CACHE: "judges a prompt as a whole", LASTING: "judges pairs by a score that lasts, as key_norm"}
         yield Claim(f"budget={self}", "a fraction or a number of KV pairs", needs, dict.fromkeys(facts, decides))
 
     def __str__(self) -> str:

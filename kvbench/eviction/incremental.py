@@ -3,8 +3,7 @@
 `IncrementalEviction.step` evicts from one layer right after new tokens were read: their KV pairs stand behind the kept
 ones, and their queries attended to exactly these KV pairs. Where heads or layers share a budget, every layer is ranked
 (`rank`), and once all of them have read the block the budget is divided among what they hold (`divide`, `keep`).
-`policy.state` says which numbers a KV pair carries
-from one eviction to the next, in `LayerCache.state`:
+`policy.state` says which numbers a KV pair carries from one eviction to the next, in `LayerCache.state`:
 
     accumulate  the sum of the group-reduced scores of all rows so far, or one sum per query head for a score that
                 reduces them last (H2O: Zhang et al. 2023,
@@ -28,8 +27,9 @@ from torch import Tensor
 
 from kvbench.cache.kv_cache import POSITION, KVCache, LayerCache, ObservationWindow, dense_parts
 from kvbench.cache.shapes import Kept, Lengths, Scores
-from kvbench.eviction.allocation.heads import UNIFORM_KINDS, HeadAllocation
+from kvbench.eviction.allocation.heads import HeadAllocation
 from kvbench.eviction.allocation.layers import LayerAllocation
+from kvbench.eviction.budget import ThresholdBudget
 from kvbench.eviction.evict import Counts, Decision, Eviction, allocate, keep_mask, rank_columns, too_small
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.pooling import reduce_group
@@ -104,13 +104,9 @@ class IncrementalEviction:
         """KV pairs that each cache head of a layer may hold after an eviction."""
         return (self.capacity,) * layer.cache_heads if isinstance(self.capacity, int) else self.capacity[layer.index]
 
-    def drops(self, layer: LayerCache) -> bool:
-        """Whether a step evicts pairs of a layer: not before a head is full."""
-        return any(map(gt, layer.lengths, self.limits(layer)))
-
     def changes(self, layer: LayerCache) -> bool:
-        """Whether a step changes a layer: it evicts, or carries running scores or an order."""
-        return self.drops(layer) or self.accumulates or self.policy.slot_order == "score"
+        """Whether a step may change a layer: a head is full, or pairs carry running scores or an order."""
+        return any(map(gt, layer.lengths, self.limits(layer))) or self.accumulates or self.policy.slot_order == "score"
 
     @property
     def policy(self) -> Policy:
@@ -135,7 +131,6 @@ class IncrementalEviction:
         cache_heads = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
         rows = query_heads // cache_heads if self.score.merges_last else 1
         sums = _sum_names(rows) if self.accumulates else ()
-        state = {name: like.new_empty(0, dtype=torch.float) for name in sums}
         return LayerCache(
             index=index,
             query_heads=query_heads,
@@ -143,7 +138,7 @@ class IncrementalEviction:
             values=like.new_empty(0, like.shape[-1]),
             positions=torch.empty(0, dtype=POSITION, device=like.device),
             offsets=(0,) * (cache_heads + 1),
-            state=state,
+            state={name: like.new_empty(0, dtype=torch.float) for name in sums},
         )
 
     def after(self, cache: KVCache) -> "IncrementalEviction":
@@ -184,12 +179,15 @@ class IncrementalEviction:
         return smaller.with_evictable(layers)
 
     def step(self, layer: LayerCache, rows: ObservationWindow | None) -> LayerEviction:
-        """Update the state, and evict from every cache head down to its capacity.
+        """Update the state, and evict from every cache head down to its capacity, or what a threshold does not keep.
 
         rows: the queries read since the last eviction, with their attention over the layer; None for a score that
         reads none. Raises UserError for a score that is not finite.
         """
         layer, ranking = self.rank(layer, rows)
+        if isinstance(budget := self.eviction.budget, ThresholdBudget):
+            counts = tuple(self.policy.chooses(ranking).counts_above(budget.score).tolist())
+            return self.keep(layer, ranking, counts, rows)
         heads = zip(ranking.available, self.limits(layer), layer.lengths, strict=True)
         counts = tuple(max(0, most - max(0, length - limit)) for most, limit, length in heads)
         return self.keep(layer, ranking, counts, rows)
@@ -252,9 +250,8 @@ class IncrementalEviction:
         """Keep so many candidates of each cache head, and the protected pairs. rows: what steps may read."""
         chosen = self.policy.chooses(ranking)
         kept = keep_mask(chosen, torch.tensor(counts), max(layer.lengths))
-        lengths = [
-            length - most + count for length, most, count in zip(layer.lengths, ranking.available, counts, strict=True)
-        ]
+        heads = zip(layer.lengths, ranking.available, counts, strict=True)
+        lengths = [length - most + count for length, most, count in heads]
         kept_layer = layer.select(kept, lengths)
         if counts != ranking.available:
             observed = rows and rows.last(self.policy.rows(rows.queries.shape[1]))
@@ -301,6 +298,7 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
     later = Claim("the schedule", fix, breaks=dict.fromkeys(facts, "evicts again"))
     check((*policy.claims(), *score.claims(), later))
     reading = [step.setting for step in policy.reading_steps]
+    reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind}"
     if policy.state == "none" and (score.inputs.window or reading):
         part = f"score {score.name}" if score.inputs.window else reading[0]
         raise UserError(
@@ -308,9 +306,8 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if blocks and reading and not even(policy):
         raise UserError(
-            f"{reading[0]} reads the queries of a block, but with policy.heads={policy.heads.kind} "
-            f"policy.layers={policy.layers.kind} the budget is divided after them: use policy.heads=uniform "
-            "policy.layers=uniform, or schedule.prefill_block=null"
+            f"{reading[0]} reads the queries of a block, but with {where} the budget is divided after them: use "
+            "policy.heads=uniform policy.layers=uniform, or schedule.prefill_block=null"
         )
     if blocks and score.by_head and policy.layout == "query_heads":
         raise UserError(
@@ -319,22 +316,21 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
         )
     if not blocks or even(policy):
         return
-    reason, where = None, f"policy.heads={policy.heads.kind} policy.layers={policy.layers.kind} of {policy.name}"
-    heads_differ = policy.heads.kind not in UNIFORM_KINDS or policy.layers.kind in ("global", "table")
+    heads_differ = not policy.heads.even or policy.layers.kind in ("global", "table")
     if type(policy.heads) not in get_args(HeadAllocation) or type(policy.layers) not in get_args(LayerAllocation):
         reason = "only allocations of kvbench divide a budget among heads of different lengths"
     elif heads_differ and policy.group_of(score.group) == "layer_mean":
         reason = "group=layer_mean is a mean over heads, which hold different tokens after the first block"
     if reason:
         raise UserError(
-            f"{where} cannot evict block by block: {reason}. Use policy.heads=uniform policy.layers=uniform, or "
-            "schedule.prefill_block=null"
+            f"{where} of {policy.name} cannot evict block by block: {reason}. Use policy.heads=uniform "
+            "policy.layers=uniform, or schedule.prefill_block=null"
         )
 
 
 def even(policy: Policy) -> bool:
     """Whether every head of every layer keeps the same number of pairs, whatever the scores."""
-    return policy.heads.kind in UNIFORM_KINDS and policy.layers.kind == "uniform"
+    return policy.heads.even and policy.layers.kind == "uniform"
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:
@@ -353,8 +349,10 @@ def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Ca
 
     If nothing was evicted from the prompt, the capacity of every head is the budget: a shorter prompt grows to it, and
     one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of the disagreements).
-    Where heads or layers are kept whole, those that hold every token have no limit.
+    Where heads or layers are kept whole, those that hold every token have no limit. With a threshold: the protected.
     """
+    if isinstance(eviction.budget, ThresholdBudget):
+        return eviction.policy.protected
     return _capacities(eviction.policy, cache, decision.lengths, eviction.capacity(cache.num_tokens))
 
 

@@ -5,7 +5,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from math import floor
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from kvbench.eviction.allocation.heads import UNIFORM_KINDS, HeadAllocation, Heads, UniformHeads
+from kvbench.eviction.allocation.heads import HeadAllocation, Heads, UniformHeads
 from kvbench.eviction.allocation.layers import LayerAllocation, Layers, UniformLayers
 from kvbench.eviction.allocation.shares import AllocationBudget, Variant
 from kvbench.eviction.budget import Budget, ThresholdBudget
@@ -117,8 +117,7 @@ class Policy:
     phases: `decoding` is the policy of that phase.
     accepts: without `budget` it keeps everything; without `score` it has a fixed score.
 
-    Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each
-    other.
+    Golden cases use the same field names. Raises UserError for values that are not allowed or contradict each other.
     """
 
     only_if_stated: ClassVar[tuple[str, ...]] = ("steps",)
@@ -248,7 +247,7 @@ class Policy:
     def _claims_of_allocation(self) -> Iterator[Claim]:
         uneven, ranks = "keeps more pairs in some heads than in others", {COMPARABLE: "ranks heads against each other"}
         divided = {SIZED_BUDGET: "divides a budget"}
-        if self.heads.kind not in UNIFORM_KINDS:
+        if not self.heads.even:
             breaks = dict.fromkeys((EVEN_BUDGET, EVEN_IN_LAYER, EVEN_HEADS), uneven)
             yield Claim(
                 f"policy.heads={self.heads.kind} of {self.name}", "policy.heads=uniform", ranks | divided, breaks

@@ -9,6 +9,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.facts import (
     ANSWER,
     FULL_CACHE,
+    LASTING,
     LATER_EVICTION,
     NO_BLOCKS,
     NO_LATER_EVICTION,
@@ -17,6 +18,7 @@ from kvbench.support.facts import (
     QUESTION_READ,
     SCORED_BEFORE_ANSWER,
     SCORED_ONCE,
+    SIZED_BUDGET,
     TEXT_IN_BLOCKS,
     TURNS,
     WHOLE_PROMPT,
@@ -105,14 +107,14 @@ class Schedule:
             }
             yield Claim(f"schedule.prefill_block={self.prefill_block}", "schedule.prefill_block=null", needs, breaks)
         if self.decode_every is not None:
-            facts = (NO_LATER_EVICTION, ONE_EVICTION, SCORED_BEFORE_ANSWER)
+            facts = (LASTING, NO_LATER_EVICTION, ONE_EVICTION, SCORED_BEFORE_ANSWER)
             breaks = dict.fromkeys(facts, "evicts from the answer too")
             yield Claim(f"schedule.decode_every={self.decode_every}", "schedule.decode_every=null", breaks=breaks)
         elif self.prefill_block is None:
             breaks = {LATER_EVICTION: "evicts nothing after the prompt"}
             yield Claim("schedule.decode_every=null", "schedule.decode_every=1, or another number", breaks=breaks)
         if self.answer_budget is not None:
-            needs = {ANSWER: "is the budget of an answer"}
+            needs = {ANSWER: "is the budget of an answer", SIZED_BUDGET: "is a second number of KV pairs"}
             yield Claim(f"schedule.answer_budget={self.answer_budget}", "schedule.answer_budget=null", needs)
 
     @property

@@ -29,7 +29,7 @@ SYMBOLS = (
 POLICIES = (
     *("snapkv", "h2o_obcache", "tova_obcache", "streaming_llm", "ada_snapkv", "pyramidkv", "lava", "cake", "kvzip"),
     *("plain", "h2o", "duo_attention", "ada_pyramidkv", "h2o_kvzip", "kvzip_head", "kvzip_uniform", "lava_no_head"),
-    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv", "tova"),
+    *("lava_pyramid", "lava_uniform", "simlayerkv", "chunkkv", "lukv", "tova", "gated_chunkkv"),
 )
 SCORES = (
     *("attn", "obcache_joint", "obcache_value", "obcache_key", "vatp", "caote", "lava", "cake", "kvzip", "key_diff"),

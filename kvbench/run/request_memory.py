@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from kvbench.eviction.budget import ThresholdBudget
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import random, read_config, shape_config
 from kvbench.models.loading.spec import ModelSpec, quantization_settings, read_json
@@ -57,7 +58,8 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
     kept = copies * pairs * pair_bytes
     scoring = memory.scoring_bytes((cell,), tokens, full, heads, group_size)
     scoring += sum(memory.hidden_bytes(single) or ())
-    later = min(lengths.later, (cell.schedule.answer_budget or 0) + (cell.schedule.decode_every or lengths.later))
+    every = None if isinstance(cell.budget, ThresholdBudget) else cell.schedule.decode_every  # a threshold may keep all
+    later = min(lengths.later, (cell.schedule.answer_budget or 0) + (every or lengths.later))
     held = cell.held.held_bytes(kept, dtype.itemsize)
     block = cell.schedule.block_of(tokens)
     activations = _activations(text, dtype, min(tokens, block or Engine.prefill_chunk))

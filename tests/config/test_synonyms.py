@@ -30,6 +30,7 @@ TABLE = {  # kvpress: evaluation/evaluate_registry.py, evaluate_config.yaml; lm-
     "num_fewshot=5": "task=helmet task.shots=5",
     "policy=expected_attention": "policy=plain score=expected_attention",
     "press=chunkkv": "policy=chunkkv",
+    "press=EntropyGatedChunkKVPress": "policy=gated_chunkkv",
     "press=critical_snapkv": "policy=snapkv score=criticalkv",
     "press=critical_adakv_snapkv": "policy=ada_snapkv score=criticalkv",
     "press=kvzip_plus": "policy=plain score=kvzip_plus",

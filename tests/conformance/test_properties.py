@@ -15,7 +15,6 @@ from kvbench.config.compose import options
 from kvbench.config.settings import build
 from kvbench.conformance.properties import EDGE_CASES, INCREMENTAL, SINGLE, Property, check
 from kvbench.conformance.properties.caches import WINDOWED
-from kvbench.eviction.allocation.heads import UNIFORM_KINDS
 from kvbench.eviction.evict import check_host
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
@@ -55,7 +54,7 @@ def refused(policy: Policy, score: Score) -> bool:
     signed = ("key_norm", "key_diff", "kvpress", "kvzip_logit", "rkv", "triattention")
     signed += ("compactor", "compactor_vllm", "leverage", "non_causal", "kvzap")
     shares = policy.layers.kind == "entropy" and score.name in signed
-    ranks = policy.layers.kind == "global" or policy.heads.kind not in UNIFORM_KINDS
+    ranks = policy.layers.kind == "global" or not policy.heads.even
     if score.name == "head_table":
         return policy.heads.kind != "binary"
     return shares or (ranks and score.name == "kvzip_logit") or (policy.window == 1 and score.name == "cake")

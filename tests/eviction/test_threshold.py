@@ -9,15 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvbench
+from kvbench.cache.attention import AttentionParams
 from kvbench.cache.kv_cache import KVCache, from_dense
 from kvbench.config.cells import Cells
 from kvbench.config.compose import combinations
 from kvbench.config.overrides import parse
 from kvbench.eviction.budget import ThresholdBudget, parse_budget
 from kvbench.eviction.evict import Eviction
+from kvbench.eviction.incremental import IncrementalEviction, capacity_after
 from kvbench.eviction.policy import Policy
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.keys import KeyNorm
+from kvbench.models.decode.evicting_cache import EvictingCache
 from kvbench.support.errors import UserError
 from scripts.golden_evictions import TESTS, inputs
 from tests.arrays import random_cache
@@ -36,6 +39,28 @@ def test_kept_pairs_are_those_of_kvpress(threshold: str) -> None:
     kept = [[head.nonzero()[:, 0].tolist() for head in layer] for layer in decision.kept]
     assert kept == GOLDEN["kept_by_threshold"][threshold]
     assert decision.lengths.tolist() == [[len(head) for head in layer] for layer in kept]
+
+
+@pytest.mark.parametrize("threshold", GOLDEN["kept_while_answering"])
+def test_pairs_kept_while_answering_are_those_of_kvpress(threshold: str) -> None:
+    keys, first = torch.from_numpy(inputs(GOLDEN["seed"])["key"]), GOLDEN["prompt"]
+    layers = tuple(from_dense(index, 4, key[:, :first], key[:, :first], ()) for index, key in enumerate(keys))
+    full = KVCache(layers, first)
+    eviction = Eviction(Policy("dms", recent=GOLDEN["window"]), KeyNorm(), parse_budget(f"threshold:{threshold}"))
+    decision = eviction.decide(full)
+    evictor = IncrementalEviction(eviction, capacity_after(eviction, full, decision), decoding=True)
+    cache = EvictingCache(evictor, 1, evictor.remember(full, decision, eviction.evict(full, decision)))
+    before, lost = decision.lengths, 0
+    for token, expected in enumerate(GOLDEN["kept_while_answering"][threshold], start=first):
+        held = [[head.tolist() for head in layer.positions.split(layer.lengths)] for layer in cache.freeze().layers]
+        assert held == expected
+        lengths = torch.tensor([layer.lengths for layer in cache.freeze().layers])
+        lost, before = lost + bool((lengths < before + (token > first)).any()), lengths
+        assert cache.evictions == lost
+        if token < keys.shape[2]:
+            for index, key in enumerate(keys[:, :, token : token + 1]):
+                cache.attend(index, torch.zeros(4, 1, key.shape[2]), key, key, AttentionParams(1.0))
+            cache.finish(1)
 
 
 @given(st.floats(0, 0.2), st.integers(0, 3), st.integers(0, 9))
@@ -66,9 +91,20 @@ def test_layers_in_a_stack_keep_what_each_keeps_by_itself(name: str, threshold: 
     [
         ("policy=ada_snapkv", r"^policy\.heads=mix of ada_snapkv divides a budget, but budget=threshold:-4 lets"),
         ("policy=pyramidkv", r"^policy\.layers=pyramid of pyramidkv divides a budget, but budget=threshold:-4"),
-        ("policy=snapkv schedule.decode_every=4", r"^budget=threshold:-4 is applied once, to the prompt, but"),
-        ("policy=snapkv schedule.prefill_block=64", r"^budget=threshold:-4 is applied once, to the prompt, but"),
-        ("policy=snapkv task=pg19", r"^budget=threshold:-4 is applied once, to the prompt, but task"),
+        (
+            "policy=snapkv schedule.decode_every=4",
+            r"^budget=threshold:-4 judges pairs by a score that lasts, as key_norm, but",
+        ),
+        (
+            "policy=plain score=key_diff schedule.decode_every=4",
+            r"^budget=threshold:-4 judges pairs by a score that la",
+        ),
+        ("policy=snapkv schedule.prefill_block=64", r"^budget=threshold:-4 judges a prompt as a whole, but"),
+        ("policy=snapkv task=pg19", r"^budget=threshold:-4 judges a prompt as a whole, but task"),
+        (
+            "policy=plain score=key_norm schedule.decode_every=4 schedule.answer_budget=8",
+            r"^schedule\.answer_budget=8 is a second number of KV pairs, but budget=threshold:-4 lets the scores",
+        ),
         ("policy=snapkv score=criticalkv", r"^score criticalkv chooses a part of the budget by other scores, but"),
         (
             "policy=snapkv score=compactor",
@@ -115,3 +151,25 @@ def test_rows_say_how_much_a_prompt_kept(tmp_path: Path) -> None:
     assert 0 < kept["threshold:0.2"] < kept["threshold:0.0004"] < kept["threshold:0"] == 1
     sizes = rows.groupby("budget").cache_bytes.mean()
     assert sizes["threshold:0.2"] < sizes["threshold:0.0004"] < rows.full_cache_bytes.mean()
+
+
+def test_rows_of_answers_that_a_threshold_evicts_from(tmp_path: Path) -> None:
+    rows = kvbench.run(
+        *(
+            "policy=plain",
+            "score=key_norm",
+            "policy.recent=16",
+            "task.samples=2",
+            "task.context_length=400",
+            "task.max_new_tokens=24",
+            "task.min_new_tokens=24",
+            "schedule.decode_every=1,null",
+        ),
+        budget=["threshold:-4", "threshold:-1000", "threshold:0"],
+        **{"results.dir": str(tmp_path)},
+    )
+    assert rows.error.isna().all()
+    peaks = rows.groupby(["budget", rows.schedule.str.contains("decode_every")]).peak_bytes.mean()
+    evictions = rows[rows.schedule.str.contains("decode_every")].groupby("budget").decode_evictions.mean()
+    assert evictions["threshold:-1000"] == 0 < evictions["threshold:0"]
+    assert peaks["threshold:0", True] < peaks["threshold:0", False]

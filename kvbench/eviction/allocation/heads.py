@@ -26,6 +26,11 @@ class Heads:
 
     kind: str
 
+    @property
+    def even(self) -> bool:
+        """Whether every head of a layer keeps equally many pairs, by the order of each head."""
+        return type(self).__call__ is Heads.__call__
+
     def asks(self, heads: int, share: int, terms: AllocationBudget) -> tuple[int, int] | None:
         """Say what `__call__` will ask of the ranking of a layer with so many heads: `least` and `pairs` of
         `Ranking.counts_beyond`. None: something else, or nothing.
@@ -74,19 +79,14 @@ class ChunkHeads(Heads):
             raise UserError(f"policy.heads.size={self.size}: a chunk has at least one token, e.g. 10")
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        shared = ranking.shared
-        chunks = (torch.arange(ranking.candidates, device=shared.scores.device) + ranking.first) // self.size
-        chunks = chunks - chunks[:1]
+        shared, device = ranking.shared, ranking.scores.device
+        chunks = (torch.arange(ranking.candidates, device=device) + ranking.first % self.size) // self.size
         lengths = torch.zeros_like(shared.scores).index_add_(1, chunks, torch.ones_like(shared.scores))
 
         def means(scores: Ranked) -> Ranked:
             return (torch.zeros_like(scores).index_add_(1, chunks, scores) / lengths)[:, chunks]
 
         return replace(shared.mapped(means), unpooled=shared.scores)
-
-
-UNIFORM_KINDS = ("uniform", "shared", "chunks")
-"""Kinds that keep equally many pairs in every head of a layer, by the order of each head."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Scores that read nothing but keys and values, neither queries nor the model: KeyNorm, KeyDiff, LagKV and CurDKV."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from kvbench.eviction.scores.random import generator
 from kvbench.eviction.scores.score import RawTerm, Reduce, Score
 from kvbench.support.annotations import Help
 from kvbench.support.errors import UserError
+from kvbench.support.facts import LASTING, Claim
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class KeyNorm(Score):
     signed: ClassVar[bool] = True
     row_term: ClassVar[RawTerm] = "nothing"
     separate: ClassVar[bool] = True
+
+    def claims(self) -> Iterator[Claim]:
+        yield Claim(f"score {self.name}", "", grants=frozenset({LASTING}))
 
     def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
         return -layer.keys.float().norm(dim=-1).view(layer.cache_heads, -1)

@@ -105,8 +105,8 @@ class EvictingCache:
             return ranked
         if not self.evictor.changes(grown):
             return grown
-        self.drops |= self.evictor.drops(grown)
         evicted = self.evictor.step(shown, rows).layer
+        self.drops |= evicted.lengths != grown.lengths
         if self.re_rotation is None:
             return evicted
         held, kept = (layer.positions.view(layer.cache_heads, -1) for layer in (grown, evicted))

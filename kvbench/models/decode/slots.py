@@ -39,6 +39,7 @@ from kvbench.cache.kernels.row_sums import Merge
 from kvbench.cache.kv_cache import POSITION, ROTATED, LayerCache, ObservationWindow, joined, query_heads_of
 from kvbench.eviction.allocation.heads import ChunkHeads, SharedHeads
 from kvbench.eviction.allocation.heads import Heads as HeadAllocation
+from kvbench.eviction.budget import ThresholdBudget
 from kvbench.eviction.incremental import ACCUMULATED, IncrementalEviction
 from kvbench.eviction.pooling import reduce_group
 from kvbench.eviction.ranking import best_first, mean_over_heads
@@ -89,7 +90,7 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
     policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
     if every is None:
         return True
-    if evictor.prompt or policy.steps:
+    if evictor.prompt or policy.steps or isinstance(evictor.eviction.budget, ThresholdBudget):
         return False
     if term is None or not (policy.pool is None or policy.order == ("group", "pool")):
         return False
@@ -98,8 +99,7 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
         return False
     if _averages(evictor) and not isinstance(evictor.capacity, int):  # a mean over heads of one length
         return all(len(set(heads)) == 1 for heads in evictor.capacity.values())
-    adds = is_row_sum(score) and score.over_rows(policy.reduce) is not None
-    return every == 1 or not score.inputs.window or adds
+    return every == 1 or not score.inputs.window or (is_row_sum(score) and score.over_rows(policy.reduce) is not None)
 
 
 def _in_place(evictor: IncrementalEviction) -> bool:

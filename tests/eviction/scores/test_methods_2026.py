@@ -20,6 +20,7 @@ from kvbench.eviction.scores.host import CriticalKV
 from kvbench.eviction.scores.keys import Cur
 from kvbench.eviction.scores.kvzip import strongest
 from kvbench.extras.compactor.compactor import Leverage
+from kvbench.extras.gated_chunks.gated_chunks import GatedChunkHeads
 from kvbench.support.errors import UserError
 from scripts.golden_methods import FOLDER, made_up, sketch
 from tests.arrays import layer_of, random_layer
@@ -30,7 +31,7 @@ CASES = [
     if isinstance(cases := json.loads(path.read_text("utf-8")), list)  # a file of another form has a test of its own
     for number, case in enumerate(cases)
 ]
-HEADS = {kind.kind: kind for kind in (ChunkHeads, SafeguardHeads)}
+HEADS = {kind.kind: kind for kind in (ChunkHeads, GatedChunkHeads, SafeguardHeads)}
 PARTS = {"pool": lambda words: Pool(**words), "heads": lambda words: HEADS[words["kind"]](**words), "order": tuple}
 
 

@@ -1,0 +1,1 @@
+"""Chunks of tokens, of which the uneven ones give only their best tokens."""
