@@ -197,7 +197,7 @@ def _probe(folder: Path) -> int:
     """The numbers that `kvbench probe` prints, without measuring missing ones."""
     cells = {path.stem: SAMPLES for path in folder.glob("cells/*.json")}
     try:
-        numbers = probed(folder, cells, lambda text: print(f"kvbench: warning: {text}", file=sys.stderr))
+        numbers = probed(folder, cells)
     except (UserError, MissingFile) as error:
         print(f"kvbench: {error}", file=sys.stderr)
         return 2

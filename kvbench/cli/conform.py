@@ -109,7 +109,7 @@ def _check_properties(words: Sequence[str]) -> int:
         overrides = [*parse(["policy=*"]), *overrides]
     failed, checked, cells = 0, 0, Cells()
     for config in combinations(overrides):
-        if "score" not in config["policy"]["takes"] and "policy" not in named:
+        if "score" not in config["policy"]["accepts"] and "policy" not in named:
             continue  # its own score may need a file
         cell = cells.cell(config)
         checked += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
-from kvbench.cli.terminal import tell, tell_written, warn
+from kvbench.cli.terminal import tell, tell_written
 from kvbench.probes import DEFAULT
 from kvbench.report.output import FORMATS
 from kvbench.support.errors import UserError
@@ -85,7 +85,7 @@ def main(flags: argparse.Namespace) -> int:
         measure(probing, todo, results)
     else:
         tell(f"{cells}, all {count_noun(todo.rows, 'measurement')} are in {results.path}")
-    numbers = probed(results.path, probing.samples, warn)
+    numbers = probed(results.path, probing.samples)
     has_windows = numbers["window"].null_count < len(numbers)  # then the probe chose them, not the policies
     note = "" if has_windows else differing(numbers["cell"].to_pylist(), results.read_cell)
     print_probed(numbers, by, across, flags.format, flags.out or sys.stdout, note=note)

@@ -11,7 +11,7 @@ from kvbench.config.settings import build, label, validated
 from kvbench.eviction.budget import Budget, ByteBudget, TokenBudget, parse_budget, parse_bytes
 from kvbench.eviction.schedule import Schedule
 from kvbench.records import KeptDetail
-from kvbench.records.earlier import PAPER
+from kvbench.records.labels import PAPER
 from kvbench.run.plan import Cell
 from kvbench.servers.endpoint import served_cell
 from kvbench.support.annotations import Help

@@ -11,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 from kvbench.config.compose import Tree, class_of, parts_with_kinds, step_parts, text_fields
 from kvbench.config.objects import HOLDER, names_object, node_of_object, object_of
 from kvbench.config.overrides import format_value
-from kvbench.run.plan import LATER
 from kvbench.support.errors import UserError
 from kvbench.support.plugins import held_groups, items
 from kvbench.support.text import closest, printable
@@ -116,7 +115,7 @@ def _changed(usual: dict[str, Any], actual: dict[str, Any], prefix: str = "") ->
         before = usual.get(key)
         if isinstance(now, dict):
             yield from _changed(before if isinstance(before, dict) else {}, now, f"{prefix}{key}.")
-        elif before != now and (key in usual or (key, now) not in LATER):
+        elif before != now:
             yield f"{prefix}{key}", format_value(now).strip("[]")  # rich reads brackets as markup
 
 

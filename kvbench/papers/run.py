@@ -452,7 +452,7 @@ class _ItemProbe(_ItemSweep):
         )
         if todo.rows_to_do:
             self.runner.measure(probing, todo, results)
-        numbers = probed(results.path, probing.samples, self.warn)
+        numbers = probed(results.path, probing.samples)
         across = probing.probe.across
         across = across if across in (*self.item.by, "quantity") else "quantity"
         smoke = is_smoke(cells.with_data)

@@ -95,12 +95,8 @@ class ResultsFolder(os.PathLike[str]):
         return self._write_once("cells", cell, description)
 
     def read_cell(self, cell: str) -> dict[str, Any] | None:
-        """The description of a cell without the class names of an earlier kvbench, or None if there is none."""
-        description = self._read("cells", cell)
-        for part in (description or {}).values():
-            if isinstance(part, dict):
-                part.pop("class", None)
-        return description
+        """Read the description of a cell; None if there is none."""
+        return self._read("cells", cell)
 
     def write_environment(self, environment: Mapping[str, Any]) -> str:
         """Write an environment under the hash of its content; returns that id, the row's ``environment``."""
@@ -263,7 +259,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     folder that exists.
 
     Raises UserError naming the folder, what is in the way, and the setting to change: also for a link in it that
-    leads out of it, and for a folder of an earlier kvbench, whose cells had other names.
+    leads out of it.
     """
     check_is_path(path)
     _check_links(Path(path))
@@ -286,13 +282,6 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 f"results folder {os.fspath(path)!r} cannot be written: {os.fspath(blocker)!r}: {reason}; "
                 "name a folder you may write to with results.dir=FOLDER"
             ) from error
-    # cells that are named after classes: the same cell would get rows under two names
-    file = next((file for file in listed(Path(path) / "cells", ".json") if file.is_file()), None)
-    if file is not None and b'"class": "kvbench.' in small_file(file):
-        raise UserError(
-            f"results folder {os.fspath(path)!r} was written by an earlier kvbench, whose cells have other names: "
-            "reports can read it, but runs cannot add to it; name another folder with results.dir=FOLDER"
-        )
 
 
 def check_is_path(path: str | os.PathLike[str]) -> None:

@@ -43,7 +43,7 @@ MEANINGS = {
     "read_bytes": (
         "Keys and values that attention reads for a token of the answer, in all layers, mean over the tokens after "
         "the first: all that is held, unless a reader reads a part; a pair that several query heads read counts once;"
-        " blank: an answer of one token, schema 1 to 7, stores other than `flat`, cells that evict from the answer"
+        " blank: an answer of one token, stores other than `flat`, cells that evict from the answer"
     ),
     "index_bytes": (
         "What a reader reads besides to choose pairs (minima and maxima of pages, label channels), for the same "
@@ -72,14 +72,12 @@ MEANINGS = {
     ),
     "decode_evictions": (
         "How often pairs left the cache between the eviction of the prompt and the end of the answer: while a later "
-        "question, earlier turns or a text are read, too; blank: unknown (servers, older rows)"
+        "question, earlier turns or a text are read, too; blank: unknown (servers)"
     ),
     "prediction": "The answer with its reasoning, without the text that ended it",
     "metric": "Name of the metric",
-    "unit": (
-        "Unit of the metric: `share` (0 to 1, printed in %), `nats per token`, `seconds`, ...; blank: schema 1 to 6"
-    ),
-    "better": "`higher` or `lower`: which of two values is better; blank: schema 1 to 6",
+    "unit": ("Unit of the metric: `share` (0 to 1, printed in %), `nats per token`, `seconds`, ..."),
+    "better": "`higher` or `lower`: which of two values is better",
     "value": "The metric, in its `unit`",
     "error": "Why there is no value",
     "prompt_sha256": "Hash of the text that was read, or of its token ids where texts are truncated at a token",
@@ -104,13 +102,9 @@ MEANINGS = {
         "Name of a file in `environments/`: commit, changed files, package versions, device, variables that change "
         "numbers"
     ),
-    "code": (
-        "Name of a file in `codes/`: hashes of the code that the cell ran; `no source`: it could not be read; blank: "
-        "schema 1 to 5"
-    ),
+    "code": ("Name of a file in `codes/`: hashes of the code that the cell ran; `no source`: it could not be read"),
     "replaces": (
-        "Rows of the sample made before, by other code or with an error, that this row counts instead of; blank: "
-        "none, or schema 1 to 8"
+        "Rows of the sample made before, by other code or with an error, that this row counts instead of; blank: none"
     ),
 }
 """The keys are the columns, in their order."""

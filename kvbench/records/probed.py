@@ -5,7 +5,6 @@ cells/<cell>.json                          the full description, with the settin
 """
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records.folder import replacing
-from kvbench.records.lines import Warn, check_file, listed
-from kvbench.records.parquet import checked_bytes, to_parquet
+from kvbench.records.lines import check_file, listed
+from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
 from kvbench.support.errors import UserError
 from kvbench.support.parquet import check_growth
 
@@ -62,21 +61,21 @@ def write_probed(folder: Path, common: Mapping[str, Any], numbers: Sequence[Mapp
         temporary.write_bytes(to_parquet(table))
 
 
-def probed(folder: Path, cells: Mapping[str, int], warn: Warn = warnings.warn) -> pa.Table:
-    """All numbers of these cells, for samples below the number given for each; cells and samples in order.
+def probed(folder: Path, cells: Mapping[str, int]) -> pa.Table:
+    """Return all numbers of these cells, for samples below the number given for each; cells and samples in order.
 
-    Files of an earlier kvbench, which have no checksum, go to ``warn``. Raises UserError for a damaged file.
+    Raises UserError for a damaged file.
     """
     order = {cell: place for place, cell in enumerate(cells)}
     files = [(order[cell], sample, path) for cell, sample, path in _files(folder) if sample < cells.get(cell, 0)]
-    return pa.concat_tables([SCHEMA.empty_table(), *(_read(path, warn) for _, _, path in sorted(files))])
+    return pa.concat_tables([SCHEMA.empty_table(), *(_read(path) for _, _, path in sorted(files))])
 
 
 def probed_already(folder: Path, cells: Mapping[str, int], retry_errors: bool = False) -> set[tuple[str, int]]:
     """The recorded (cell, sample) pairs; with `retry_errors` without those that failed."""
     files = {(cell, sample): path for cell, sample, path in _files(folder) if cell in cells}
     if retry_errors:
-        return {key for key, path in files.items() if not any(_read(path, lambda _: None)["error"].to_pylist())}
+        return {key for key, path in files.items() if not any(_read(path)["error"].to_pylist())}
     return set(files)
 
 
@@ -85,18 +84,21 @@ def _files(folder: Path) -> list[tuple[str, int, Path]]:
     return [(match["cell"], int(match["sample"]), path) for match, path in matches if match]
 
 
-def _read(path: Path, warn: Warn) -> pa.Table:
-    """Raise ValueError for a damaged file, and for one that holds something else than its name says."""
+def _read(path: Path) -> pa.Table:
+    """Read the numbers of a file.
+
+    Raises UserError for a damaged file, and for one that holds something else than its name says.
+    """
     check_file(path)
     data, is_checked = checked_bytes(path)
+    if not is_checked:
+        raise UserError(f"{path}: {DAMAGED}")
     try:
         check_growth(data, SCHEMA.names)
         table = pyarrow.parquet.read_table(pa.BufferReader(data), schema=SCHEMA)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: not the numbers of a probe: {reason}; move the file away") from error
-    if not is_checked:
-        warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not checked")
     if {f"{probe}-{cell}-{sample:05d}.parquet" for probe, cell, sample in _keys(table)} != {path.name}:
         raise UserError(f"{path}: the numbers of another probe, cell or sample than its name says; move the file away")
     return table

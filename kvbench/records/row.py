@@ -1,10 +1,9 @@
 """A row: one cell on one sample. Its columns say what was requested, what was measured, and where.
 
 Names and order of columns are fixed. Missing is `None` (JSON null), never 0. A failed sample is a row with `error` and
-no `value`. A line has `schema`, the version of its columns. Versions so far only added columns, so an older row is read
-with blanks in the new ones.
+no `value`. A line has `schema`, the version of its columns.
 
-A line ends with its checksum, the CRC-32 of the bytes before in hex: `{"schema": 6, ..., "checksum": "0f1e2d3c"}`. It
+A line ends with its checksum, the CRC-32 of the bytes before in hex: `{"schema": 1, ..., "checksum": "0f1e2d3c"}`. It
 finds every change of one bit and of up to 32 neighbouring bits, and all but one of 2**32 other damages.
 """
 
@@ -15,18 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kvbench.records.earlier import LAST_UNNAMED, named_today
 from kvbench.support.errors import JSON_KINDS, UserError
 
-SCHEMA = 9
-"""1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
-`recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
-`read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not `paper`, `replaces`,
-`reasoning_tokens`, `reasoning`, `ended` and `decode_evictions`."""
-FIRST_CHECKED = 5
-"""The first schema whose lines and files have a checksum."""
-CHECKED = tuple(b'"schema": %d' % schema for schema in range(FIRST_CHECKED, SCHEMA + 1))
-"""How lines say that they have a checksum."""
+SCHEMA = 1
+"""The version of the columns."""
 NO_SOURCE = "no source"
 """The `code` of a row where the sources of kvbench, or of a plugin, cannot be read."""
 LARGEST_NUMBER = 1e100
@@ -138,10 +129,10 @@ class Row:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "Row":
-        """The row of one line. A missing column is None; an unknown column is ignored.
+        """Read the row of one line. A missing column is None; an unknown column is ignored.
 
-        Raises ValueError for text that is no strict JSON object, for bytes that differ from the checksum, for a
-        newer schema (`NewerSchema`), and for columns of the wrong type.
+        Raises ValueError for text that is no strict JSON object, for bytes that differ from the checksum or have none,
+        for a newer schema (`NewerSchema`), and for columns of the wrong type.
         """
         line = (line.encode() if isinstance(line, str) else line).removesuffix(b"\n")
         try:
@@ -150,14 +141,10 @@ class Row:
             raise UserError("a row must be a JSON object of plain values, this one is nested too deeply") from None
         if not isinstance(data, dict):
             raise UserError(f"a row must be a JSON object, not {JSON_KINDS[type(data)]}")
-        version = data.get("schema", 1)
-        if is_marked(line) and not has_checksum(line):
+        if not has_checksum(line):
             raise UserError("its bytes do not match its checksum")
-        check_schema(version)
+        check_schema(data.get("schema"))
         columns: dict[str, Any] = {name: data.get(name) for name in COLUMNS}
-        if (version or 1) <= LAST_UNNAMED and isinstance(columns["policy"], str):
-            named = named_today(columns["policy"], columns["variant"], columns["layout"], columns["score"])
-            columns |= named._asdict()
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
@@ -172,9 +159,9 @@ class NewerSchema(UserError):
 
 def check_schema(version: Any) -> None:
     """Raise ValueError for a schema that this version of kvbench cannot read; NewerSchema if a later one can."""
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA:
+    if isinstance(version, bool) or version != SCHEMA:
         is_newer = isinstance(version, int) and version > SCHEMA
-        reads = f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows"
+        reads = f"schema {version!r}; this kvbench reads schema {SCHEMA}: update it to read newer rows"
         raise NewerSchema(reads) if is_newer else UserError(reads)
 
 
@@ -204,11 +191,6 @@ def _checked(name: str, item: Any) -> Any:
     if isinstance(item, float) and abs(item) > LARGEST_NUMBER:
         raise UserError(f"row column {name!r} is {item!r}; no number is larger than {LARGEST_NUMBER:g}")
     return item
-
-
-def is_marked(line: bytes) -> bool:
-    """Whether a line has the name of the checksum, or the schema of lines that have one."""
-    return b'"checksum":' in line or any(schema in line for schema in CHECKED)
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Reading rows files: every line is checked; a damaged row is named and left out, so that a run makes it again."""
 
 import json
-import math
 import os
 import warnings
 import zlib
@@ -10,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kvbench.records.earlier import name_today, policy_of
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
+from kvbench.records.labels import policy_of
 from kvbench.records.lines import Block, Warn, crc32_of, listed, read_blocks, torn
-from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum, is_marked
+from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, numbered
 
@@ -41,25 +40,22 @@ class PlacedRow(NamedTuple):
 
 
 class Damage:
-    """Rows of a folder that are left out, by file and reason; and how many are of an earlier kvbench."""
+    """Rows of a folder that are left out, by file and reason."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], list[int]] = {}
-        self.unchecked = 0
 
     def add(self, path: Path | str, line: int, reason: str) -> None:
         """Note that a line (counted from 1) is not read."""
         self._lines.setdefault((str(path), reason[:300]), []).append(line)
 
     def tell(self, warn: Warn) -> None:
-        """One warning for each file and reason, and one about all rows without a checksum."""
+        """Give one warning for each file and reason."""
         for (path, reason), lines in self._lines.items():
             more = f", nor {numbered(lines[1:], 'line', 10)}" if lines[1:] else ""
             warn(
                 f"{path}:{lines[0]}: damaged row, not counted{more}: {reason}; the same `kvbench run` computes it again"
             )
-        if self.unchecked:
-            warn(f"{count_noun(self.unchecked, 'row')} of an earlier kvbench have no checksums: read, but not verified")
 
 
 class FileCheck:
@@ -82,7 +78,7 @@ class FileCheck:
             self.ended = self._finished
 
     def whole(self, block: Block) -> Sequence[int]:
-        """The numbers of the lines of a block that have their checksum or are too old to have one."""
+        """Return the numbers of the lines of a block that have their checksum; the others are noted as damaged."""
         numbers = range(block.first, block.first + block.count)
         self._lines += block.count
         if self.ended is not None:
@@ -91,24 +87,16 @@ class FileCheck:
         ends = b"".join([line[-END:] for line in lines])
         if ends == CHECKSUM * block.count % tuple([zlib.crc32(line[:-END]) for line in lines]):  # all at once: fast
             return numbers
-        return [
-            number
-            for number, line in zip(numbers, lines, strict=True)
-            if has_checksum(line) or self._is_old(line, number, block)
-        ]
-
-    def _is_old(self, line: bytes, number: int, block: Block) -> bool:
-        """Whether a line is of an earlier kvbench; if not, it is damaged."""
-        if not is_marked(line):
-            self._damage.unchecked += 1
-            return True
-        self.row(line, number, block)
-        return False
+        whole = [has_checksum(line) for line in lines]
+        for number, line, has in zip(numbers, lines, whole, strict=True):
+            if not has:
+                self.row(line, number, block)
+        return [number for number, has in zip(numbers, whole, strict=True) if has]
 
     def row(self, line: bytes, number: int, block: Block) -> Row | None:
         """The row of a line, or None if it is damaged. Raises UserError for one of a later kvbench."""
         try:
-            return row_of(line)
+            return Row.from_json(line)
         except NewerSchema as error:
             raise UserError(f"{self.path}:{number}: not a row: {error}") from error
         except (ValueError, RecursionError) as error:
@@ -118,7 +106,6 @@ class FileCheck:
             else:
                 is_json = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
                 self._damage.add(self.path, number, str(error) if is_json else f"not JSON ({error})")
-            self._damage.unchecked -= not is_marked(line)
             self._is_whole = False
             return None
 
@@ -201,7 +188,7 @@ def mismatch_with_cell(words: Mapping[str, Any], describe: Callable[[str], Mappi
             setting = setting.get(key, ...) if isinstance(setting, Mapping) else ...
         word = words[name]
         if name == "policy" and word:
-            word, setting = policy_of(word), name_today(setting) if isinstance(setting, str) else setting
+            word = policy_of(word)
         if name == "score" and word:  # a name, then fields
             word = word.split()[0]
         if word is not None and setting is not ... and word != setting:
@@ -209,37 +196,11 @@ def mismatch_with_cell(words: Mapping[str, Any], describe: Callable[[str], Mappi
     return None
 
 
-def row_of(line: bytes) -> Row:
-    """The row of a recorded line. Where there is no checksum, a value of NaN or infinity is missing, and so is an
-    integer of more than 64 bits.
-
-    Raises ValueError as `Row.from_json` does.
-    """
-    try:
-        return Row.from_json(line)
-    except ValueError:
-        try:
-            data = json.loads(line)
-            columns = data.items() if isinstance(data, dict) and not is_marked(line) else ()
-        except (ValueError, RecursionError):
-            columns = ()
-        missing = {
-            name: None
-            for name, item in columns
-            if (isinstance(item, int) and abs(item) >= 2**63)
-            or (name == "value" and isinstance(item, float) and not math.isfinite(item))
-        }
-        if not missing:
-            raise
-        return Row.from_json(json.dumps(data | missing))
-
-
 def choose_record(records: Sequence[tuple[bool, str | None, int | None]]) -> int:
     """Which of several records of one sample counts, from whether each failed, its code and what it replaces.
 
-    It is one of the rows that replace the most, whatever the clocks of their writers said. Where several do, as in rows
-    of an earlier kvbench: among rows with the code of the last one the first that did not fail; if all of these failed,
-    the last.
+    It is one of the rows that replace the most, whatever the clocks of their writers said. Where several do: among rows
+    with the code of the last one the first that did not fail; if all of these failed, the last.
     """
     most = max(replaces or 0 for _, _, replaces in records)
     newest = [place for place, (_, _, replaces) in enumerate(records) if (replaces or 0) == most]

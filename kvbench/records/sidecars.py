@@ -24,7 +24,6 @@ from kvbench.records.folder import ResultsFolder
 from kvbench.records.lines import Warn, crc32_of, listed, of_json, read_lines
 from kvbench.records.row import LARGEST_NUMBER, has_checksum, with_checksum
 from kvbench.support.errors import UserError
-from kvbench.support.quantity import count_noun
 
 KeptDetail = Literal["none", "lengths", "positions"]
 """What the setting `results.kept` records of the KV pairs that a cell kept."""
@@ -236,23 +235,19 @@ Line = TypeVar("Line", bound=Sidecar)
 def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
     """The lines of every file of a sidecar folder, files by time. Faults: `read_lines`.
 
-    A line with a wrong checksum is a fault. To ``warn`` go lines without one, which an earlier kvbench wrote, and files
-    that are not as their writers ended them.
+    A line without its checksum is a fault. Files that are not as their writers ended them go to ``warn``.
     """
     return (line for _, line in named_lines(folder, kind, warn))
 
 
 def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> Iterator[tuple[str, Line]]:
     """The lines of `read_sidecar`, each with the name of its file, which a rows file has too."""
-    results, unchecked = ResultsFolder(folder), 0
+    results = ResultsFolder(folder)
 
     def parse(line: bytes) -> Line:
-        nonlocal unchecked
         item = kind.from_json(line)
         if not has_checksum(line):
-            if b'"checksum":' in line:
-                raise UserError("its bytes do not match its checksum")
-            unchecked += 1
+            raise UserError("its bytes do not match its checksum")
         return item
 
     for name in (path.stem for path in listed(results.path / "finished", ".json")):
@@ -266,5 +261,3 @@ def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) ->
             warn(str(error))
     for file in listed(results.path / kind.folder, ".jsonl"):
         yield from ((file.stem, line) for line in read_lines(file, parse, kind.kind, warn))
-    if unchecked:
-        warn(f"{count_noun(unchecked, 'line')} of {kind.folder}/ without checksums, of an earlier kvbench: not checked")

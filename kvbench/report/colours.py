@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-from kvbench.records.earlier import policy_of
+from kvbench.records.labels import policy_of
 
 COLOURS = (
     *("#2a91f5", "#bf6e00", "#136f3e", "#ff49bd", "#483000", "#06a884"),

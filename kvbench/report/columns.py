@@ -21,12 +21,10 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, Row
-from kvbench.records.earlier import LAST_UNNAMED, Named, named_today
 from kvbench.records.folder import Finished, replacing
 from kvbench.records.lines import Block, Warn, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
@@ -46,8 +44,6 @@ TYPES: dict[str, pa.DataType] = {
     name: pa.string() if isinstance("", kind) else pa.int64() if isinstance(0, kind) else pa.float64()
     for name, kind in ((field.name, cast(type, field.type)) for field in fields(Row))
 }
-NAMED = (*Named._fields, "layout")
-"""Columns that say what a row's method is, and the one by which rows of servers are known."""
 JUDGED = ("metric", "unit", "better", "value", "error")
 REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, field.type))  # type: ignore[arg-type]
 
@@ -161,15 +157,15 @@ def table_of(rows: Iterable[Row]) -> pa.Table:
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
     """These columns of all lines, or None if one of the lines needs a closer look."""
-    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED, *NAMED)}
+    types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
     schema = pa.schema([("schema", pa.int64()), *types.items()])
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         rows = pyarrow.json.read_json(pa.BufferReader(lines), parse_options=options)
     except pa.ArrowInvalid:
         return None
-    is_known = set(rows["schema"].unique().to_pylist()) <= {None, *range(1, SCHEMA + 1)}
-    rows = named_as_today(rows.drop_columns(["schema"]), rows["schema"].fill_null(1).to_numpy() <= LAST_UNNAMED)
+    is_known = rows["schema"].unique().to_pylist() == [SCHEMA]
+    rows = rows.drop_columns(["schema"])
     return rows if is_known and rows.num_rows == count and not _is_suspicious(rows) else None
 
 
@@ -218,24 +214,6 @@ def warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> bool:
     if unknown:
         warn(f"{path}: columns that this kvbench does not know are left out: {', '.join(unknown)}")
     return bool(unknown)
-
-
-def named_as_today(rows: pa.Table, is_earlier: np.ndarray) -> pa.Table:
-    """The rows, which have the columns ``NAMED``; rows of earlier schemas with today's words for their methods."""
-    is_earlier = is_earlier & rows["policy"].is_valid().to_numpy()
-    if not is_earlier.any():
-        return rows
-    words = rows.select(["policy", "variant", "layout", "score"]).filter(pa.array(is_earlier))
-    coded = [column.combine_chunks().dictionary_encode("encode") for column in words.itercolumns()]
-    codes = np.ravel_multi_index([each.indices.to_numpy() for each in coded], [len(each.dictionary) for each in coded])
-    _, first, places = np.unique(codes, return_index=True, return_inverse=True)
-    named = [named_today(**of_row) for of_row in words.take(pa.array(first)).to_pylist()]
-    for name in Named._fields:
-        of_rows = pa.array([getattr(new, name) for new in named], TYPES[name]).take(pa.array(places))
-        kept = rows[name].combine_chunks().cast(TYPES[name])
-        values = pc.call_function("replace_with_mask", [kept, pa.array(is_earlier), of_rows])
-        rows = rows.set_column(rows.column_names.index(name), name, values)
-    return rows
 
 
 def with_places(rows: pa.Table, columns: Sequence[str], path: Path, lines: Sequence[int]) -> pa.Table:

@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from kvbench.records import ResultsFolder, Row
-from kvbench.records.earlier import described_today
 from kvbench.records.lines import read_json
 from kvbench.report.output import text_to
 from kvbench.support.annotations import Help, Range, check_ranges
@@ -142,7 +141,7 @@ class Wandb:
         import wandb
 
         label = " ".join(str(part) for part in (line.task, line.policy, line.score, line.budget) if part is not None)
-        config = {"cell": line.cell, **described_today(results.read_cell(line.cell) or {})}
+        config = {"cell": line.cell, **(results.read_cell(line.cell) or {})}
         with self._run(results, line.cell, label, group, "cell", config) as run:
             for row in rows:
                 numbers = {"value": row.value, "new_tokens": row.new_tokens}

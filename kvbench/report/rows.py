@@ -4,8 +4,7 @@ Runs, the status and every report read their rows here; `kvbench.report.columns`
 out and named. A table has the requested columns of `kvbench.records.Row`, and ``file`` and ``line``: where each row
 stands.
 
-Of rows without a checksum, a ``value`` that is not a number (NaN, infinity) counts as missing. Half of a surrogate
-pair, which Arrow cannot hold, becomes an escape in a table.
+Half of a surrogate pair, which Arrow cannot hold, becomes an escape in a table.
 """
 
 import base64
@@ -24,20 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kvbench.records import COLUMNS, SCHEMA, ResultsFolder, Row, check_schema
-from kvbench.records.earlier import LAST_UNNAMED
 from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.parquet import DAMAGED, checked_bytes, to_parquet
-from kvbench.records.row import FIRST_CHECKED, LARGEST_NUMBER
-from kvbench.records.rows_files import WORDS, Damage, choose_record, mismatch_with_cell, row_of
+from kvbench.records.row import LARGEST_NUMBER
+from kvbench.records.rows_files import WORDS, Damage, choose_record, mismatch_with_cell
 from kvbench.report.altered_files import tell_altered
 from kvbench.report.codes import ReadCode, tell_codes
 from kvbench.report.columns import (
     JUDGED,
-    NAMED,
     REQUIRED,
     TYPES,
     empty_table,
-    named_as_today,
     read_file,
     shares_outside,
     too_large,
@@ -54,8 +50,8 @@ from kvbench.support.parquet import check_growth
 from kvbench.support.quantity import count_noun
 from kvbench.support.whole_file import lines_of
 
-_SCHEMA, _CELLS, _COMPRESSED_CELLS = b"kvbench.schema", b"kvbench.cells", b"kvbench.cells.zlib"
-"""Metadata of a Parquet file: the version of the columns; the descriptions of cells, as JSON (older files) or zlib."""
+_SCHEMA, _CELLS = b"kvbench.schema", b"kvbench.cells.zlib"
+"""Metadata of a Parquet file: the version of the columns; the descriptions of cells, as compressed JSON."""
 _DECIDING = ("error", "code", "replaces")
 """Columns that decide which of several rows of a sample counts."""
 LARGEST = 2**28
@@ -180,7 +176,7 @@ def code_reader(source: Source) -> ReadCode:
 
 def describer(source: Source) -> Describe:
     """A function from a cell to its description, or None if none was kept; each is read once."""
-    path, described = place_of(source), cache(_descriptions)
+    path, described = place_of(source), cache(descriptions_of)
     if path is None:
         return lambda cell: None
     return (lambda cell: described(path).get(cell)) if _is_parquet(path) else cache(ResultsFolder(path).read_cell)
@@ -203,10 +199,15 @@ def write_parquet(
     spans: when the rows of a cell were made, where that is known.
     """
     described = {cell: describe(cell) for cell in sorted(set(rows["cell"].to_pylist()))}
-    text = json.dumps({cell: text for cell, text in described.items() if text is not None}, sort_keys=True)
-    compressed = base64.b64encode(zlib.compress(text.encode(), 9))
-    metadata = {_SCHEMA: str(SCHEMA).encode(), _COMPRESSED_CELLS: compressed, **as_metadata(spans or {})}
+    metadata = metadata_of({cell: text for cell, text in described.items() if text is not None})
+    metadata |= as_metadata(spans or {})
     Path(path).write_bytes(to_parquet(rows.select(list(COLUMNS)), metadata))
+
+
+def metadata_of(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes]:
+    """Return the metadata of a Parquet file of rows: the version of its columns, and the descriptions of its cells."""
+    text = json.dumps(descriptions, sort_keys=True)
+    return {_SCHEMA: str(SCHEMA).encode(), _CELLS: base64.b64encode(zlib.compress(text.encode(), 9))}
 
 
 def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
@@ -217,24 +218,21 @@ def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
     try:
         with pyarrow.parquet.ParquetFile(pa.BufferReader(data)) as file:
             schema = file.schema_arrow
-            check_schema(written := int((schema.metadata or {}).get(_SCHEMA, b"1")))
+            check_schema(int((schema.metadata or {}).get(_SCHEMA, b"0")))
             if absent := [name for name in REQUIRED if name not in schema.names]:
                 raise UserError(f"rows have the column {absent[0]!r}")
             warn_of_unknown(path, schema.names, warn)
-            needed = [*columns, *(name for name in NAMED if name not in columns)]
-            check_growth(data, needed)
-            rows = file.read([name for name in TYPES if name in needed and name in schema.names])
+            check_growth(data, columns)
+            rows = file.read([name for name in TYPES if name in columns and name in schema.names])
         arrays = [
             rows[name].cast(TYPES[name]) if name in rows.column_names else pa.nulls(rows.num_rows, TYPES[name])
-            for name in needed
+            for name in columns
         ]
     except (ValueError, OSError, pa.ArrowException) as error:  # pa.ArrowInvalid is a ValueError
         raise UserError(f"{path}: not a Parquet file of rows: {' '.join(str(error).split())}") from error
-    if not is_checked and written >= FIRST_CHECKED:  # where its name is damaged, a checksum is not found
+    if not is_checked:  # where its name is damaged, a checksum is not found
         raise UserError(f"{path}: {DAMAGED}")
-    if not is_checked:
-        warn(f"{path}: written by an earlier kvbench, without a checksum: read, but not verified")
-    table = named_as_today(pa.table(arrays, names=needed), np.full(rows.num_rows, written <= LAST_UNNAMED))
+    table = pa.table(arrays, names=list(columns))
     if "value" in columns and (outside := shares_outside(table)):
         raise UserError(f"{path}: a value of {outside[0]} is not in 0..1: the file is damaged; copy or export it again")
     if large := too_large(table):
@@ -281,7 +279,7 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
             continue
         numbers = set(line_numbers)
         texts = zip(range(1, max(numbers) + 1), lines_of(Path(file)), strict=False)
-        rows |= {(file, line): row_of(text.removesuffix(b"\n")) for line, text in texts if line in numbers}
+        rows |= {(file, line): Row.from_json(text) for line, text in texts if line in numbers}
     return [rows[place] for place in places]
 
 
@@ -347,14 +345,13 @@ def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _descriptions(path: Path) -> dict[str, Any]:
+def descriptions_of(path: Path) -> dict[str, Any]:
     """The descriptions of cells in the metadata of a Parquet file. Raises ValueError if they are broken."""
     try:
         metadata = pyarrow.parquet.read_metadata(path).metadata or {}
-        text = metadata.get(_CELLS, b"{}")
-        if _COMPRESSED_CELLS in metadata:
-            decompressor = zlib.decompressobj()
-            text = decompressor.decompress(base64.b64decode(metadata[_COMPRESSED_CELLS]), LARGEST)
+        text, decompressor = b"{}", zlib.decompressobj()
+        if _CELLS in metadata:
+            text = decompressor.decompress(base64.b64decode(metadata[_CELLS]), LARGEST)
             if decompressor.unconsumed_tail:
                 raise UserError(f"unpacked they have more than {LARGEST} bytes")
         cells = json.loads(text)

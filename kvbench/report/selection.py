@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS
-from kvbench.records.earlier import described_today
 from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
@@ -99,7 +98,7 @@ def is_setting(key: str) -> bool:
 
 def setting(description: Mapping[str, Any] | None, key: str) -> Any:
     """A setting by its name on the command line, in the description of a cell; None if it has none."""
-    leaves, name = flat(described_today(description)), SHORT.get(key, key)
+    leaves, name = flat(description), SHORT.get(key, key)
     value = leaves.get(name)
     return _UNNAMED.get(name) if value is None and "policy.name" in leaves else value
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.eviction.budget import Budget, TokenBudget
 from kvbench.eviction.schedule import Schedule
 from kvbench.models.loading.spec import ModelSpec, has_chat_template, template_arguments
-from kvbench.records.earlier import PAPER, first_name, variant_of
+from kvbench.records.labels import PAPER, variant_of
 from kvbench.records.row import HIGHER, LOWER
 from kvbench.run.code import Code, code_of
 from kvbench.support.errors import MissingFile, UserError
@@ -32,28 +32,6 @@ if TYPE_CHECKING:
     from kvbench.models.decode.holder import Holder
 
 Description = dict[str, Any]
-LATER = (
-    ("budget_span", "prompt"),
-    ("most", None),
-    ("splits", "candidates"),
-    ("queries", "window"),
-    ("window_skips", 0),
-    ("answer_budget", None),
-    ("decode_counts", "answer"),
-)
-"""Fields of policies, their parts and schedules that came later, with the values at which names of cells leave them
-out."""
-LATER_OF_TASKS = (
-    ("temperature", 0.0),
-    ("top_p", 1.0),
-    ("samples_per_prompt", 1),
-    ("turns", "none"),
-    ("texts", "fixed"),
-    ("reasoning", "auto"),
-)
-"""The same of tasks."""
-LATER_OF_SCORES = (("merge", "attention"),)
-"""The same of scores."""
 
 
 def describe(part: Any) -> Description:
@@ -66,9 +44,7 @@ def describe_task(task: Task) -> Description:
     its files differ from the lock.
     """
     parts = describe(task).items()
-    description = {
-        name: value for name, value in parts if name not in task.left_out and (name, value) not in LATER_OF_TASKS
-    }
+    description = {name: value for name, value in parts if name not in task.left_out}
     description |= task.identity()
     if differing := altered_files(task):
         description["data_altered"] = list(differing)
@@ -138,23 +114,17 @@ class Cell:
         """Everything that the cell's numbers depend on, as JSON. A copy of the pairs, all of which is read, is not
         named, nor is code of our own.
         """
-
-        def without_later(fields: list[tuple[str, Any]]) -> Description:
-            return {name: value for name, value in fields if (name, value) not in LATER}
-
-        policy = asdict(replace(self.policy, steps=()), dict_factory=without_later)
+        policy = asdict(replace(self.policy, steps=()))
         del policy["steps"]
         for step in self.policy.steps:
             policy |= step.described()
         description = {
             "model": describe_model(self.model),
             "task": describe_task(self.task),
-            "policy": policy | {"name": first_name(self.policy.name)},
-            "score": {
-                name: value for name, value in describe(self.score).items() if (name, value) not in LATER_OF_SCORES
-            },
+            "policy": policy,
+            "score": describe(self.score),
             "budget": str(self.budget),
-            "schedule": asdict(self.schedule, dict_factory=without_later),
+            "schedule": asdict(self.schedule),
             "seed": self.seed,
         }
         plugins = self._evicting_plugins

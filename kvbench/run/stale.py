@@ -107,7 +107,7 @@ def _rows_by_code(rows: pa.Table) -> list[RowsOfCode]:
 
 
 def is_known(code: str | None) -> bool:
-    """Whether a row says which code made it: not if an earlier kvbench wrote it, or the sources could not be read."""
+    """Return whether a row says which code made it: not where the sources could not be read, or of a server."""
     return code not in (None, NO_SOURCE)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kvbench.records.earlier import policy_of
+from kvbench.records.labels import policy_of
 
 if TYPE_CHECKING:
     from kvbench.run.plan import Cell

@@ -8,7 +8,7 @@ from kvbench.config.compose import combinations, load_entry, options
 from kvbench.config.overrides import format_value, parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
-from kvbench.records.earlier import _DEFAULTS, Named, first_name, named_today
+from kvbench.records.labels import _DEFAULTS, Named, first_name, named_today
 from kvbench.report.tables.observation_note import windows
 from scripts.document_methods import entry
 from tests.composed import needed

@@ -101,7 +101,7 @@ def losses(source: Source, warn: Warn, where: Where | None = None, resamples: in
 def _policy_of(description: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The settings of a policy that evicts; None without a description."""
     policy = (description or {}).get("policy")
-    return policy if isinstance(policy, Mapping) and "budget" in policy.get("takes", ()) else None
+    return policy if isinstance(policy, Mapping) and "budget" in policy.get("accepts", ()) else None
 
 
 def _set_of(policy: Mapping[str, Any] | None) -> tuple[Any, ...]:

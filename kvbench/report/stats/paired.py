@@ -15,7 +15,7 @@ from kvbench.records.row import HIGHER, LOWER, SHARE
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
-LOWER_BEFORE = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
+LOWER_METRICS = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
 """Metrics of which less is better in rows that do not say it, those before schema 7. All others were shares."""
 TIMED = "seconds_per_token"
 """A metric whose noise comes from the run and not from the prompt."""
@@ -43,11 +43,11 @@ def scale_of(
     for column, named in (("unit", {*units} - {None}), ("better", {*better} - {None})):
         if len(named) > 1:
             raise UserError(f"rows of {metric} differ in {column}: {', '.join(sorted(map(str, named)))}: select some")
-    higher = HIGHER in better or (LOWER not in better and metric not in LOWER_BEFORE)
+    higher = HIGHER in better or (LOWER not in better and metric not in LOWER_METRICS)
     if {*units} - {None}:
         return Scale(SHARE in units, higher)
     numbers = np.asarray(values, float)
-    return Scale(metric not in LOWER_BEFORE and bool(np.all((numbers >= 0.0) & (numbers <= 1.0))), higher)
+    return Scale(metric not in LOWER_METRICS and bool(np.all((numbers >= 0.0) & (numbers <= 1.0))), higher)
 
 
 def _scale_of_rows(rows: Sequence[Row]) -> Scale:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.records.earlier import policy_of
+from kvbench.records.labels import policy_of
 from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source

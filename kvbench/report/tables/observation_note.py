@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kvbench.records.earlier import PAPER, described_today, protocol_of
+from kvbench.records.labels import PAPER, protocol_of
 from kvbench.report.selection import Describe
 from kvbench.report.stats.drawn import answers_text
 from kvbench.support.text import printable
@@ -31,7 +31,7 @@ def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] 
     no description is kept or no policy has any of the three; drawn answers are named.
     """
     hashes, labels = list(dict.fromkeys(cells)), labels or {}
-    descriptions = [described_today(describe(cell)) for cell in hashes]
+    descriptions = [describe(cell) for cell in hashes]
     recorded = [(description or {}).get("policy") for description in descriptions]
     policies = [
         {**policy, "name": labels[cell].split(" ")[0]} if cell in labels else policy
@@ -42,7 +42,7 @@ def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] 
     for setting, write in SETTINGS.items():
         names: dict[str, set[str]] = {}
         for policy in policies:
-            text = write(policy.get(setting)) if "budget" in policy.get("takes", ()) else None
+            text = write(policy.get(setting)) if "budget" in policy.get("accepts", ()) else None
             if text is not None:
                 names.setdefault(text, set()).add(str(policy.get("name")))
         if len(names) > 1:
