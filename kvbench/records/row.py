@@ -22,7 +22,7 @@ SCHEMA = 9
 """1: lines without a mark. 2: with it. 3: with `question_number`. 4: with `border_tokens`. 5: with `checksum`,
 `recurrent_layers` and `recurrent_bytes`. 6: with `code` and `weights`. 7: with `unit` and `better`. 8: with
 `read_bytes` and `index_bytes`. 9: with `protocol`, which labels name where it is not `paper`, `replaces`,
-`reasoning_tokens`, `reasoning`, `ended` and `decode_evictions`."""
+`reasoning_tokens`, `reasoning`, `ended`, `decode_evictions`, `first_token_seconds` and `production_seconds`."""
 FIRST_CHECKED = 5
 """The first schema whose lines and files have a checksum."""
 CHECKED = tuple(b'"schema": %d' % schema for schema in range(FIRST_CHECKED, SCHEMA + 1))
@@ -86,6 +86,8 @@ class Row:
     prefill_seconds: float | None = None
     evict_seconds: float | None = None
     decode_seconds: float | None = None
+    first_token_seconds: float | None = None
+    production_seconds: float | None = None
     new_tokens: int | None = None
     reasoning_tokens: int | None = None
     reasoning: str | None = None
@@ -121,9 +123,7 @@ class Row:
             if kind not in kinds or not is_plain:
                 object.__setattr__(self, name, _checked(name, item))
         if self.error is not None and self.value is not None:
-            raise UserError(
-                f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have exactly one of them"
-            )
+            raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}): it must have one")
         if self.unit == SHARE and self.value is not None and not 0.0 <= self.value <= 1.0:
             raise UserError(f"row column 'value' is {self.value!r}; {self.metric} is a share in 0..1")
         if self.kept_fraction is not None and not 0.0 <= self.kept_fraction <= 1.0:
@@ -173,9 +173,8 @@ class NewerSchema(UserError):
 def check_schema(version: Any) -> None:
     """Raise ValueError for a schema that this version of kvbench cannot read; NewerSchema if a later one can."""
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA:
-        is_newer = isinstance(version, int) and version > SCHEMA
         reads = f"schema {version!r}; this kvbench reads schemas 1 to {SCHEMA}: update it to read newer rows"
-        raise NewerSchema(reads) if is_newer else UserError(reads)
+        raise (NewerSchema if isinstance(version, int) and version > SCHEMA else UserError)(reads)
 
 
 def with_checksum(text: str) -> str:
