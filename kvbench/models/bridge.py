@@ -168,11 +168,11 @@ def attach(model: Any) -> None:
 
     AttentionInterface.register(NAME, attention)
     if own_attention(model):  # transformers would refuse; the name keeps it from making masks
-        for config in _configs(model):
+        for config in configs(model):
             config._attn_implementation = NAME
     else:
         model.set_attn_implementation(NAME)
-    for module, name, value in _replaced(model):
+    for module, name, value in replaced(model):
         setattr(module, name, value)
 
 
@@ -181,7 +181,7 @@ def experts(model: Any) -> list[Any]:
     return [module for module in model.modules() if type(module).__name__.endswith("Experts")]
 
 
-def _replaced(model: Any) -> list[tuple[Any, str, Any]]:
+def replaced(model: Any) -> list[tuple[Any, str, Any]]:
     """The attributes that `attach` replaces, and what by."""
     writing_out = own_attention(model)
     return [
@@ -248,7 +248,7 @@ class _Products(TorchFunctionMode):
         return output.transpose(1, 2).reshape(*left.shape[:-1], -1)
 
 
-def _configs(model: Any) -> list[Any]:
+def configs(model: Any) -> list[Any]:
     """The configurations of a model and its parts; a part comes after its whole."""
     return list({id(part.config): part.config for part in model.modules() if hasattr(part, "config")}.values())
 
@@ -264,8 +264,8 @@ def attached(model: Any) -> Iterator[None]:
     if model.config._attn_implementation == NAME:
         yield
         return
-    before = [(config, config._attn_implementation) for config in _configs(model)]
-    attributes = [(part, name, vars(part).get(name)) for part, name, _ in _replaced(model)]
+    before = [(config, config._attn_implementation) for config in configs(model)]
+    attributes = [(part, name, vars(part).get(name)) for part, name, _ in replaced(model)]
     try:
         attach(model)
         yield

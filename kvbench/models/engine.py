@@ -298,7 +298,7 @@ class Engine:
         """
         clock = time.perf_counter() if clock is None else clock
         answers = [Generation() for _ in range(batch.num_active)]
-        for block in self._blocks(batch, logits, stop, at_least, choose):
+        for block in self.blocks(batch, logits, stop, at_least, choose):
             seconds, clock = (time.perf_counter() - clock) / len(block), time.perf_counter()
             for cell in batch.failures:
                 answers[cell].running = False
@@ -316,7 +316,7 @@ class Engine:
                 batch.narrow(unfinished)
         return answers
 
-    def _blocks(
+    def blocks(
         self,
         batch: DecodeBatch,
         logits: Float[Tensor, "cells vocabulary"],
@@ -326,7 +326,7 @@ class Engine:
     ) -> Iterator[list[Chosen]]:
         """The tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked for."""
         steps = batch.max_new_tokens - batch.num_new_tokens
-        if self._captures(batch, steps):
+        if self.captures(batch, steps):
             assert isinstance(batch, RaggedBatch)
 
             def read(
@@ -352,7 +352,7 @@ class Engine:
             if step + 1 < steps:
                 logits = self.read(batch, tokens[:, None])
 
-    def _captures(self, batch: DecodeBatch, steps: int) -> bool:
+    def captures(self, batch: DecodeBatch, steps: int) -> bool:
         """Whether answers of so many tokens are decoded by a CUDA graph.
 
         A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host, and

@@ -56,7 +56,17 @@ MEANINGS = {
     ),
     "prefill_seconds": "Reading the prompt; several cells share a prefill, so do not sum it over cells",
     "evict_seconds": "Scoring and eviction; work that cells share counts in full for each of them",
-    "decode_seconds": "Question and answer; of a step that cells share, an equal part",
+    "decode_seconds": (
+        "Question and answer; of a step that cells share, an equal part; of a server that streams, from the first "
+        "token of the answer to its end"
+    ),
+    "first_token_seconds": (
+        "Of a server that streams: from the request to the first token of the answer, the network and the server's "
+        "queue included; blank: all other rows"
+    ),
+    "production_seconds": (
+        "`task=efficiency`: a step as in production, median; blank: all other rows, and methods without a graph"
+    ),
     "new_tokens": "Tokens of the answer; of a text, tokens scored",
     "reasoning_tokens": (
         "Tokens of the reasoning before the answer, without its marks; 0: none; blank: the model marks none, or "

@@ -77,6 +77,8 @@ class Row:
     prefill_seconds: float | None = None
     evict_seconds: float | None = None
     decode_seconds: float | None = None
+    first_token_seconds: float | None = None
+    production_seconds: float | None = None
     new_tokens: int | None = None
     reasoning_tokens: int | None = None
     reasoning: str | None = None
@@ -112,9 +114,7 @@ class Row:
             if kind not in kinds or not is_plain:
                 object.__setattr__(self, name, _checked(name, item))
         if self.error is not None and self.value is not None:
-            raise UserError(
-                f"row has both an error ({self.error!r}) and a value ({self.value!r}); it must have exactly one of them"
-            )
+            raise UserError(f"row has both an error ({self.error!r}) and a value ({self.value!r}): it must have one")
         if self.unit == SHARE and self.value is not None and not 0.0 <= self.value <= 1.0:
             raise UserError(f"row column 'value' is {self.value!r}; {self.metric} is a share in 0..1")
         if self.kept_fraction is not None and not 0.0 <= self.kept_fraction <= 1.0:

@@ -41,6 +41,7 @@ QUANTITIES: Mapping[str, str] = {
     "first_token_seconds": "from the start of prefill to the first token of the last sequence, eviction included",
     "layout_seconds": "copying the caches into the decode batch",
     "decode_seconds": "all new tokens but the first, of all sequences together",
+    "production_seconds": "a step as in production, median; missing for methods without a captured graph",
     "full_bytes": "keys and values of the full caches of the batch",
     "held_bytes": "keys and values that the batch keeps after eviction",
     "decode_bytes": "caches and room for new tokens during decoding",

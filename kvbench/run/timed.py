@@ -6,18 +6,19 @@ prefill, evict   once per sequence of the batch, one after the other, as kvbench
                  prompt is gone when the next is prefilled. A cell's prefill records the inputs of its own score only:
                  the full cache does not pay for them.
 layout           the compressed caches are copied into one decode batch.
-steps            every sequence reads one token at a time, the most likely one; no end is looked for.
+steps            every sequence reads one token at a time, the most likely one; no end is looked for. The full cache
+                 takes the same steps as the methods: launched one by one, over kvbench's batch.
+in production    the same tokens again, without what a method may forbid: by replays of a captured step where a run has
+                 them, and without a graph, for the full cache alone, by transformers' own cache and attention.
 
 On CUDA, decode steps are timed with events between the kernels of a stream, so that nothing waits for the device
 between two steps: a step takes as long as the device is busy with it or waits for the host, as in real decoding. On
 other devices, whose work is finished when a call returns, they are timed by the processor's clock.
 """
 
-import importlib
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
@@ -26,11 +27,15 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from kvbench.models.batch_invariance import BatchInvariance
+from kvbench.models.decode.batch import DecodeBatch, RaggedBatch
+from kvbench.models.decode.next_token import greedy
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
+from kvbench.models.own_attention import own_steps
 from kvbench.models.prompts.prompt import Prompt, begin
 from kvbench.records.sidecars import KeptDetail, Timing
 from kvbench.run import roofline
+from kvbench.run.energy import energy_meter
 from kvbench.run.evict_cell import HeldCache, SharedPrefill, batch_of, clock, evict_cell
 from kvbench.run.local import OneByOne
 from kvbench.run.memory import catch_oom
@@ -44,14 +49,17 @@ from kvbench.tasks.task import Sample
 if TYPE_CHECKING:
     from kvbench.tasks.efficiency import Efficiency
 
+FULL = "full"
+"""The label of the full cache, as the model itself stores it."""
+
 
 @dataclass
 class Repetition:
     """Measurements of one repetition of a cell.
 
     eviction: of one sequence. num_tokens, exempt: of the full cache. group: query heads per cache head. ids: the
-    new tokens of one sequence; evictions: how often it lost pairs to them. quantities, steps: as in
-    `kvbench.records.Timing`.
+    new tokens of one sequence; evictions: how often it lost pairs to them; in_production: its tokens as in production,
+    none if that was not timed. quantities, steps: as in `kvbench.records.Timing`.
     """
 
     eviction: EvictionResult
@@ -60,6 +68,7 @@ class Repetition:
     group: int
     ids: list[int] = field(default_factory=list)
     evictions: int = 0
+    in_production: list[int] = field(default_factory=list)
     quantities: dict[str, float] = field(default_factory=dict)
     steps: list[float] = field(default_factory=list)
 
@@ -159,7 +168,8 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
         del timed_prefill, full, shared, cache
     assert repetition is not None
     start = clock(model)
-    ids = torch.stack(logits).argmax(dim=-1)
+    last = torch.stack(logits)
+    ids = last.argmax(dim=-1)
     repetition.ids.append(int(ids[0]))
     del logits
     first_token_seconds = prefill_seconds + score_seconds + evict_seconds + clock(model) - start
@@ -170,15 +180,16 @@ def _time_cell(model: LoadedModel, cell: Cell, prompt: Prompt, joules: Callable[
     quantities |= {"held_bytes": batch * repetition.eviction.cache_bytes} | _peaks(engine, "prefill_peak_bytes")
     _reset_peaks(engine)
     repetition.quantities = quantities
-    _decode(model, compressed, ids, new_tokens, repetition)
+    decoded = _decode(model, compressed, ids, new_tokens, repetition)
     if joules_before is not None and joules is not None:
         quantities["joules"] = joules() - joules_before
+    _decode_in_production(model, cell, prompt, decoded, last, repetition)
     return repetition
 
 
 def _decode(
     model: LoadedModel, compressed: list[HeldCache], ids: torch.Tensor, new_tokens: int, repetition: Repetition
-) -> None:
+) -> DecodeBatch:
     """Lay out the decode batch and feed all new tokens but the last, whose successor is not asked for."""
     engine, start = model.engine, clock(model)
     batch = batch_of(engine, compressed, new_tokens)
@@ -201,6 +212,29 @@ def _decode(
     repetition.quantities["decode_bytes"] = sum(batch.peak_bytes)
     repetition.evictions = batch.evictions(0)
     repetition.quantities |= _peaks(engine, "decode_peak_bytes")
+    return batch
+
+
+def _decode_in_production(
+    model: LoadedModel, cell: Cell, prompt: Prompt, batch: DecodeBatch, logits: torch.Tensor, repetition: Repetition
+) -> None:
+    """Time the steps of the same tokens as in production, but for the first ones of a graph, which capture it."""
+    engine, steps, new_tokens = model.engine, list[float](), _task(cell).new_tokens
+    if engine.captures(batch, new_tokens):
+        assert isinstance(batch, RaggedBatch)
+        batch.num_new_tokens = 0  # the same tokens are written in the same places
+        start = None
+        for block in engine.blocks(batch, logits, (), 0, greedy):
+            repetition.in_production += [int(chosen[0][0]) for chosen in block]
+            if start is not None:
+                steps += [(time.perf_counter() - start) / len(block)] * len(block)
+            start = time.perf_counter()
+    elif cell.policy_label == FULL:
+        ends, ids = StepClock(engine.device), torch.tensor(prompt.context, device=engine.device)
+        repetition.in_production = own_steps(engine.model, ids, _task(cell).batch, new_tokens, ends.mark) or []
+        steps = ends.seconds() if repetition.in_production else []
+    if steps:
+        repetition.quantities["production_seconds"] = median(steps)
 
 
 def _reset_peaks(engine: Engine) -> None:
@@ -246,6 +280,7 @@ def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None
         "evict_seconds": sum(evicting) / batch if evicting else None,
         "decode_seconds": quantities["decode_seconds"] / batch,
         **repetition.exempt,
+        "production_seconds": quantities.get("production_seconds"),
         "new_tokens": len(repetition.ids),
         "decode_evictions": repetition.evictions,
         "output_sha256": hash_ids(repetition.ids),
@@ -277,33 +312,3 @@ class StepClock:
             return [end - start for start, end in pairwise(self._marks)]
         self._marks[-1].synchronize()
         return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._marks)]
-
-
-def energy_meter(devices: Collection[torch.device]) -> Callable[[], float] | None:
-    """A function that reads the joules used so far by some GPUs, the work of other processes included.
-
-    NVML (package nvidia-ml-py) counts millijoules of a whole device since its driver was loaded. None if one of the
-    devices is not a GPU or does not count, or the machine has no NVML.
-    """
-    if not devices or any(device.type != "cuda" for device in devices):
-        return None
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-        # NVML's name of a device; torch leaves out the prefix
-        uuids = [f"GPU-{torch.cuda.get_device_properties(device).uuid}" for device in devices]
-        handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-        millijoules = sum(map(nvml.nvmlDeviceGetTotalEnergyConsumption, handles))
-    except nvml.NVMLError:
-        return None
-
-    def joules() -> float:
-        nonlocal millijoules
-        with suppress(nvml.NVMLError):  # if a device stops counting, the last sum stays: no run fails for its energy
-            millijoules = sum(map(nvml.nvmlDeviceGetTotalEnergyConsumption, handles))
-        return millijoules / 1000
-
-    return joules

@@ -63,6 +63,10 @@ class Adopted:
         return len(self.in_order) or sum(map(len, self.answers.values()))
 
     @property
+    def remark(self) -> str:
+        return ""
+
+    @property
     def device(self) -> dict[str, Any]:
         description = {"name": f"answers of {self.name}", "api": f"a file of {self.format}", "sha256": self.sha256}
         return description | {"config": dict(self.config)}

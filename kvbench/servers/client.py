@@ -2,12 +2,14 @@
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from kvbench.servers.endpoint import Endpoint
+from kvbench.servers.streamed import STREAM, Times, TornStream, joined
 from kvbench.support.deadline import within
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.text import printable
@@ -39,7 +41,10 @@ class Unreachable(MissingFile):
 
 
 class Client:
-    """One server; safe for use by several threads. Use it as a context manager."""
+    """One server; safe for use by several threads. Use it as a context manager.
+
+    streams: whether it sends answers piece by piece; None: not known yet.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raise UserError without httpx or tenacity, or without the key that the endpoint names."""
@@ -55,6 +60,7 @@ class Client:
         self._connect = partial(httpx.Client, headers=headers, timeout=timeout, limits=limits, follow_redirects=False)
         self._http = self._connect()
         self._errors = httpx.RequestError
+        self.streams = None if endpoint.stream else False
         self._retry = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(endpoint.retries + 1),
             wait=_pause,
@@ -67,7 +73,21 @@ class Client:
 
         Raises Refused for a request that it does not do, Unreachable where nobody answers, KeyRefused for a key.
         """
-        return self._with_retries(f"{self._url}{path}", {**self._endpoint.body, **body})
+        return self._with_retries(f"{self._url}{path}", {**self._endpoint.body, **body}).content
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], Times | None]:
+        """`post`, with the times of an answer that comes piece by piece. A server that answers as a whole, or refuses
+        pieces and not the whole, is asked for no more pieces.
+        """
+        url, whole = f"{self._url}{path}", {**self._endpoint.body, **body}
+        try:
+            received = self._with_retries(url, whole if self.streams is False else {**whole, **STREAM})
+        except Refused as refusal:
+            if self.streams is not None or refusal.status < 400 or refusal.status in PASSING:
+                raise
+            received = self._with_retries(url, whole)
+        self.streams = received.is_streamed if self.streams is None else self.streams
+        return received.content, received.times
 
     def get(self, path: str, at_root: bool = False) -> tuple[Any, Mapping[str, str]] | None:
         """Fetch a page, with its headers; None where the server has no such page. `at_root`: not below `/v1`."""
@@ -83,13 +103,15 @@ class Client:
         http = self._http
 
         def ask() -> _Answer:
+            arrivals, start = list[tuple[int, float]](), time.perf_counter()
             with http.stream(method, url, json=body, timeout=seconds) as response:
                 content = bytearray()
                 for chunk in response.iter_bytes():
                     content += chunk
+                    arrivals.append((len(content), time.perf_counter() - start))
                     if len(content) > MOST_BYTES:
                         raise Refused(f"{self._endpoint.url}: its answer has more than {MOST_BYTES} bytes", 200)
-                return _Answer(response.status_code, response.headers, bytes(content))
+                return _Answer(response.status_code, response.headers, bytes(content), arrivals)
 
         try:
             return within(seconds, ask)
@@ -97,7 +119,7 @@ class Client:
             self._http = self._connect()  # the other's connections may be taken for ever
             raise
 
-    def _with_retries(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_retries(self, url: str, body: Mapping[str, Any]) -> "_Received":
         try:
             return self._retry.copy()(self._once, url, body)
         except _Passing as fault:
@@ -107,7 +129,7 @@ class Client:
                 raise Unreachable(f"{message}: start the server, or correct endpoint.url or endpoint.timeout") from None
             raise Refused(message, fault.status) from None
 
-    def _once(self, url: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _once(self, url: str, body: Mapping[str, Any]) -> "_Received":
         try:
             answer = self._whole("POST", url, self._endpoint.timeout, body)
         except (self._errors, TimeoutError) as error:
@@ -123,13 +145,16 @@ class Client:
             raise KeyRefused(f"{self._endpoint.url}: HTTP {status}, the server takes no request without its key: {fix}")
         if status != 200:
             raise Refused(f"{self._endpoint.url}: HTTP {status}{words}", status)
-        try:
-            content = answer.json()
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
+        if (content := answer.object()) is not None:
+            return _Received(content)
+        if not answer.is_stream:
             raise Refused(f"{self._endpoint.url}: the answer is no JSON object{words}", status)
-        return content
+        try:
+            return _Received(*joined(answer.content, answer.arrivals), is_streamed=True)
+        except TornStream as error:
+            raise _Passing(str(error), None) from None
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"{self._endpoint.url}: a stream broke off{self._hidden('', error)}", status) from None
 
     def _hidden(self, before: str, words: object) -> str:
         """A server's or a library's own words in one short line, the key in them replaced."""
@@ -148,10 +173,32 @@ class Client:
         self._http.close()
 
 
+class _Received(NamedTuple):
+    content: dict[str, Any]
+    times: Times | None = None
+    is_streamed: bool = False
+
+
 class _Answer(NamedTuple):
+    """`arrivals`: bytes of the content that were there after each read, and seconds since the request."""
+
     status: int
     headers: Mapping[str, str]
     content: bytes
+    arrivals: list[tuple[int, float]]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it has an event, whatever its type says."""
+        return any(line.startswith(b"data:") for line in self.content.splitlines())
+
+    def object(self) -> dict[str, Any] | None:
+        """The content where it is one JSON object."""
+        try:
+            content = self.json()
+        except ValueError:
+            return None
+        return content if isinstance(content, dict) else None
 
     def json(self) -> Any:
         """The content, in whatever Unicode; its type says nothing. Raises ValueError for what is no JSON."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from kvbench.models.prompts.prompt import Prompt
 from kvbench.servers.client import Client, Refused
 from kvbench.servers.endpoint import Endpoint, ServedModel
+from kvbench.servers.streamed import Times
 from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support.errors import UserError
 from kvbench.tasks.task import Ending, Sample, TaskSettings
@@ -31,7 +32,7 @@ class Answer:
 
     kept_fraction: the share of KV pairs that answered it; None: unknown. reasoning: where the server has taken it out
     of the text, which is blank if nothing follows it. reasoning_tokens: of it, where the server counts them. is_raw:
-    the text is all that the model wrote; what others pass on may be without its reasoning.
+    the text is all that the model wrote; what others pass on may be without its reasoning. times: of a streamed one.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Answer:
     reasoning: str | None = None
     reasoning_tokens: int | None = None
     is_raw: bool = False
+    times: Times | None = None
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,13 @@ class Server:
         if self.way == "chat":
             turns = self._turns(sample)
             prompt = replace(prompt, sha256=hashlib.sha256(json.dumps(turns).encode()).hexdigest())
-            answer = _chat_answer(self._post("/chat/completions", {"messages": turns, **body}), task.stop)
+            content, times = self.client.stream("/chat/completions", self._named({"messages": turns, **body}))
+            answer = _chat_answer(content, task.stop)
         else:
-            answer = _text_answer(self._post("/completions", {"prompt": self._sent(prompt), **body}), task.stop)
+            content, times = self.client.stream("/completions", self._named({"prompt": self._sent(prompt), **body}))
+            answer = _text_answer(content, task.stop)
             _check_read(answer.read, prompt.tokens, self.way)
-        return prompt, answer
+        return prompt, replace(answer, times=times)
 
     def nll(self, prompt: Prompt) -> list[float]:
         """Negative log-likelihoods, in nats, of all tokens of a prompt but the first.
@@ -80,7 +84,7 @@ class Server:
         if self.way == "chat":
             raise UserError("the server gives no log-probabilities of a prompt in a chat: use endpoint.api=ids or text")
         body = {"prompt": self._sent(prompt), "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
-        content = self._post("/completions", body)
+        content = self.client.post("/completions", self._named(body))
         logprobs = _choice(content).get("logprobs")
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
         if not isinstance(values, list) or len(values) < prompt.tokens:
@@ -115,8 +119,8 @@ class Server:
                 problem = error
         raise UserError(f"{problem}: the server takes neither /completions nor /chat/completions")
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self.client.post(path, {"model": self.endpoint.model or self.model.label, **body})
+    def _named(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {"model": self.endpoint.model or self.model.label, **body}
 
     def _sent(self, prompt: Prompt) -> list[int] | str:
         ids = list(prompt.context + prompt.question)

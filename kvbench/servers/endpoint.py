@@ -115,6 +115,7 @@ class Endpoint:
     concurrency: Annotated[int, Help("requests at a time, and prompts of a job"), Range(1, 1024)] = 8
     timeout: Annotated[float, Help("seconds that a request may take"), Range(1, 86_400)] = 600
     retries: Annotated[int, Help("of a request after a fault that may pass"), Range(0, 100)] = 5
+    stream: Annotated[bool, Help("answers are asked for piece by piece, which times them")] = True
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -133,7 +134,7 @@ class Endpoint:
             fix = "leave the budget out" if self.method == FULL else "add the budget that the server was started with"
             raise UserError(f"endpoint.method={self.method} endpoint.budget={_written(self.budget)}: {fix}")
         check_ranges(self, "endpoint")
-        if ours := {"model", "prompt", "messages", "max_tokens", "stream"} & set(self.body):
+        if ours := {"model", "prompt", "messages", "max_tokens", "stream", "stream_options"} & set(self.body):
             raise UserError(f"endpoint.body names {', '.join(sorted(ours))}, which kvbench sends itself: leave it out")
 
     def secret(self) -> str | None:

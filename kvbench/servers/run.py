@@ -46,6 +46,11 @@ class Source(Protocol):
         """Negative log-likelihoods, in nats, of all tokens but the first. Raises ValueError where there are none."""
         ...
 
+    @property
+    def remark(self) -> str:
+        """A line to tell after all is asked; blank: nothing."""
+        ...
+
 
 Open = Callable[[ServedCell, Tokenizer, ExitStack], Source]
 """Opens the source of a cell; what it holds open is closed with the stack."""
@@ -63,6 +68,11 @@ class Asked:
 
     def nll(self, prompt: Prompt) -> list[float]:
         return self._server.nll(prompt)
+
+    @property
+    def remark(self) -> str:
+        is_whole = self._server.endpoint.stream and self._server.client.streams is False
+        return "the server sends no answer piece by piece: its rows have no times" if is_whole else ""
 
 
 def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
@@ -121,6 +131,8 @@ class Asking:
             self.progress.noted(f"{source.device['name']}, asked by {source.device['api']}")
             named = results.write_environment(environment(source.device))
             yield Requests(self.tokenizer, cell, pool, source, named)
+            if source.remark:
+                self.progress.noted(source.remark)
 
 
 @dataclass(frozen=True)
@@ -226,6 +238,7 @@ def _add_answer(
     sent, answer = source.answer(prompt, sample, cell)
     text, final = _read(tokenizer, cell, sample, prompt, answer)
     columns, tokens, kept_fraction = answer_columns(answer.ended, final), answer.tokens, answer.kept_fraction
+    times = answer.times
     scored = sample
     if final.text is not None and (second := cell.task.follow_up(sample, final.text)):
         prompt, scored = prompt_for(tokenizer, cell, second), second
@@ -234,8 +247,11 @@ def _add_answer(
         columns = with_second_answer(columns, answer_columns(answer.ended, final))
         text = f"{text}\n\n{last}"
         tokens = None if tokens is None or answer.tokens is None else tokens + answer.tokens
+        times = None if times is None or answer.times is None else times.then(answer.times)
     columns |= {"prediction": text, "value": cell.task.value(final.text, scored)}
     columns |= {"new_tokens": tokens, "kept_fraction": kept_fraction}
+    if times is not None:
+        columns |= {"first_token_seconds": times.first_token, "decode_seconds": times.decode}
     part.rows.append(served_row(cell, sample, sent, part.environment, **columns))
     part.prompts.append(PromptRecord.of(sent.sha256, sample.prompt, sample.references, None))
 

@@ -155,7 +155,7 @@ def _with_devices(run_context: RunContext, plan: Plan) -> RunContext:
     devices = set[Any]().union(*(backend_of(model).devices(model) for model in {cell.model for cell in plan.cells}))
     if not devices:
         return run_context
-    from kvbench.run.timed import energy_meter
+    from kvbench.run.energy import energy_meter
 
     meter = energy_meter(devices) if plan.rows_to_do else None
     return replace(run_context, devices=len(devices), joules=meter)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import torch
 
-from kvbench.extras.readers.reader import Reader
+from kvbench.extras.readers.reader import SparseReader
 
 
 @dataclass(frozen=True)
-class Newest(Reader):
+class Newest(SparseReader):
     pairs: int = 64
     name: str = "newest"
 

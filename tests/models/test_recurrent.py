@@ -33,10 +33,10 @@ SAME_LAYERS = ("bamba", "granite hybrid")
 TOVA = Eviction(Policy("tova_obcache", window=1, recent=0), Attention(), TokenBudget(1000))
 
 
-def engine_of(family: str, tile: int = 3) -> Engine:
+def engine_of(family: str, max_batch: int = 3) -> Engine:
     model = tiny(family)
     bridge.attach(model)
-    return Engine(model, prefill_chunk=13, max_batch=tile, max_length=512)
+    return Engine(model, prefill_chunk=13, max_batch=max_batch, max_length=512)
 
 
 def difference(logits: Tensor, expected: Tensor) -> float:

@@ -15,7 +15,15 @@ from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import cost, efficiency
 from kvbench.report.tables.cost import costs
-from kvbench.report.tables.efficiency import STEP, quantized_note, share_of_full, timed_cells
+from kvbench.report.tables.efficiency import (
+    PRODUCTION,
+    STEP,
+    Spread,
+    Timed,
+    quantized_note,
+    share_of_full,
+    timed_cells,
+)
 from tests.cells import name_of
 
 CELLS = {"full": "1.0", "snapkv": "0.1"}
@@ -88,6 +96,57 @@ def test_medians_quartiles_and_rooflines_by_hand(timed: Path) -> None:
     assert full.roofline("step") == (pytest.approx(0.05 / 0.2), "bytes")
     assert full.roofline("score") is None  # nothing was scored
     assert snapkv.roofline("score") == (pytest.approx(0.03 / 0.3), "bytes")
+
+
+@pytest.mark.parametrize(
+    ("method", "full", "share"),
+    [
+        ({STEP: 6.0}, {STEP: 10.0, PRODUCTION: 9.0}, 0.25),
+        ({STEP: 6.0}, {STEP: 10.0}, 0.0),  # nothing else was timed
+        ({STEP: 6.0}, {STEP: 10.0, PRODUCTION: 11.0}, 0.0),
+        ({STEP: 6.0}, {STEP: 10.0, PRODUCTION: 5.0}, 1.0),  # in production the full cache is faster
+        ({STEP: 10.0}, {STEP: 10.0, PRODUCTION: 9.0}, None),
+        ({STEP: 6.0, PRODUCTION: 3.0}, {STEP: 10.0, PRODUCTION: 4.0}, 0.0),  # both replay a graph
+        ({STEP: 6.0, PRODUCTION: 4.0}, {STEP: 10.0, PRODUCTION: 4.0}, None),
+        ({}, {STEP: 10.0, PRODUCTION: 4.0}, None),
+    ],
+)
+def test_the_share_of_a_gain_over_the_restricted_full_cache_alone(
+    method: dict[str, float], full: dict[str, float], share: float | None
+) -> None:
+    def cell(medians: dict[str, float]) -> Timed:
+        spreads = {name: Spread(number, number, number, 3) for name, number in medians.items()}
+        return Timed("0f", {}, 1, 5, spreads)
+
+    assert cell(method).restricted_share(cell(full)) == share
+
+
+def test_a_method_is_compared_with_the_full_cache_of_its_block(timed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps of the full cache take 0.2 s, in production 0.175 s; those of a method 0.15 s."""
+    description = {
+        "task": {"batch": 2, "new_tokens": 3, "name": "efficiency", "context_length": 300},
+        "policy": {"name": "full"},
+    }
+    names = [name_of(description | {"policy": {"name": policy}}) for policy in ("full", "snapkv")]
+    timings = [_timing(name, 0, 300, place) for place, name in enumerate(names)]
+    timings[0] = replace(timings[0], quantities=timings[0].quantities | {PRODUCTION: 0.175})
+    timings[1] = replace(timings[1], steps=(0.15,))
+    with Recorder(timed) as recorder:
+        for name, policy in zip(names, ("full", "snapkv"), strict=True):
+            ResultsFolder(timed).write_cell(name, description | {"policy": {"name": policy}})
+        rows = [
+            _row(name, 0, 300, policy, "0.1", False) for name, policy in zip(names, ("full", "snapkv"), strict=True)
+        ]
+        recorder.append(rows, {"timings": [timing.to_json() for timing in timings]})
+    records = efficiency.report_of(timed, print).records
+    shares = [record["restricted_share"] for record in records if record["context_length"] == 300]
+    assert shares == [None, pytest.approx(0.5)]
+    assert {record["restricted_share"] for record in records if record["context_length"] < 300} == {None}
+    floors = [record["step_floor_seconds"] for record in records if "step_flops" in record]
+    assert floors == [pytest.approx(0.05)] * 5
+    main(["report", "efficiency", "context_length=300", "--results", str(timed)])
+    full, snapkv = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("full", "snapkv"))]
+    assert "175 [175, 175] ms" in full and " 50 % " in snapkv
 
 
 def test_a_cell_that_failed_says_why_and_comes_with_the_others(timed: Path, capsys: pytest.CaptureFixture[str]) -> None:

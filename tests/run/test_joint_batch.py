@@ -45,10 +45,10 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def load(tokenizer: Any) -> Callable[..., LoadedModel]:
-    def make(tile: int = 8, stop: Sequence[int] = (), dtype: torch.dtype = torch.float32) -> LoadedModel:
+    def make(max_batch: int = 8, stop: Sequence[int] = (), dtype: torch.dtype = torch.float32) -> LoadedModel:
         llama = tiny_llama(dtype, vocab_size=len(tokenizer))
         bridge.attach(llama)
-        return LoadedModel(Engine(llama, max_batch=tile), tokenizer, frozenset(stop), 512, {"name": "cpu"})
+        return LoadedModel(Engine(llama, max_batch=max_batch), tokenizer, frozenset(stop), 512, {"name": "cpu"})
 
     return make
 

@@ -21,18 +21,20 @@ from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, re
 from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
 from kvbench.run import timed
+from kvbench.run.energy import energy_meter
 from kvbench.run.estimate import SimilarRuns, estimate
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.progress import RunStats
 from kvbench.run.roofline import ceiling
 from kvbench.run.runner import run
-from kvbench.run.timed import Timings, energy_meter
+from kvbench.run.timed import Repetition, Timings
 from kvbench.tasks.efficiency import Efficiency
+from tests.pretended_gpu import PretendedGpu
 from tests.run.test_runner import Silent, model  # noqa: F401
 
 TASK = Efficiency(context_length=53, batch=1, new_tokens=5, repeats=2, warmup=0)
-ON_CPU = set(QUANTITIES) - {"prefill_peak_bytes", "decode_peak_bytes", "joules"}
+ON_CPU = set(QUANTITIES) - {"prefill_peak_bytes", "decode_peak_bytes", "joules", "load"}
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +81,11 @@ def test_every_row_has_its_timing_with_every_quantity(folder: Path, cells: list[
     assert not [row.error for row in rows if row.error]
     assert {(row.cell, row.sample) for row in rows} == set(measured)
     for timing in measured.values():
-        assert set(timing.quantities) - {"load"} == ON_CPU - {"load"}
+        own = {"production_seconds"} if timing.cell == cells[0].id else set()
+        assert set(timing.quantities) - {"load"} == ON_CPU - {"production_seconds"} | own
         assert len(timing.steps) == TASK.new_tokens - 1 and min(timing.steps) > 0
     for row in rows:
+        assert (row.production_seconds is not None) == (row.cell == cells[0].id)
         assert (row.metric, row.prompt_tokens, row.new_tokens) == ("seconds_per_token", 53, 5)
         assert row.value is not None and row.prefill_seconds is not None and row.prefill_seconds > 0
 
@@ -113,6 +117,46 @@ def test_all_sequences_of_a_batch_answer_as_one_does(folder: Path, cells: list[C
     assert single.cache_bytes == triple.cache_bytes and single.peak_bytes == triple.peak_bytes
     evictions = [rows[cell.id, 0].decode_evictions for cell in cells]
     assert evictions == [0, 0, 0, (rows[cells[3].id, 0].new_tokens or 0) - 1, 0]
+
+
+def repetitions(cells: list[Cell], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Repetition]]:
+    """The repetitions of a run, by cell."""
+    real, seen = timed._time_cell, dict[str, list[Repetition]]()
+
+    def kept(loaded: Any, cell: Cell, *rest: Any) -> Repetition:
+        seen.setdefault(cell.id, []).append(real(loaded, cell, *rest))
+        return seen[cell.id][-1]
+
+    monkeypatch.setattr(timed, "_time_cell", kept)
+    assert not go(folder, cells).errors
+    return seen
+
+
+def test_the_full_cache_of_transformers_gives_the_tokens_of_the_timed_steps(
+    cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = replace(cells[0], task=replace(TASK, batch=3))
+    seen = repetitions([cells[0], cells[1], batch], tmp_path, monkeypatch)
+    for cell in (cells[0], batch):
+        assert all(each.in_production == each.ids and len(each.ids) == 5 for each in seen[cell.id])
+    assert not any(each.in_production for each in seen[cells[1].id])
+
+
+def test_on_a_gpu_replays_give_the_tokens_of_the_timed_steps(
+    cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that evicts from its answer has no graph: only then are the full caches two."""
+    task = replace(TASK, new_tokens=18, repeats=1, batch=2)
+    full, evicted, cut = (replace(cells[place], task=task) for place in (0, 1, 3))
+    with PretendedGpu() as gpu:
+        seen = repetitions([full, evicted, cut], tmp_path, monkeypatch)
+    assert not gpu.mixed
+    for cell in (full, evicted):
+        assert all(each.in_production == each.ids and len(each.ids) == 18 for each in seen[cell.id])
+    measured = timings(tmp_path)
+    assert [measured[cell.id, 0].quantities.get("production_seconds", 0) > 0 for cell in (full, evicted, cut)] == [
+        *(True, True, False)
+    ]
 
 
 def test_it_resumes_with_more_repetitions_and_loads_nothing_when_done(cells: list[Cell], tmp_path: Path) -> None:

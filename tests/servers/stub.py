@@ -3,12 +3,13 @@
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from kvbench.servers.tokenizer import Tokenizer
 from kvbench.support import paths
@@ -25,7 +26,8 @@ class Stub:
 
     truncates: tokens of a prompt that it reads, the newest, and says so if `counts`. cached: characters after which it
     takes a prompt for the one before. statuses: of the next requests, before it answers. key: that it wants. choice: of
-    each answer, in place of its own words; `usage` too.
+    each answer, in place of its own words; `usage` too. streams: whether it sends pieces that are asked for, sends the
+    whole instead, or refuses. pause: seconds before each piece.
     """
 
     budget: int | None = None
@@ -36,6 +38,8 @@ class Stub:
     statuses: list[int] = field(default_factory=list)
     key: str | None = None
     logprobs: bool = True
+    streams: Literal["yes", "whole", "refused"] = "yes"
+    pause: float = 0.0
     words: str = "no"
     choice: dict[str, Any] = field(default_factory=dict)
     usage: dict[str, Any] = field(default_factory=dict)
@@ -53,6 +57,8 @@ class Stub:
                 return 401, {"error": f"{self.words}: {headers.get('Authorization')}"}
             if self.statuses:
                 return self.statuses.pop(0), {"error": f"{self.words}: {headers.get('Authorization')}"}
+            if body.get("stream") and self.streams == "refused":
+                return 400, {"error": "no streams here"}
             is_chat = path.endswith("/chat/completions")
             prompt = body["messages"][-1]["content"] if is_chat else body["prompt"]
             way = "chat" if is_chat else "ids" if isinstance(prompt, list) else "text"
@@ -76,6 +82,22 @@ class Stub:
         return {"choices": [choice | self.choice], "usage": usage | self.usage}
 
 
+def pieces_of(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events that servers make of an answer: words, the rest of the choice at their end, usage alone."""
+    choice = dict(answer["choices"][0])
+    text, message = choice.pop("text", None), choice.pop("message", None)
+    texts = {"text": text} if message is None else message
+    if message is not None:
+        yield {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+    for name, words in texts.items():
+        for word in re.findall(r"\S+\s*|\s+", words or ""):
+            delta = {"text": word} if message is None else {"delta": {name: word}}
+            yield {"choices": [{**delta, "finish_reason": None, "stop_reason": None}]}
+    last = {"finish_reason": None} | choice
+    yield {"choices": [({"text": ""} if message is None else {"delta": {}}) | last]}
+    yield {"choices": [], "usage": answer["usage"]}
+
+
 @contextmanager
 def serving(stub: Stub) -> Iterator[Stub]:
     """The stub behind a URL, until the block ends."""
@@ -90,7 +112,24 @@ def serving(stub: Stub) -> Iterator[Stub]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._send(*stub.reply(self.path, body, dict(self.headers)))
+            status, content = stub.reply(self.path, body, dict(self.headers))
+            if status == 200 and body.get("stream") and stub.streams == "yes":
+                self._stream(content)
+            else:
+                self._send(status, content)
+
+        def _stream(self, content: dict[str, Any]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            events = [*map(json.dumps, pieces_of(content)), "[DONE]"]
+            for event in events:
+                time.sleep(stub.pause)
+                data = f": a comment\n\ndata: {event}\n\n".encode()
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
 
         def _send(self, status: int, content: Any) -> None:
             data = json.dumps(content).encode()

@@ -18,7 +18,8 @@ SAMPLE = Sample(0, "", "A few words.", "", "", (), 1)
 
 def saying(choice: dict[str, Any], usage: object = None) -> tuple[Server, Prompt]:
     """A server that gives this answer to everything, and a prompt for it."""
-    client = SimpleNamespace(post=lambda path, body: {"choices": [choice], "usage": usage})
+    content = {"choices": [choice], "usage": usage}
+    client = SimpleNamespace(post=lambda path, body: content, stream=lambda path, body: (content, None))
     endpoint = Endpoint(url="http://127.0.0.1:1/v1", model="tiny", method="full")
     model = ServedModel(path=str(FOLDER))
     prompt = Prompt(tuple(TOKENIZER(SAMPLE.context).input_ids), (), "")

@@ -84,12 +84,12 @@ def test_the_first_way_that_a_server_takes_is_used(tmp_path: Path, way: str) -> 
 
 
 def test_requests_that_fail_are_rows_with_errors_and_are_retried(tmp_path: Path) -> None:
-    with serving(Stub(statuses=[400])) as stub:
+    with serving(Stub(statuses=[400, 400])) as stub:  # a stream, then the whole
         asked = words(stub, "task.samples=3", f"results.dir={tmp_path}", api="ids", concurrency=1)
         assert main(["run", *asked, "--quiet"]) == 4
         failed = [row for row in rows_of(tmp_path) if row.error]
         assert len(failed) == 1 and "HTTP 400" in str(failed[0].error) and failed[0].prompt_sha256
-        assert main(["run", *asked, "--quiet", "--retry-errors"]) == 0 and len(stub.requests) == 4
+        assert main(["run", *asked, "--quiet", "--retry-errors"]) == 0 and len(stub.requests) == 5
 
 
 def test_a_truncating_server_gives_no_values(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 
 from matplotlib.figure import Figure
 
-from kvbench.report.formats.table import Line, Report, Table
+from kvbench.report.formats.table import Report, TableRow, Table
 from kvbench.report.rows import load
 
 
@@ -31,7 +31,7 @@ def main(flags):
 def report_of(source, warn, where=None, least=1):
     """How many rows each policy has."""
     counts = Counter(row.policy for row in load(source, warn, where))
-    lines = [Line.of((name,), (str(count),)) for name, count in counts.items() if count >= least]
+    lines = [TableRow.of((name,), (str(count),)) for name, count in counts.items() if count >= least]
     return Report(tables=(Table.of(("policy",), ("rows",), lines),))
 
 

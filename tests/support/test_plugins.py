@@ -108,7 +108,7 @@ def test_a_plugin_that_cannot_be_read_is_refused_by_name(
         (SCORE.format("broken.Mine"), "class Mine: pass", "broken.Mine is not a dataclass"),
         (SCORE.format("kvbench.eviction.pooling.Pool") + "kind: max\nsize: 3\n", "", "unknown setting score.name"),
         (
-            SCORE.format("kvbench.eviction.budget.Tokens").replace("name: mine", "pairs: 3"),
+            SCORE.format("kvbench.eviction.budget.TokenBudget").replace("name: mine", "pairs: 3"),
             "",
             "says name: None, but must say",
         ),

@@ -363,8 +363,8 @@ class RaggedBatch(DecodeBatch):
     @contextmanager
     def on_device(self) -> Iterator[None]:
         """Read single tokens in the same way whatever their number, which only the device knows: for a CUDA graph."""
-        for layer in self._layers.values():
-            self._past_on(layer.device)
+        for device in {layer.device for layer in self._layers.values()}:
+            self._past_on(device).fill_(self.num_new_tokens)
         self._on_device = True
         yield
         self._on_device = False

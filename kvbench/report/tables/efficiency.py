@@ -31,16 +31,23 @@ LABELS = ("policy", "score", "budget", "layout", "schedule")
 COLUMNS = ("model", "context_length", *LABELS)
 """Columns of rows that name a timed cell."""
 STEP = "step_seconds"
+PRODUCTION = "production_seconds"
 ROOFS: Mapping[str, tuple[str, str | None, str]] = {
     "prefill": ("prefill_seconds", "prefill_flops", "prefill_moved_bytes"),
     "score": ("score_seconds", None, "score_moved_bytes"),
     "step": (STEP, "step_flops", "step_moved_bytes"),
+    "production": (PRODUCTION, "step_flops", "step_moved_bytes"),
 }
 """For each phase: its seconds, its operations (None: not counted) and the bytes it moves."""
 NOTE = (
     "median [quartiles] over repetitions; step: over all steps of all repetitions; first token: prefill, scoring "
     "and eviction of all sequences of the batch; at: share of the roofline (the best possible time at the bandwidth "
-    "and FLOP/s measured here, divided by the time taken)"
+    "and FLOP/s measured here, divided by the time taken); floor: that best time of a step"
+)
+PRODUCTION_NOTE = (
+    "in production: the step by a captured graph; of the full cache without one, by transformers' own cache and "
+    "attention. gain only when restricted: share of the gain over the full cache in the method's own steps that the "
+    "full cache makes up for in production"
 )
 GROUP = 64
 BITS = (4, 2)
@@ -81,19 +88,38 @@ class Timed:
         return None if not step else self.batch / step
 
     def roofline(self, phase: str) -> tuple[float, str] | None:
-        """The best possible time of a phase over the time taken, and what bounds it, "flops" or "bytes".
+        """The best possible time of a phase over the time taken, and what bounds it. None as of `floor`."""
+        measured, floor = self.median(ROOFS[phase][0]), self.floor(phase)
+        return None if not measured or floor is None else (floor[0] / measured, floor[1])
+
+    def floor(self, phase: str) -> tuple[float, str] | None:
+        """The best possible seconds of a phase, and what bounds it, "flops" or "bytes".
 
         The best time is the longer of operations and bytes at the speeds measured beside them. None if one of these
         numbers is missing.
         """
-        seconds, flops, moved = ROOFS[phase]
-        names = (seconds, flops or moved, moved, "device_flops_per_second", "device_copy_bytes_per_second")
-        measured, operations, traffic, flops_per_second, bytes_per_second = map(self.median, names)
-        if not measured or operations is None or traffic is None or not flops_per_second or not bytes_per_second:
+        _, flops, moved = ROOFS[phase]
+        names = (flops or moved, moved, "device_flops_per_second", "device_copy_bytes_per_second")
+        operations, traffic, flops_per_second, bytes_per_second = map(self.median, names)
+        if operations is None or traffic is None or not flops_per_second or not bytes_per_second:
             return None
         compute = 0.0 if flops is None else operations / flops_per_second
         transfer = traffic / bytes_per_second
-        return max(compute, transfer) / measured, "flops" if compute > transfer else "bytes"
+        return max(compute, transfer), "flops" if compute > transfer else "bytes"
+
+    def restricted_share(self, full: "Timed") -> float | None:
+        """The share of the gain over a full cache that is one over its restricted steps alone.
+
+        With M the step of the method as a run does it, R a step of the full cache in the same way (both replayed, or
+        both launched) and P its faster one: (R - P) / (R - M), at most 1. None without a gain (M >= R), or if one of
+        them was not timed.
+        """
+        name = STEP if self.median(PRODUCTION) is None else PRODUCTION
+        step, restricted = self.median(name), full.median(name)
+        times = [seconds for seconds in map(full.median, (STEP, PRODUCTION)) if seconds is not None]
+        if step is None or restricted is None or step >= restricted:
+            return None
+        return min(1.0, (restricted - min(times)) / (restricted - step))
 
 
 def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[Timed]:
@@ -150,12 +176,23 @@ def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
     shared = windows((cell.cell for cell in cells), describer(source))
     return Report(
         tables=tuple(map(_table, blocks.values())),
-        notes=(*filter(None, [shared]), NOTE, *_environment(source, cells)),
-        records=[_record(cell) for cell in cells],
+        notes=(*filter(None, [shared]), NOTE, *_production_note(cells), *_environment(source, cells)),
+        records=[_record(cell, _full_of(cell, block)) for block in blocks.values() for cell in block],
     )
 
 
-def _record(cell: Timed) -> dict[str, Any]:
+def _production_note(cells: Sequence[Timed]) -> list[str]:
+    return [PRODUCTION_NOTE] if any(PRODUCTION in cell.quantities for cell in cells) else []
+
+
+def _full_of(cell: Timed, block: Sequence[Timed]) -> Timed | None:
+    """The full cache that a method of a block is compared with, where there is one of the same settings or only one."""
+    full = [each for each in block if each.columns["policy"] == "full" and not each.error]
+    alike = [each for each in full if each.columns["setting"] == cell.columns["setting"]] or full
+    return alike[0] if len(alike) == 1 and alike[0] is not cell else None
+
+
+def _record(cell: Timed, full: Timed | None) -> dict[str, Any]:
     """Everything about a cell by column; ``<quantity>``, ``<quantity>_q1`` and ``<quantity>_q3``."""
     line: dict[str, Any] = {"cell": cell.cell, **cell.columns, "batch": cell.batch, "new_tokens": cell.new_tokens}
     for name, spread in cell.quantities.items():
@@ -164,6 +201,9 @@ def _record(cell: Timed) -> dict[str, Any]:
     for phase in ROOFS:
         roofline = cell.roofline(phase)
         line[f"{phase}_of_roofline"] = None if roofline is None else roofline[0]
+    floor = cell.floor("step")
+    line["step_floor_seconds"] = None if floor is None else floor[0]
+    line["restricted_share"] = None if full is None else cell.restricted_share(full)
     return line | {"error": cell.error}
 
 
@@ -175,7 +215,7 @@ def _table(block: Sequence[Timed]) -> Table:
     first = block[0]
     size_text = f"{first.columns['context_length']} tokens, batch {first.batch}, {first.new_tokens} new tokens"
     names = [*LABELS[:3], *(n for n in (*LABELS[3:], "setting") if len({cell.columns[n] for cell in block}) > 1)]
-    figures = [_figures(cell) for cell in block]
+    figures = [_figures(cell, _full_of(cell, block)) for cell in block]
     heads = [head for head in figures[0] if any(figure[head] for figure in figures)]
     texts = [[figure[head] for head in heads] for figure in figures]
     lines = [TableRow.of(_labels(cell, names), line) for cell, line in zip(block, texts, strict=True)]
@@ -194,7 +234,7 @@ def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
     return ["" if value is None else str(value) for value in values]
 
 
-def _figures(cell: Timed) -> dict[str, str]:
+def _figures(cell: Timed, full: Timed | None) -> dict[str, str]:
     """The columns of the table: their heads, and what they show of a cell ("" for what was not measured)."""
 
     def median(name: str, words: Callable[[float], str]) -> str:
@@ -217,12 +257,16 @@ def _figures(cell: Timed) -> dict[str, str]:
         roofline = cell.roofline(phase)
         return "" if roofline is None else f"{100 * roofline[0]:.2g} % {roofline[1]}"
 
+    floor, share = cell.floor("step"), None if full is None else cell.restricted_share(full)
     return {
         "prefill": seconds("prefill_seconds"),
         "scoring": seconds("score_seconds"),
         "evict": seconds("cut_seconds"),
         "first token": spread("first_token_seconds"),
         "step": spread(STEP),
+        "in production": spread(PRODUCTION),
+        "gain only when restricted": "" if share is None else f"{100 * share:.0f} %",
+        "floor": "" if floor is None else duration([floor[0]]),
         "tokens/s": "" if cell.tokens_per_second is None else f"{cell.tokens_per_second:.4g}",
         "held": median("held_bytes", lambda count: size([count])),
         "decoding in": median("decode_bytes", lambda count: size([count])),
@@ -231,6 +275,7 @@ def _figures(cell: Timed) -> dict[str, str]:
         "prefill at": roof("prefill"),
         "scoring at": roof("score"),
         "step at": roof("step"),
+        "production at": roof("production"),
         "joules": median("joules", "{:.3g}".format),
     }
 

@@ -22,6 +22,8 @@ MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
 ABOUT_EVICT = "; evict column: per prompt"
 """What a note says of the aside."""
+TIMES = ("first token", "tokens/s")
+"""Of requests to a server that streams its answers."""
 _LISTED_ERRORS = 5
 _LISTED_CHARACTERS = 300
 _LISTED_EXTREMES = 2  # cells at the floor, and as many at the ceiling
@@ -44,6 +46,7 @@ def means_table(
     decimals, (best, second) = _decimals(cells), _ranked(block)
     used = [i for i in range(len(block.line_keys)) if any(line.labels[i] is not None for line in block.lines)]
     has_reader = any(cell.index_bytes for cell in cells)
+    is_streamed = any(cell.first_token_seconds for cell in cells)
     lines = []
     for line in block.lines:
         tally = Counter(cell.n for cell in line.cells.values())
@@ -57,6 +60,7 @@ def means_table(
         seconds = [cell.evict_seconds for cell in line.cells.values() if cell.evict_seconds is not None]
         evict = duration([sum(seconds) / len(seconds)]) if seconds and not line.reference else ""
         read = [_read(line.cells.values())] if has_reader else []
+        read += _times(line.cells.values()) if is_streamed else []
         lines.append(TableRow((*texts, *read, str(common)), tuple(figures), evict, line.reference))
     described = windows((cell.cell for cell in cells), describe, {cell.cell: cell.policy for cell in cells})
     metrics, compared = _metrics(cells), _compared(against)
@@ -68,7 +72,12 @@ def means_table(
         caption=(f"{metrics}: mean [95 % interval] of n samples", compared, described),
         words=". ".join(filter(None, (f"{metrics}, means of n samples", reach, differences))),
         competition="of its column",
-        labels=(*(block.line_keys[i] for i in used), *(["read"] if has_reader else []), "n"),
+        labels=(
+            *(block.line_keys[i] for i in used),
+            *(["read"] if has_reader else []),
+            *(TIMES if is_streamed else ()),
+            "n",
+        ),
         heads=tuple(_head(block, column) for column in block.columns),
         lines=tuple(lines),
         notes=(*_notes(block), *_endings(block), *_actions(block, triggered), *_extremes(block)),
@@ -192,6 +201,15 @@ def _compared(against: str) -> str:
     return f"{BETTER}{WORSE} better or worse than {against} {tested}; a:b prompts won and lost" if against else ""
 
 
+def _times(cells: Iterable[Summary]) -> list[str]:
+    """Mean time of a server to its first token, and tokens per second after it: the columns `TIMES`."""
+    timed = [cell for cell in cells if cell.first_token_seconds is not None and cell.decode_seconds is not None]
+    first = duration([sum(cell.first_token_seconds or 0 for cell in timed) / len(timed)]) if timed else ""
+    tokens = sum(cell.n * ((cell.new_tokens or 1) - 1) for cell in timed)
+    seconds = sum(cell.n * (cell.decode_seconds or 0) for cell in timed)
+    return [first, f"{tokens / seconds:.3g}" if tokens and seconds else ""]
+
+
 def _notes(block: Block) -> list[str]:
     reference, others = block.cells(reference=True), block.cells(reference=False)
     full = size(cell.full_held_bytes for cell in reference + others if cell.full_held_bytes is not None)
@@ -202,6 +220,8 @@ def _notes(block: Block) -> list[str]:
         notes.append(f"{BLANK} no number (NaN or missing), left out of the mean: {'; '.join(_some(list(where)))}.")
     if any(cell.index_bytes for cell in others):
         notes.append("read: bytes that a token of an answer reads, index included; without a reader all that is held.")
+    if any(cell.first_token_seconds for cell in reference + others):
+        notes.append("first token: mean over requests, the server's queue included; tokens/s: of a request after it.")
     if reference and others:
         bytes_full = f" ({full})" if full else ""
         repeated = ", repeated in every column for reference" if len(block.columns) > 1 else ""

@@ -84,6 +84,7 @@ class Summary:
     held_bytes: float | None
     full_held_bytes: float | None
     acted: float | None
+    first_token_seconds: float | None
     rate: bool  # not a column: print x100
     higher: bool  # not a column: more is better
     variance: float | None  # not a column: of the samples' values, over n - 1, or n times the mean's over contexts
@@ -111,7 +112,7 @@ _FIRST = (
 )
 MEANS = (
     *("kept_fraction", "kept_tokens", "cache_bytes", "full_cache_bytes", "prefill_seconds", "evict_seconds"),
-    *("decode_seconds", "new_tokens", "prompt_tokens", "read_bytes", "index_bytes"),
+    *("decode_seconds", "new_tokens", "prompt_tokens", "read_bytes", "index_bytes", "first_token_seconds"),
 )
 _CONTEXT = ("context_sha256", "prompt_sha256")
 _VALUES = ("metric", "unit", "better", "value", "error", "reasoning", "ended")

@@ -2,7 +2,8 @@
 
 Formats for readers have blocks: one per model, task and context length, in it one line per policy and score, one column
 per budget, or whatever a `View` names instead. Those for programs (``LONG``) have one line per cell with all columns of
-`kvbench.report.tables.summary.Summary`; ``decode_seconds`` only of cells that were timed, as others share their steps.
+`kvbench.report.tables.summary.Summary`; ``decode_seconds`` only of cells that were timed and of servers, as others
+share their steps.
 """
 
 import os
@@ -136,7 +137,8 @@ def print_table(
         return
     measured = _measured(source, view, warn, where)
     cells = measured if view.average is None else averaged(measured, view.average, describer(source)).lines
-    cells = [cell if cell.metric == TIMED else replace(cell, decode_seconds=None) for cell in cells]
+    has_own = [cell.metric == TIMED or cell.first_token_seconds is not None for cell in cells]
+    cells = [cell if own else replace(cell, decode_seconds=None) for cell, own in zip(cells, has_own, strict=True)]
     if file is not None:
         file_to(file, lambda path: frame_of(cells).to_parquet(path, index=False))
         return
