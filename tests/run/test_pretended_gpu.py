@@ -16,7 +16,7 @@ RUNS = {
     "prefill_block": f"policy=snapkv,ada_snapkv,ada_pyramidkv,lava,cake schedule.prefill_block=64 {SHORT}",
     "whole layers by block": f"policy=simlayerkv schedule.prefill_block=64 {SHORT}",
     "context": f"policy=snapkv schedule.evict_after=context {SHORT}",
-    "timed": "task=efficiency policy=full,snapkv budget=0.3 task.context_length=96 task.new_tokens=3 task.repeats=1",
+    "timed": "task=efficiency policy=full,snapkv budget=0.3 task.context_length=128 task.new_tokens=3 task.repeats=1",
 }
 
 
