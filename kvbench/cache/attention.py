@@ -48,7 +48,9 @@ class AttentionParams:
     sliding_window: int | None = None
 
     def within(self, max_length: int | None) -> "AttentionParams":
-        """The rule for sequences of at most `max_length` tokens: without a sliding window that is at least as long."""
+        """Return the rule for sequences of at most `max_length` tokens: without a sliding window that is at least as
+        long.
+        """
         if self.sliding_window is None or max_length is None or self.sliding_window < max_length:
             return self
         return replace(self, sliding_window=None)
@@ -60,7 +62,9 @@ def capped(logits: Tensor, softcap: float | None) -> Tensor:
 
 
 def row_blocks(queries: Rows, tokens: int, step: int) -> Iterator[tuple[Rows, int]]:
-    """The newest rows of `tokens` tokens, `step` at a time, each block with the number of tokens up to its last row."""
+    """Yield the newest rows of `tokens` tokens, `step` at a time, each block with the number of tokens up to its last
+    row.
+    """
     stop = tokens - queries.shape[1]
     for block in queries.split(step, dim=1):
         stop += block.shape[1]
@@ -68,7 +72,7 @@ def row_blocks(queries: Rows, tokens: int, step: int) -> Iterator[tuple[Rows, in
 
 
 def causal(queries: Rows, keys: Dense, values: Dense, scaling: float) -> Rows:
-    """Outputs of the newest rows over all tokens, in the dtype of the inputs, by torch's fused attention."""
+    """Return outputs of the newest rows over all tokens, in the dtype of the inputs, by torch's fused attention."""
     rows, tokens = queries.shape[1], keys.shape[1]
     square = rows == tokens
     if not square and rows > MASKED_ROWS and keys.device.type == "cpu":  # a CPU computes masked columns too
@@ -107,7 +111,8 @@ def causal_with_lse(
 
 
 def fused(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> Rows:
-    """Outputs of the newest rows by torch's fused attention, or by `explicit` for layers with a soft cap or sinks.
+    """Return outputs of the newest rows by torch's fused attention, or by `explicit` for layers with a soft cap or
+    sinks.
 
     With a sliding window, rows are processed in blocks that attend to at most twice the window.
     """
@@ -130,7 +135,9 @@ def fused(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> R
 
 
 def explicit(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> Rows:
-    """Outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all others."""
+    """Return outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all
+    others.
+    """
     heads, _, head_dim = queries.shape
     kv_heads, tokens = keys.shape[:2]
     parts = []
@@ -175,7 +182,7 @@ def log_sum_exp(
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
 ) -> Float[Tensor, "heads queries"]:
-    """The log-sum-exp of the logits of the newest rows, sinks included, in float32, chunk by chunk."""
+    """Return the log-sum-exp of the logits of the newest rows, sinks included, in float32, chunk by chunk."""
     chunks = logits_by_chunk(queries, keys, scaling, softcap)
     parts = list(map(lambda chunk: chunk[1].logsumexp(dim=-1), chunks))
     if sinks is not None:
@@ -186,8 +193,8 @@ def log_sum_exp(
 def attend_layer(
     queries: Rows, layer: LayerCache, rule: AttentionParams, kernels: Kernels = "torch", observed: bool = True
 ) -> ObservationWindow:
-    """Outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included; without the
-    latter, which then are zeros, if they are not `observed`.
+    """Return outputs and log-sum-exp of the newest rows over all pairs of an evictable layer, their own included;
+    without the latter, which then are zeros, if they are not `observed`.
 
     A single row attends to every pair, so that a kernel of `ragged_decode` can run; several rows stay in PyTorch.
     """
@@ -248,7 +255,7 @@ def logits_by_chunk(
 def _logits_over(
     columns: slice, grouped: Float[Tensor, "kv_heads group head_dim"], keys: Dense, rows: int, softcap: float | None
 ) -> Float[Tensor, "heads queries columns"]:
-    """One chunk of `logits_by_chunk`: scaled queries by KV head, the rows of a query head together."""
+    """Return one chunk of `logits_by_chunk`: scaled queries by KV head, the rows of a query head together."""
     logits = (grouped @ keys[:, columns].float().mT).view(-1, rows, columns.stop - columns.start)
     logits = capped(logits, softcap)
     if columns.stop > keys.shape[1] - rows + 1:
@@ -259,7 +266,7 @@ def _logits_over(
 def hidden(
     rows: int, tokens: int, columns: slice, device: torch.device, sliding_window: int | None = None
 ) -> Bool[Tensor, "queries columns"]:
-    """The mask of the newest `rows` of `tokens` positions: True if a column is later or outside the window."""
+    """Return the mask of the newest `rows` of `tokens` positions: True if a column is later or outside the window."""
     row = torch.arange(tokens - rows, tokens, device=device)[:, None]
     column = torch.arange(columns.start, columns.stop, device=device)
     return column > row if sliding_window is None else (column > row) | (column <= row - sliding_window)
@@ -276,8 +283,8 @@ def attend_segments(
     sinks: Float[Tensor, "segments rows"] | None = None,
     unread: Bool[Tensor, "segments rows pairs"] | None = None,
 ) -> Float[Tensor, "segments rows head_dim"]:
-    """One softmax over all pairs of a segment; the masks hide some of its newest and of its oldest pairs, and those
-    that a row does not read.
+    """Return one softmax over all pairs of a segment; the masks hide some of its newest and of its oldest pairs, and
+    those that a row does not read.
 
     The rows of a segment are the query heads of its group times the tokens being read.
     """
@@ -294,8 +301,8 @@ def attend_segments(
 def over_pairs(
     weights: Float[Tensor, "segments rows pairs"], values: Float[Tensor, "segments pairs head_dim"]
 ) -> Float[Tensor, "segments rows head_dim"]:
-    """The weighted sum of the values of each segment. On a GPU the product of a few rows with a long segment would run
-    on as many cores as there are segments: it is divided into parts, which are added in float32.
+    """Return the weighted sum of the values of each segment. On a GPU the product of a few rows with a long segment
+    would run on as many cores as there are segments: it is divided into parts, which are added in float32.
     """
     parts = values.shape[1] // PAIRS_OF_A_PART
     if not values.is_cuda or parts < 2:

@@ -27,7 +27,7 @@ DensePairs = Float[Tensor, "cache_heads tokens head_dim"]
 
 
 def query_heads_of(heads: Sequence[int], group: int) -> list[int]:
-    """The query heads that read these cache heads, `group` each."""
+    """Return the query heads that read these cache heads, `group` each."""
     return [head * group + member for head in heads for member in range(group)]
 
 
@@ -48,7 +48,7 @@ class ObservationWindow:
     kernels: Kernels = "torch"
 
     def last(self, rows: int) -> "ObservationWindow":
-        """The newest `rows` rows, or all of them when there are fewer."""
+        """Return the newest `rows` rows, or all of them when there are fewer."""
         held = self.queries.shape[1]
         return self if rows >= held else self.part(held - rows, held)
 
@@ -57,11 +57,11 @@ class ObservationWindow:
         return self._at((slice(None), slice(start, stop)))
 
     def of_span(self, start: int, stop: int) -> "ObservationWindow":
-        """The rows of query heads `start` to `stop`, as views."""
+        """Return the rows of query heads `start` to `stop`, as views."""
         return self._at(slice(start, stop))
 
     def of_heads(self, heads: Sequence[int], cache_heads: int) -> "ObservationWindow":
-        """The rows of the query heads that read these cache heads, out of `cache_heads`."""
+        """Return the rows of the query heads that read these cache heads, out of `cache_heads`."""
         return (
             self if len(heads) == cache_heads else self._at(query_heads_of(heads, self.queries.shape[0] // cache_heads))
         )
@@ -157,7 +157,7 @@ class LayerCache:
         return self.keys.isfinite().all(), self.values.isfinite().all()
 
     def observed(self, rows: int) -> ObservationWindow:
-        """The newest `rows` queries, or all of a shorter prompt. Raises UserError if no record has as many.
+        """Return the newest `rows` queries, or all of a shorter prompt. Raises UserError if no record has as many.
 
         They may come from a longer record, whose log-sum-exp can differ in the last bits.
         """
@@ -170,7 +170,7 @@ class LayerCache:
         return min(recorded, key=lambda window: window.queries.shape[1]).last(rows)
 
     def without_newest(self, tokens: int) -> "LayerCache":
-        """A dense layer and what was recorded of it, without its newest `tokens` tokens."""
+        """Return a dense layer and what was recorded of it, without its newest `tokens` tokens."""
         if tokens == 0:
             return self
         keys, values = self.dense
@@ -190,14 +190,15 @@ class LayerCache:
         )
 
     def expected_queries(self, request: PredictedQueries) -> FutureQueryStats:
-        """The statistics recorded for a request. Raises UserError if there are none."""
+        """Return the statistics recorded for a request. Raises UserError if there are none."""
         for statistics in self.future_queries:
             if statistics.request == request:
                 return statistics
         raise UserError(f"no future queries were recorded for {request}: prefill with it")
 
     def select(self, kept: Kept, lengths: Sequence[int] | None = None) -> "LayerCache":
-        """A smaller copy with the KV pairs marked in `kept`, by cache head and column; a column is a slot of the head.
+        """Return a smaller copy with the KV pairs marked in `kept`, by cache head and column; a column is a slot of the
+        head.
 
         If `kept` has a row per query head while the layer caches KV heads, KV pairs are repeated for each. `lengths`,
         how many are marked by cache head, spares waiting for the device.
@@ -215,7 +216,9 @@ class LayerCache:
         return self.gather(starts[heads] + columns, lengths)
 
     def gather(self, pairs: Int[Tensor, "chosen"], lengths: Sequence[int]) -> "LayerCache":
-        """A copy of the KV pairs with these indices, as cache heads of these lengths; without recorded score inputs."""
+        """Return a copy of the KV pairs with these indices, as cache heads of these lengths; without recorded score
+        inputs.
+        """
         assert sum(lengths) == len(pairs)
         return replace(
             self,
@@ -230,7 +233,7 @@ class LayerCache:
         )
 
     def of_heads(self, heads: Sequence[int]) -> "LayerCache":
-        """A copy of some cache heads, with the query heads that read them."""
+        """Return a copy of some cache heads, with the query heads that read them."""
         group = self.query_heads // self.cache_heads
         spans = [torch.arange(self.offsets[head], self.offsets[head + 1]) for head in heads]
         pairs = torch.cat(spans).to(self.keys.device)
@@ -241,7 +244,9 @@ class LayerCache:
         )
 
     def append(self, keys: DensePairs, values: DensePairs, first: int) -> "LayerCache":
-        """A copy with new KV pairs at the end of every cache head, at positions first, first + 1, ..., with state 0."""
+        """Return a copy with new KV pairs at the end of every cache head, at positions first, first + 1, ..., with
+        state 0.
+        """
         new = keys.shape[1]
         positions = torch.arange(first, first + new, dtype=POSITION, device=keys.device).expand(self.cache_heads, new)
         return replace(
@@ -260,7 +265,9 @@ class LayerCache:
         )
 
     def _joined(self, old: Tensor, new: Tensor) -> Tensor:
-        """The rows of `old`, one head after the other, each followed by its rows of `new` [heads, rows, width]."""
+        """Return the rows of `old`, one head after the other, each followed by its rows of `new` [heads, rows,
+        width].
+        """
         if new.shape[0] != self.cache_heads:
             new = new.repeat_interleave(self.cache_heads // new.shape[0], dim=0)
         if len(set(self.lengths)) == 1:
@@ -286,7 +293,7 @@ class KVCache:
     stacks: tuple[LayerCache, ...] = ()
 
     def __repr__(self) -> str:
-        """Its sizes: a cache has millions of numbers."""
+        """Return its sizes: a cache has millions of numbers."""
         held = (
             f"{count_noun(len(self.layers), 'layer')}, {self.pairs} KV pairs of {count_noun(self.num_tokens, 'token')}"
         )
@@ -308,7 +315,7 @@ class KVCache:
         return self.stacks or self.evictable
 
     def with_evictable(self, layers: Sequence[LayerCache]) -> "KVCache":
-        """The same cache with these evictable layers, and its own local ones."""
+        """Return the same cache with these evictable layers, and its own local ones."""
         assert len(layers) == len(self.evictable)
         replacements = iter(layers)
         joined = tuple(next(replacements) if layer.evictable else layer for layer in self.layers)
@@ -350,14 +357,14 @@ class KVCache:
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the distinct storages behind `tensors`."""
+    """Return bytes of the distinct storages behind `tensors`."""
     return sum({(s := t.untyped_storage()).data_ptr(): s.nbytes() for t in tensors}.values())
 
 
 def from_dense(
     index: int, query_heads: int, keys: DensePairs, values: DensePairs, windows: tuple[ObservationWindow, ...] = ()
 ) -> LayerCache:
-    """A layer that holds every token of every head, at positions 0, 1, ..."""
+    """Return a layer that holds every token of every head, at positions 0, 1, ..."""
     heads, tokens, head_dim = keys.shape
     return LayerCache(
         index=index,
@@ -371,7 +378,7 @@ def from_dense(
 
 
 def joined(windows: Sequence[ObservationWindow]) -> ObservationWindow:
-    """The rows of consecutive records as one."""
+    """Return the rows of consecutive records as one."""
     if len(windows) == 1:
         return windows[0]
     parts = zip(*((window.queries, window.outputs, window.lse) for window in windows), strict=True)
@@ -382,7 +389,9 @@ def joined(windows: Sequence[ObservationWindow]) -> ObservationWindow:
 def compact(
     cache: KVCache, kept: tuple[Bool[Tensor, "cache_heads tokens"], ...], lengths: Lengths | None = None
 ) -> KVCache:
-    """A copy of the marked KV pairs of every evictable layer, without score inputs. Local layers stay as they are."""
+    """Return a copy of the marked KV pairs of every evictable layer, without score inputs. Local layers stay as they
+    are.
+    """
     counts = [None] * len(kept) if lengths is None else lengths.tolist()
     marked = zip(cache.evictable, kept, counts, strict=True)
     return cache.with_evictable([layer.select(mask, count) for layer, mask, count in marked])

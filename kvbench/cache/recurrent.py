@@ -21,11 +21,11 @@ class RecurrentState:
     cells: int
 
     def of_cells(self, cells: Sequence[int]) -> "RecurrentState":
-        """A copy of the states of these cells, in this order; a cell may occur more than once."""
+        """Return a copy of the states of these cells, in this order; a cell may occur more than once."""
         return _merged([self], len(cells), lambda rows: rows[0].index_select(0, torch.tensor(cells).to(rows[0].device)))
 
     def part(self, start: int, stop: int) -> "RecurrentState":
-        """The cells from `start` to `stop`, in the same memory."""
+        """Return the cells from `start` to `stop`, in the same memory."""
         return _merged([self], stop - start, lambda rows: rows[0][start:stop])
 
     @property
@@ -36,7 +36,9 @@ class RecurrentState:
 
 
 def join_states(states: Sequence[RecurrentState | None]) -> RecurrentState | None:
-    """A copy of the states of several caches as the states of one batch; None for a model without such layers."""
+    """Return a copy of the states of several caches as the states of one batch; None for a model without such
+    layers.
+    """
     present = [state for state in states if state is not None]
     assert len(present) in (0, len(states)), "all caches of a batch are of one model and have read tokens, or none has"
     return _merged(present, sum(state.cells for state in present), torch.cat) if present else None
@@ -57,5 +59,5 @@ def _merged(states: Sequence[RecurrentState], cells: int, merge: Callable[[list[
 
 
 def _parts(layer: Any) -> dict[str, dict[Any, Any]]:
-    """The dictionaries of a layer's object: its tensors and what is known about each."""
+    """Return the dictionaries of a layer's object: its tensors and what is known about each."""
     return {name: value for name, value in vars(layer).items() if isinstance(value, dict)}

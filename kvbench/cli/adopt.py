@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = "Record answers made elsewhere as rows: scored by the metric of the task, paired by prompt."
     parser.epilog = """
   kvbench adopt answers.jsonl model.path=FOLDER_OR_HUB_ID endpoint.method=snapkv endpoint.budget=0.1 \

@@ -12,7 +12,7 @@ from kvbench.support.errors import UserError
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Say how sure the differences of a printed table are, from its means and numbers of prompts alone. Every method is \
 compared with its host: p between its possible bounds, the prompts that would settle it, and a verdict (decided, \

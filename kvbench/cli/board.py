@@ -13,7 +13,7 @@ from kvbench.support.quantity import shortened
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Rank the methods of results folders by their paired difference to the full cache where they hold equally many measured \
 bytes, with intervals and groups that no test tells apart.

@@ -17,7 +17,7 @@ from kvbench.support.quantity import count_noun
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = (
         "Stop the jobs and processes that work on a results folder. Recorded rows are kept; the same run command "
         "continues later."

@@ -12,7 +12,7 @@ from kvbench.support.errors import UserError
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Hold claims that were written down beforehand against rows: each has two sides, tasks, a number of prompts and a test, \
 and a family over which p is corrected. Claims whose rows are not all there have no verdict.

@@ -14,7 +14,7 @@ from kvbench.support.errors import UserError
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 The mean difference B - A over the samples that both sides have: interval, tests, verdict. A and B are folders, two \
 selections of the rows of one folder (--results), or folders with a selection each.
@@ -60,7 +60,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def shares(words: Sequence[str], defaults: dict[str, float]) -> tuple[dict[str, float], list[str]]:
-    """Settings that are shares between 0 and 1, and the other words. Raises UserError for other values."""
+    """Return settings that are shares between 0 and 1, and the other words. Raises UserError for other values."""
     texts, others = split_settings(words, defaults)
     settings = dict(defaults)
     for key, value in texts.items():

@@ -33,7 +33,7 @@ ROW_GROUPS = ("policy", "score", "task", "model")
 
 
 def declare(parser: Parser) -> None:
-    """The words of the command."""
+    """Add the words of the command."""
     parser.description = "Print the script that completes commands, flags, settings and their values."
     parser.epilog = """
 Put one of these lines into the file that your shell reads when it starts:
@@ -94,7 +94,7 @@ def _all(before: Sequence[str], typed: str) -> Iterable[str]:
 
 
 def _settings(words: Words, typed: str) -> Iterable[str]:
-    """Settings that a command takes, with their values once the sign = is there."""
+    """Return settings that a command takes, with their values once the sign = is there."""
     if words.selects_rows:
         return _columns(words, typed)
     key, equals, value = typed.partition("=")
@@ -127,7 +127,7 @@ def _columns(words: Words, typed: str) -> Iterable[str]:
 
 
 def _values(key: str, value: str) -> Iterable[str]:
-    """Names of a group, the last of a list being typed; a folder stands for its files and leads to them."""
+    """Return names of a group, the last of a list being typed; a folder stands for its files and leads to them."""
     last = value.rpartition(",")[2]
     start = f"{key}={value.removesuffix(last)}"
     names = list(items(key.partition(".")[0]))
@@ -138,7 +138,7 @@ def _values(key: str, value: str) -> Iterable[str]:
 
 
 def _fields(group: str) -> Iterable[str]:
-    """Settings in a group, of a run or of all names of the group together, each once."""
+    """Return settings in a group, of a run or of all names of the group together, each once."""
     from kvbench.config.compose import RUN, content
     from kvbench.support.noted import declared
 

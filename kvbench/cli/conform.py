@@ -12,7 +12,7 @@ from kvbench.support.text import printable
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = "Check against golden cases and print one line per case."
     parser.epilog = """
   kvbench conform tests/golden/eviction/*.npz                        eviction: scores, lengths, kept positions

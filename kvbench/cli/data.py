@@ -38,7 +38,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def declare(parser: Parser) -> None:
-    """The verbs and their flags."""
+    """Add the verbs and their flags."""
     names = ", ".join(read_lock())
     parser.epilog = f"""
   kvbench data pull longbench pg19
@@ -86,7 +86,8 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def chosen(lock: Lock, names: Sequence[str]) -> list[Download]:
-    """The downloads that names mean, each once, in the lock's order. Raises UserError for a name that means none.
+    """Return the downloads that names mean, each once, in the lock's order. Raises UserError for a name that means
+    none.
 
     NAME/PART is a file by its path, with or without endings, or a folder of files.
     """
@@ -166,7 +167,7 @@ def _is_here(download: Download, root: Path) -> bool:
 
 
 def _amount(downloads: Sequence[Download]) -> str:
-    """The size of what is fetched, as far as it is known."""
+    """Return the size of what is fetched, as far as it is known."""
     sizes = [download.bytes or download.about_bytes for download in downloads]
     listed = [download.each for download in downloads if download.each]
     total = sum(filter(None, sizes)) + sum(each.count * each.about_bytes for each in listed)
@@ -221,7 +222,7 @@ def _list(lock: Lock, root: Path) -> int:
 
 
 def _tree(source: Source, root: Path) -> dict[str, Any]:
-    """A source as JSON; `bytes`: of the files that are there."""
+    """Return a source as JSON; `bytes`: of the files that are there."""
     outputs = source.outputs(root)
     present = [path for output in outputs if (path := root / output.path).is_file()]
     return {

@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 What this installation can do and what it lacks, with the commands that get it, in a few lines. --all has a line for \
 every package, file, plugin, device, folder and extra, marked "ok", "-" (absent, and only some runs need it) or \
@@ -100,7 +100,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _summary(findings: Sequence[Finding]) -> Iterator[str]:
-    """The findings in a few lines: what runs, what is to be fixed, what can be added."""
+    """Yield the findings in a few lines: what runs, what is to be fixed, what can be added."""
     by_name = {finding.name: finding for finding in findings}
     versions = (f"{name} {by_name[name].text}" for name in ("torch", "transformers") if by_name[name].mark == "ok")
     yield ", ".join([f"kvbench {by_name['kvbench'].text.replace(' on ', ', ')}", *versions])
@@ -125,7 +125,7 @@ def _summary(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _named(findings: Iterable[Finding], kind: str, mark: str | None) -> Iterator[str]:
-    """The names of a kind, such as `extra gguf`, with a mark; None: with any."""
+    """Return the names of a kind, such as `extra gguf`, with a mark; None: with any."""
     return (each.name for each in findings if each.name.startswith(f"{kind} ") and mark in (None, each.mark))
 
 
@@ -171,7 +171,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def installed_plugins() -> Iterator[Finding]:
-    """A line for every plugin; one that is broken is missing, because no command works beside it."""
+    """Yield a line for every plugin; one that is broken is missing, because no command works beside it."""
     broken = False
     for point in plugins():
         assert point.dist is not None
@@ -202,7 +202,7 @@ def _build(item: Item) -> None:
 
 
 def devices() -> Iterator[Finding]:
-    """The devices that torch sees and what works on each. Nothing where torch does not load."""
+    """Yield the devices that torch sees and what works on each. Nothing where torch does not load."""
     try:
         import torch
     except Exception:  # reported with the packages
@@ -224,7 +224,7 @@ def devices() -> Iterator[Finding]:
 
 
 def _tried(torch: Any, device: str) -> Iterator[Finding]:
-    """Which dtypes a small product and a small attention run in."""
+    """Yield which dtypes a small product and a small attention run in."""
     works, fails = [], []
     for name, tolerance in DTYPES.items():
         try:
@@ -258,7 +258,7 @@ def _multiply(torch: Any, device: str, dtype: Any, tolerance: float) -> float:
 
 
 def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
-    """Whether fused attention with a causal mask runs with one kernel alone."""
+    """Return whether fused attention with a causal mask runs with one kernel alone."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     part = torch.ones(1, 2, 16, 64, device=device, dtype=dtype)
@@ -272,7 +272,7 @@ def _attends(torch: Any, device: str, dtype: Any, kernel: str) -> bool:
 
 
 def places(root: str | None, whole: bool = True) -> Iterator[Finding]:
-    """The folders that runs read from, and what each family of tasks lacks under `data.root`.
+    """Yield the folders that runs read from, and what each family of tasks lacks under `data.root`.
 
     whole: also how sentences are split where no essays are at hand; nltk takes a second to load.
     """
@@ -312,7 +312,7 @@ def places(root: str | None, whole: bool = True) -> Iterator[Finding]:
 
 
 def _free_space(path: Path) -> str:
-    """A folder: whether it exists, and the free space of its disk."""
+    """Return a folder: whether it exists, and the free space of its disk."""
     at = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(at).free / 2**30
     return f"{path}{'' if path.is_dir() else ' (not there yet)'}, {free:.0f} GiB free"

@@ -11,7 +11,7 @@ from kvbench.cli.terminal import tell_written, warner
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = "Means for charts and reports of continuous integration, or all rows."
     parser.epilog = """
   kvbench export --format github-benchmark --out accuracy.json

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Compare a run with its baseline. It passed, failed, or is inconclusive. Exit code 5 if it failed: it is worse \
 beyond chance or by more than --alarm, lacks rows of the baseline, has other prompts or kept sets, or holds more \
@@ -98,7 +98,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def _effects(flag: str, text: str | None, default: "Effects") -> "Effects":
-    """Two numbers of points as shares. Raises UserError for anything else."""
+    """Return two numbers of points as shares. Raises UserError for anything else."""
     if text is None:
         return default
     try:

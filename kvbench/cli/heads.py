@@ -19,7 +19,7 @@ SCORE = ("score=expected_attention", "score.epsilon=0.02")
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Let the model repeat the contexts of a task, and write the largest KVzip score of each KV head: a head table, for \
 policies that keep or evict complete heads. Takes the settings model, task, seed, score.chunk and score.repeat_prompt \

@@ -55,7 +55,7 @@ class Description:
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 The names that a command line can use, one per line. With names, or with --long: also the source of each, what it was \
 verified against, and its settings with their defaults (its variants are among them). Defaults of policies are those \
@@ -129,13 +129,13 @@ def describe(item: Item) -> Description:
 
 
 def _named(group: str, names: Sequence[str]) -> list[Description]:
-    """Raises UserError for a name or pattern that nothing has."""
+    """Raise UserError for a name or pattern that nothing has."""
     available = items(group)
     return [describe(available[name]) for name in _matching(group, names, available)]
 
 
 def _matching(kind: str, patterns: Sequence[str], available: Iterable[str]) -> list[str]:
-    """The names that match a pattern, or all. Raises UserError for a pattern that nothing matches."""
+    """Return the names that match a pattern, or all. Raises UserError for a pattern that nothing matches."""
     available = list(available)
     for pattern in patterns:
         if not fnmatch.filter(available, pattern):
@@ -187,7 +187,7 @@ def settings_of(item: Item) -> Iterator[Setting]:
 
 
 def _under(protocol: str, policy: Description) -> Description:
-    """A policy with the defaults that a run under a protocol has."""
+    """Return a policy with the defaults that a run under a protocol has."""
     from kvbench.config.compose import flat, load_entry
     from kvbench.config.overrides import format_value
 

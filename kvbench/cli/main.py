@@ -26,7 +26,7 @@ def commands() -> dict[str, Named]:
 
 
 def overview() -> str:
-    """The commands in groups, for `kvbench --help`."""
+    """Return the commands in groups, for `kvbench --help`."""
     by_name = commands()
     lines = {title: [title] for title in HEADINGS}
     more = [name for name, each in by_name.items() if each.heading not in lines]
@@ -94,12 +94,12 @@ def _main(arguments: list[str]) -> int:
 
 
 def declared(command: str) -> Parser:
-    """The declaration of a command. Raises UserError for a command that there is not."""
+    """Return the declaration of a command. Raises UserError for a command that there is not."""
     return _declared(command)[1]
 
 
 def _declared(command: str) -> tuple[Any, Parser]:
-    """The module of a command, and its declaration. Raises UserError for a command that there is not."""
+    """Return the module of a command, and its declaration. Raises UserError for a command that there is not."""
     found = _command(command)
     if found is None:
         fix = "write kvbench run" if command in RUN_ELSEWHERE else closest(command, commands())
@@ -110,7 +110,7 @@ def _declared(command: str) -> tuple[Any, Parser]:
 
 
 def _command(name: str) -> Named | None:
-    """A command; `doctor`, which says what is missing, where no file can be found."""
+    """Return a command; `doctor`, which says what is missing, where no file can be found."""
     try:
         return member("command", name)
     except FileNotFoundError:

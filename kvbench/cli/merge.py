@@ -13,7 +13,7 @@ from kvbench.support.quantity import count_noun
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Copy results folders into one, such as those of shards on machines without a common file system. Rows of one cell and \
 sample must not contradict each other; of equal ones the first by time is taken.
@@ -51,7 +51,7 @@ def main(flags: argparse.Namespace) -> int:
 
 
 def described(files: Iterable[Taken]) -> Iterator[str]:
-    """A line for each file of rows and their details, and one for all other files of a kind and folder."""
+    """Yield a line for each file of rows and their details, and one for all other files of a kind and folder."""
     others = Counter[tuple[str, str]]()
     for each in files:
         kind, folder = each.file.parent.name, str(each.file.parent.parent)

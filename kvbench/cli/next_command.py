@@ -44,7 +44,9 @@ def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
 
 
 def _budgets(cells: Sequence[Summary], larger: bool) -> list[str]:
-    """The budgets of these cells and the next larger or smaller ones, in order; empty if there are none to try."""
+    """Return the budgets of these cells and the next larger or smaller ones, in order; empty if there are none to
+    try.
+    """
     measured = sorted({cell.budget for cell in cells}, key=budget_key)
     if any(parse_size(budget) is not None for budget in measured):
         return []
@@ -60,6 +62,6 @@ def _budgets(cells: Sequence[Summary], larger: bool) -> list[str]:
 
 
 def _with(sweep: "Sweep", key: str, values: Sequence[str]) -> str:
-    """The command of the sweep with these values of a setting."""
+    """Return the command of the sweep with these values of a setting."""
     words = [word for word in sweep.arguments if parse([word])[0].key != key]
     return shlex.join(["kvbench", "run", *words, f"{key}={','.join(values)}"])

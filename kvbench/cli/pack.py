@@ -11,7 +11,7 @@ from kvbench.support.errors import UserError
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = f"""
 Write {NAME}: the files of a results folder with their SHA-256, the number of rows, and the hash of all of it, which \
 pages of papers and gates cite. A folder whose listed files have changed is refused.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = """
 Render a table or figure of a paper (an item), or all of them: plan its runs, run what is missing, and print our mean, \
 the published number and their difference in the paper's layout. To list the items: kvbench paper list.
@@ -156,7 +156,7 @@ class PartOfItem:
 
 
 def _rows(request: "Request", sweep: "Sweep", name: str) -> "list[Row]":
-    """All rows of an item, made as commands do. Raises RowsElsewhere if a launcher has not made them yet."""
+    """Return all rows of an item, made as commands do. Raises RowsElsewhere if a launcher has not made them yet."""
     from kvbench.cli.sweep import SCREEN
     from kvbench.work.page import rows_of_item
 

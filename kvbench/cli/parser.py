@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--stale", choices=("stop", "keep", "rerun"), default="stop", help=purpose)
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The flags of a line, with `words`, the others in their order, and `verb` where there are verbs.
+        """Return the flags of a line, with `words`, the others in their order, and `verb` where there are verbs.
 
         Raises UserError for whatever is not declared.
         """
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
             given[key] = value
 
     def asks_for_help(self, arguments: Sequence[str]) -> bool:
-        """Whether a line has --help, other than after a flag that takes the rest of the line."""
+        """Return whether a line has --help, other than after a flag that takes the rest of the line."""
         read = takewhile(lambda argument: argument not in self._greedy, arguments)
         return any(argument in HELP for argument in read)
 
@@ -137,8 +137,8 @@ class Parser(argparse.ArgumentParser):
         return sorted(flags.union(HELP[-1:], *(verb.flags() for verb in self.verbs.values())))
 
     def values_of(self, flag: str) -> list[str] | None:
-        """The values of a flag: its choices, or the choices in a metavar in small letters; empty for files and free
-        text.
+        """Return the values of a flag: its choices, or the choices in a metavar in small letters; empty for files and
+        free text.
 
         None for a word that is not a flag with a value.
         """
@@ -196,7 +196,7 @@ class _OneFolder(argparse.Action):
 
 
 def _written(action: argparse.Action, names: str = "") -> str:
-    """A flag, or all its names, with what follows it."""
+    """Return a flag, or all its names, with what follows it."""
     names = names or max(action.option_strings, key=len)
     if action.nargs == 0:
         return names
@@ -204,14 +204,14 @@ def _written(action: argparse.Action, names: str = "") -> str:
 
 
 def split_settings(words: Iterable[str], keys: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """The settings KEY=VALUE of these keys, the last value of each, and the other words in their order."""
+    """Return the settings KEY=VALUE of these keys, the last value of each, and the other words in their order."""
     words = list(words)
     settings = [word for word in words if "=" in word and word.partition("=")[0] in keys]
     return dict(word.split("=", 1) for word in settings), [word for word in words if word not in settings]
 
 
 def folded(text: str) -> str:
-    """A text folded for the screen, or to 120 columns where there is none. A line of the text is a paragraph."""
+    """Return a text folded for the screen, or to 120 columns where there is none. A line of the text is a paragraph."""
     on_screen = sys.stdout.isatty() or "COLUMNS" in os.environ
     width = shutil.get_terminal_size().columns if on_screen else WIDTH
     return "\n".join(line for paragraph in text.split("\n") for line in fold(paragraph, width))

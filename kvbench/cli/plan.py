@@ -37,7 +37,7 @@ Exit codes: 0 planned, 2 a setting is not allowed, 3 data or the model is missin
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = "The cells that kvbench run would make, which of them are done, and what they share."
     parser.epilog = EPILOG
     parser.words = SETTINGS
@@ -131,7 +131,9 @@ def _print(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) ->
 
 
 def _tree(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) -> dict[str, Any]:
-    """The plan for programs; seconds are null if there are no similar rows, bytes where nothing is known of them."""
+    """Return the plan for programs; seconds are null if there are no similar rows, bytes where nothing is known of
+    them.
+    """
     groups = [
         {
             "model": group.model.label,
@@ -153,7 +155,7 @@ def _tree(sweep: "Sweep", seconds: Mapping[str, float | None], start: float) -> 
 
 
 def _requests(group: "PrefillGroup") -> list[dict[str, int | None]]:
-    """The memory of a request with each cell alone."""
+    """Return the memory of a request with each cell alone."""
     from kvbench.run.lengths import lengths_of
     from kvbench.run.request_memory import request_memory
 

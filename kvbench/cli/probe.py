@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = (
         "Measure the scores themselves, not answers: how well they predict the true error of each eviction. Prints "
         "a table."

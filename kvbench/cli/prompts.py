@@ -14,7 +14,7 @@ NOWHERE = ("model=endpoint", "endpoint.url=http://nowhere.invalid/v1", "endpoint
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = "Write whole prompts: text, token ids, right answers, the hash by which answers are found."
     parser.epilog = """
   kvbench prompts model.path=Qwen/Qwen3-0.6B task=ruler task.context_length=4096 task.samples=20 --out prompts.jsonl

@@ -31,7 +31,7 @@ interrupted: run it again.
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     from kvbench.cli.run import SETTINGS
 
     parser.description = "The methods that are worth it, by prompts of your own and the memory that there is."

@@ -35,7 +35,7 @@ Exit code 4: no row was selected, or none of them has a value.
 
 
 def declare(parser: Parser) -> None:
-    """The reports and their flags."""
+    """Add the reports and their flags."""
     tables, plots = named("report"), named("plot")
     kinds = "\n".join(f"  {name:<11} {plot.says}{_written(plot)}" for name, plot in plots.items())
     parser.epilog = f"{DETAILS}\nKinds of plots, and their keys:\n{kinds}\n"
@@ -150,13 +150,13 @@ def _print(flags: argparse.Namespace) -> None:
 
 
 def _words(table: Named) -> Words:
-    """The words that a report takes."""
+    """Return the words that a report takes."""
     usage = " ".join([*(f"[{key}={default}]" for key, default in table.keys.items()), SELECTION])
     return Words(usage, settings=tuple(f"{key}=" for key in table.keys))
 
 
 def _value(key: str, text: str, default: Any) -> Any:
-    """The value of a report's setting, of the type of its default. Raises UserError for another."""
+    """Return the value of a report's setting, of the type of its default. Raises UserError for another."""
     try:
         return type(default)(text)
     except ValueError:
@@ -164,12 +164,12 @@ def _value(key: str, text: str, default: Any) -> Any:
 
 
 def _written(plot: Named) -> str:
-    """The keys of a kind of plot and their values, as help shows them."""
+    """Return the keys of a kind of plot and their values, as help shows them."""
     return ": " * bool(plot.keys) + " ".join(f"{key}={'|'.join(values)}" for key, values in plot.keys.items())
 
 
 def where_of(settings: Mapping[str, str]) -> dict[str, list[str]]:
-    """Which rows settings select: the values of each column."""
+    """Return which rows settings select: the values of each column."""
     return {key: [value.strip() for value in values.split(",")] for key, values in settings.items()}
 
 

@@ -47,7 +47,7 @@ it again).
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     extras = ", ".join(f"kvbench list {group}s" for group in held_groups())
     summary = "Run a sweep. Every combination of comma-separated values is one cell."
     parser.description = f"{summary}\n{ESSENTIALS.replace('{extras}', extras)}"

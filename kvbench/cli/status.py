@@ -55,13 +55,13 @@ class Status:
         return self.rows_left / self.rows_per_second if self.rows_per_second else None
 
     def to_json(self) -> str:
-        """One object; unknown values are null."""
+        """Return one object; unknown values are null."""
         more: dict[str, Any] = {"left": self.rows_left, "eta_seconds": self.eta_seconds}
         return json.dumps(asdict(self) | more, indent=2)
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = "Rows done and failed, running processes and jobs, time left, device hours."
     parser.epilog = """
   kvbench status --results results/runs
@@ -119,7 +119,9 @@ def _counts(parts: Mapping[str, int]) -> str:
 
 
 def status(folder: ResultsFolder) -> Status:
-    """The status of a folder; damaged rows are warned of. Raises MissingFile without results, UserError if damaged."""
+    """Return the status of a folder; damaged rows are warned of. Raises MissingFile without results, UserError if
+    damaged.
+    """
     from kvbench.report.rows import recorded, within
 
     if not any((folder.path / name).is_dir() for name in ("rows", "sweeps", "processes", "jobs")):
@@ -149,7 +151,7 @@ def status(folder: ResultsFolder) -> Status:
 
 
 def _state(process: Process, task_states: dict[str, str]) -> str:
-    """running, ended, killed (it ran on this machine and is gone), or silent for longer than its leases last."""
+    """Return running, ended, killed (it ran on this machine and is gone), or silent for longer than its leases last."""
     if process.ended is not None:
         return "ended"
     if process.here:
@@ -161,6 +163,6 @@ def _state(process: Process, task_states: dict[str, str]) -> str:
 
 
 def _task_states(job: Job, task_states: dict[str, str]) -> dict[str, int]:
-    """The number of tasks of a job by state; tasks that SLURM has forgotten are not counted."""
+    """Return the number of tasks of a job by state; tasks that SLURM has forgotten are not counted."""
     states = (state.lower() for name, state in task_states.items() if name.partition("_")[0] == job.number)
     return dict(Counter(states))

@@ -92,7 +92,7 @@ def forgive(*streams: TextIO | None) -> None:
 
 
 def _writes_lines(encoding: str) -> bool:
-    """Whether an encoding can write a line with a letter that it may lack."""
+    """Return whether an encoding can write a line with a letter that it may lack."""
     try:
         "a line: \u00e9\n".encode(encoding, NEAREST)
     except (UnicodeError, LookupError):
@@ -127,7 +127,7 @@ def tell_written(out: Path | None) -> None:
 
 
 def warn(message: object) -> None:
-    """A warning as one line on stderr."""
+    """Print a warning as one line on stderr."""
     tell(f"warning: {message}")
 
 
@@ -139,7 +139,9 @@ def warner(partial: bool) -> Callable[[object], None]:
 
 
 def screen(stderr: bool = False) -> "Console":
-    """A console that prints texts as they are: no markup, no emoji names, no colour for what looks like a number."""
+    """Return a console that prints texts as they are: no markup, no emoji names, no colour for what looks like a
+    number.
+    """
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)

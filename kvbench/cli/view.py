@@ -11,7 +11,7 @@ HOST, PORT = "127.0.0.1", 8421
 
 
 def declare(parser: Parser) -> None:
-    """The flags of the command."""
+    """Add the flags of the command."""
     parser.description = f"""
 Serve the page of `kvbench report html` over results folders, or Parquet files of rows, until Ctrl+C ({RESULTS} by \
 default). It follows the folders while they are written, has all samples of all cells, and its address holds the \

@@ -114,7 +114,7 @@ class Cells:
         self._token_bytes = token_bytes
 
     def cell(self, tree: Tree) -> Cell:
-        """The cell of a tree. Raises UserError for the first value that is not allowed."""
+        """Return the cell of a tree. Raises UserError for the first value that is not allowed."""
         tree = resolved(tree)
         self._once(_check_data, tree["data"])
         self._once(validated, Reference, "reference", tree["reference"])
@@ -149,20 +149,24 @@ class Cells:
         )
 
     def results(self, tree: Tree) -> Results:
-        """Where rows of a tree go. Raises UserError for what is no folder and no detail."""
+        """Return where rows of a tree go. Raises UserError for what is no folder and no detail."""
         return self._once(_results, resolved(tree, "results"))
 
     def _counted(
         self, budget: ByteBudget, model: "ModelSpec", policy: "Policy", holder: "Holder | None"
     ) -> TokenBudget:
-        """A budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized pairs."""
+        """Return a budget in bytes as KV pairs of a model. Raises UserError for less than one, and for quantized
+        pairs.
+        """
         from kvbench.run.memory import token_bytes
 
         check((*budget.claims(), *(holder.claims() if holder else ()), *policy.claims()))
         return budget.tokens((self._token_bytes or token_bytes)(model, policy.layout))
 
     def _label(self, group: str, tree: Tree, protocol: str = PAPER) -> str:
-        """The name of a policy or score and what differs from its file, or from the protocol that it then names."""
+        """Return the name of a policy or score and what differs from its file, or from the protocol that it then
+        names.
+        """
         file = self._once(load_entry, group, tree[group]["name"], tree[group]["_target_"])
         if protocol != PAPER:
             file = protocols()[protocol].over(file)
@@ -182,7 +186,7 @@ class Cells:
 
 
 def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """The cells, and before the first of each task the full cache: the cell that `policy=full` names.
+    """Yield the cells, and before the first of each task the full cache: the cell that `policy=full` names.
 
     Cells without a full cache get none: the full cache of a server is another server, or another start.
     """
@@ -203,7 +207,7 @@ def with_reference(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def _protocol(policy: Tree, protocol: str) -> str:
-    """The protocol of a policy: `paper` where another one changes nothing that the policy's file says."""
+    """Return the protocol of a policy: `paper` where another one changes nothing that the policy's file says."""
     file = load_entry("policy", policy["name"], policy["_target_"])
     return protocol if protocols()[protocol].over(file) != file else PAPER
 

@@ -72,7 +72,7 @@ INTERPOLATION = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 
 
 def options(group: str) -> list[str]:
-    """Names of a group's files, e.g. `ruler/niah_single_1` for tasks."""
+    """Return names of a group's files, e.g. `ruler/niah_single_1` for tasks."""
     return list(items(group))
 
 
@@ -83,7 +83,9 @@ def folders(group: str) -> list[str]:
 
 
 def with_members(overrides: Sequence[Override]) -> list[Override]:
-    """The same overrides; a folder of a group or a pattern is replaced by the names of the files it stands for."""
+    """Return the same overrides; a folder of a group or a pattern is replaced by the names of the files it stands
+    for.
+    """
 
     def members(group: str, name: str) -> list[str]:
         pattern = f"{name}/*" if name in folders(group) else name
@@ -121,14 +123,14 @@ def load_entry(group: str, name: str, target: str = "") -> Tree:
 
 
 def _item(group: str, name: str) -> Item | None:
-    """The file of a name, which of some groups may be a Python file; or an object that was given."""
+    """Return the file of a name, which of some groups may be a Python file; or an object that was given."""
     if names_object(name):
         return item_of(group, name)
     return loose_item(group, name) if group in bases() and is_python_file(name) else items(group).get(name)
 
 
 def combinations(overrides: Sequence[Override], unused: set[str] | None = None) -> list[Tree]:
-    """The trees of every combination of values; groups vary slowest.
+    """Return the trees of every combination of values; groups vary slowest.
 
     A policy that takes no score is composed with its own. A setting applies to the combinations that have it. Where
     `unused` is given, settings that no combination has are added to it. Raises UserError for names that no group has,
@@ -196,19 +198,19 @@ def _with_shared_length(bases: Sequence[Tree]) -> list[Tree]:
 
 
 def _has_own_weights(tree: Tree) -> bool:
-    """Whether the model of a tree is the embedded one or random."""
+    """Return whether the model of a tree is the embedded one or random."""
     return tree["model"].get("path") is None and tree["model"].get("pulled") is None
 
 
 def with_protocol(tree: Tree, protocol: Any) -> Tree:
-    """A tree whose policy is as its file says, under a protocol. Raises UserError for another one."""
+    """Return a tree whose policy is as its file says, under a protocol. Raises UserError for another one."""
     if not isinstance(protocol, str) or protocol not in protocols():
         raise UserError(f"protocol={format_value(protocol)}: allowed: {', '.join(protocols())}")
     return {**tree, "policy": protocols()[protocol].over(tree["policy"]), "protocol": protocol}
 
 
 def resolved(tree: Tree, group: str | None = None) -> Tree:
-    """A tree, or one group of it, without interpolations, the host of a score as its file describes it.
+    """Return a tree, or one group of it, without interpolations, the host of a score as its file describes it.
 
     Raises UserError for a host that is no score, a setting without a value, and an interpolation that leads nowhere.
     """
@@ -228,7 +230,9 @@ def resolved(tree: Tree, group: str | None = None) -> Tree:
 
 
 def class_of(group: str, node: Tree) -> Any:
-    """The dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not load."""
+    """Return the dataclass that a part of a tree names. Raises UserError, with the name of its plugin, if it does not
+    load.
+    """
     if is_python_file(node["_target_"]):
         return class_in(node["_target_"], group)
     if names_object(node["_target_"]):
@@ -254,7 +258,7 @@ def text_fields(target: Any) -> frozenset[str]:
 
 
 def is_open(node: Any) -> bool:
-    """Whether a part of a tree leaves a setting to the command line."""
+    """Return whether a part of a tree leaves a setting to the command line."""
     if isinstance(node, dict):
         return any(map(is_open, node.values()))
     return node == MISSING
@@ -269,7 +273,7 @@ def as_yaml(tree: Tree) -> str:
 
 
 def _interpolated(node: Any, tree: Tree) -> Any:
-    """A node with `${seed}` and its like replaced. Raises LookupError for whatever is not as simple as that."""
+    """Return a node with `${seed}` and its like replaced. Raises LookupError for whatever is not as simple as that."""
     if isinstance(node, dict):
         return {key: _interpolated(value, tree) for key, value in node.items()}
     if isinstance(node, list):
@@ -288,7 +292,9 @@ def _interpolated(node: Any, tree: Tree) -> Any:
 
 
 def composed(chosen: Mapping[str, str]) -> Tree:
-    """The files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
+    """Return the files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad
+    file.
+    """
     used: dict[str, Item] = {}
     tree = _merged(dict(declared(RUN)), paths.conf() / "run.yaml", None, chosen, used)
     for group, name in held_groups().items():
@@ -307,13 +313,13 @@ def composed(chosen: Mapping[str, str]) -> Tree:
 
 
 def _of_every_task(node: Tree) -> Tree:
-    """The settings that every task has, as the class of this one declares them."""
+    """Return the settings that every task has, as the class of this one declares them."""
     usual = defaults_of("task", node)
     return {name: usual.get(name) for name in defaults(TaskSettings)}
 
 
 def defaults_of(group: str, node: Tree) -> Mapping[str, Any]:
-    """The settings that the class of a part declares, with their defaults; of ours without importing it.
+    """Return the settings that the class of a part declares, with their defaults; of ours without importing it.
 
     Raises UserError as `class_of`. Never change the result.
     """
@@ -326,7 +332,8 @@ def defaults_of(group: str, node: Tree) -> Mapping[str, Any]:
 def _merged(
     tree: Tree, path: Path, item: Item | None, chosen: Mapping[str, str], used: dict[str, Item], at: str | None = None
 ) -> Tree:
-    """A tree with a file merged into it, and the files of its defaults list before it or where that says `_self_`.
+    """Return a tree with a file merged into it, and the files of its defaults list before it or where that says
+    `_self_`.
 
     item: what the file is in its group; None for `run.yaml`. chosen: names of the command line, by group. used: is told
     the file that each group came to use. at: where the file's settings go; by default to its group, or where its line
@@ -375,24 +382,24 @@ def _entry(entry: Any, file_label: str) -> tuple[str, str, str | None]:
 
 
 def _merge(old: Any, new: Any) -> Any:
-    """`new` over `old`: dicts are merged, all else is replaced; a missing value replaces nothing."""
+    """Put `new` over `old`: dicts are merged, all else is replaced; a missing value replaces nothing."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return old if new == MISSING else new
     return {**old, **{key: _merge(old[key], value) if key in old else value for key, value in new.items()}}
 
 
 def step_parts() -> list[str]:
-    """The parts of a policy of which steps are kinds."""
+    """Return the parts of a policy of which steps are kinds."""
     return sorted({name.rpartition("/")[0] for name in items(STEP) if "/" in name})
 
 
 def parts_with_kinds() -> tuple[str, ...]:
-    """The parts of a policy that have a kind, by their full names."""
+    """Return the parts of a policy that have a kind, by their full names."""
     return (*KINDS, *(f"policy.{part}" for part in step_parts()))
 
 
 def step_settings() -> Tree:
-    """The settings that steps add to a policy, with their defaults."""
+    """Return the settings that steps add to a policy, with their defaults."""
     added: Tree = dict.fromkeys(step_parts(), NO_STEP)
     for name, item in items(STEP).items():
         if "/" not in name:
@@ -417,7 +424,7 @@ def content(item: Item) -> Any:
 
 
 def _with_defaults(group: str, name: str, part: Any) -> Any:
-    """A part that names a class, with what the class declares; other settings as they are."""
+    """Return a part that names a class, with what the class declares; other settings as they are."""
     if not isinstance(part, dict) or not isinstance(part.get("_target_"), str):
         return part
     first = {key: part[key] for key in ("_target_", "name") if key in part}
@@ -425,7 +432,8 @@ def _with_defaults(group: str, name: str, part: Any) -> Any:
 
 
 def _defaults_of_file(group: str, name: str, part: Tree) -> Tree:
-    """The settings that a file need not state; a policy has the settings of steps too, or none if it keeps everything.
+    """Return the settings that a file need not state; a policy has the settings of steps too, or none if it keeps
+    everything.
 
     What every task has is added when a run is composed, unless its class has another default: that is its protocol.
     The settings of a kind of a part have other names.
@@ -465,7 +473,7 @@ def _parsed(text: str) -> Any:
 
 
 def _checked_file(item: Item, node: Any) -> Tree:
-    """The part of a composed tree that a file fills. Raises UserError where it says less than it must."""
+    """Return the part of a composed tree that a file fills. Raises UserError where it says less than it must."""
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{item}: {item.path} names no class: add _target_: package.module.Class")
     if node.get("name") != item.name:
@@ -484,7 +492,7 @@ def _has(tree: Tree, key: str) -> bool:
 
 
 def _with_value(tree: Tree, key: str, value: Value) -> Tree:
-    """The tree with another value of a setting that it has. A dict changes the fields that it names."""
+    """Return the tree with another value of a setting that it has. A dict changes the fields that it names."""
     names, (parent, _, last) = key.split("."), key.rpartition(".")
     if parent in parts_with_kinds():  # `uniform` is short for {kind: uniform}; another kind has other fields
         part = _at(tree, names[:-1])
@@ -514,7 +522,9 @@ def _at(tree: Any, names: Sequence[str]) -> Any:
 
 
 def _with_host(tree: Tree) -> Tree:
-    """The tree in which `score.host=cake` has become what the file of that score says. Raises UserError for another."""
+    """Return the tree in which `score.host=cake` has become what the file of that score says. Raises UserError for
+    another.
+    """
     host = _at(tree, HOST.split("."))
     if not isinstance(host, str):
         return tree
@@ -553,7 +563,7 @@ def _unknown(setting: Override, trees: Sequence[Tree]) -> str:
 
 
 def flat(node: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting of a tree by its full name, a part before its own settings."""
+    """Yield every setting of a tree by its full name, a part before its own settings."""
     for key, value in node.items():
         yield f"{prefix}{key}", value
         if isinstance(value, dict):

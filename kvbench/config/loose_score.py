@@ -21,17 +21,17 @@ PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 def bases() -> dict[str, str]:
-    """The base of a file's class, by group and name: importing it would import torch with the settings."""
+    """Return the base of a file's class, by group and name: importing it would import torch with the settings."""
     return {"score": SCORE} | dict.fromkeys(held_groups(), HOLDER)
 
 
 def is_python_file(name: str) -> bool:
-    """Whether a name, or a `_target_`, is a Python file."""
+    """Return whether a name, or a `_target_`, is a Python file."""
     return name.endswith(".py")
 
 
 def loose_item(group: str, path: str) -> Item:
-    """The file as an item of a group. Raises MissingFile, and UserError for a file without one class of it."""
+    """Return the file as an item of a group. Raises MissingFile, and UserError for a file without one class of it."""
     name = node_of(group, path)["name"]
     if (ours := items(group).get(name)) is not None:
         raise UserError(f"{path} names its {group} {name}, and {ours.source} has a {group} of that name: rename yours")
@@ -39,7 +39,9 @@ def loose_item(group: str, path: str) -> Item:
 
 
 def class_in(path: str, group: str = "score") -> Any:
-    """The class of a group that a file defines; names with _ first do not count. Raises MissingFile or UserError."""
+    """Return the class of a group that a file defines; names with _ first do not count. Raises MissingFile or
+    UserError.
+    """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         setting = "score.path" if group == "score" else group
@@ -90,7 +92,7 @@ class _Content(SourceLoader):
 
 @cache
 def _load(file: Path, content: bytes) -> ModuleType:
-    """The module of a file; an edited file is another module. Raises UserError if it does not load."""
+    """Return the module of a file; an edited file is another module. Raises UserError if it does not load."""
     name = LOOSE + hashlib.sha256(bytes(file) + b"\0" + content).hexdigest()[:16]
     loader = _Content(file, content)
     spec = spec_from_loader(name, loader)

@@ -27,7 +27,7 @@ def meanings_of(group: str, node: dict[str, Any]) -> Mapping[str, str]:
 
 
 def meanings_of_steps() -> dict[str, str]:
-    """The meaning of each setting that steps add to policies."""
+    """Return the meaning of each setting that steps add to policies."""
     from kvbench.config.compose import NO_STEP, STEP, content, step_parts
 
     texts: dict[str, str] = {}
@@ -72,5 +72,5 @@ def words_of(item: Item) -> Entry:
 
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
-    """A file is asked for its words and its notes, and so is each of its members."""
+    """Return a file is asked for its words and its notes, and so is each of its members."""
     return yaml.load(text, LOADER)

@@ -26,19 +26,19 @@ _objects: dict[str, Any] = {}
 
 
 def is_kind(group: str, kind: type) -> bool:
-    """Whether a class is one of a group."""
+    """Return whether a class is one of a group."""
     wanted = HOLDER if group in held_groups() else CLASSES.get(group)
     return wanted in {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
 
 
 def is_object(group: str, value: Any) -> bool:
-    """Whether a value is an object of a group rather than a name."""
+    """Return whether a value is an object of a group rather than a name."""
     return is_kind(group, type(value))
 
 
 def word_of(group: str, value: Any) -> str:
-    """The word that names an object, the same for equal ones. Raises UserError for a class whose objects its fields do
-    not tell apart, and for one without a name.
+    """Return the word that names an object, the same for equal ones. Raises UserError for a class whose objects its
+    fields do not tell apart, and for one without a name.
     """
     name, kind = getattr(value, "name", None), type(value)
     if not is_dataclass(value) or kind.__hash__ is None:
@@ -54,17 +54,17 @@ def word_of(group: str, value: Any) -> str:
 
 
 def names_object(word: str) -> bool:
-    """Whether a word names an object."""
+    """Return whether a word names an object."""
     return word in _objects
 
 
 def object_of(word: str) -> Any:
-    """The object that a word names."""
+    """Return the object that a word names."""
     return _objects[word]
 
 
 def item_of(group: str, word: str) -> Item | None:
-    """The object as an item of its group; None in another group."""
+    """Return the object as an item of its group; None in another group."""
     value = _objects[word]
     return Item(group, value.name, Path(word), Source("kvbench", "", "", Path())) if is_object(group, value) else None
 

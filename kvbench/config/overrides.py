@@ -85,7 +85,7 @@ def _as_score(override: Override, named: bool) -> Override:
 
 
 def format_value(value: Any) -> str:
-    r"""A value as it is written on a command line: a text with blanks in quotes, its line ends as \n."""
+    r"""Return a value as it is written on a command line: a text with blanks in quotes, its line ends as \n."""
     match value:
         case None:
             return "null"
@@ -105,7 +105,7 @@ def format_value(value: Any) -> str:
 
 
 def _with_line_ends(word: str) -> str:
-    r"""A word with a line end for each \n in its double quotes."""
+    r"""Return a word with a line end for each \n in its double quotes."""
 
     def ends(quoted: re.Match[str]) -> str:
         if quoted[0].startswith("'"):
@@ -140,7 +140,7 @@ def _parse_word(word: str) -> Override:
 
 
 def _settings_in(key: str, value: Any) -> Iterator[str]:
-    """The settings inside a value that is a dict, by their full names."""
+    """Yield the settings inside a value that is a dict, by their full names."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield f"{key}.{name}"
@@ -172,7 +172,7 @@ def _read(word: str) -> "HydraOverride":
 
 
 def _quoting(key: str, value: str) -> str:
-    """The hint to quote a value that has none, as a shell takes it."""
+    """Return the hint to quote a value that has none, as a shell takes it."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     text = value.strip("\"'") if value[0] in "\"'" else value

@@ -28,5 +28,5 @@ class Protocol:
 
 @cache
 def protocols() -> dict[str, Protocol]:
-    """Every protocol by its name, the one that runs have by default first."""
+    """Return every protocol by its name, the one that runs have by default first."""
     return {name: Protocol(**node) for name, node in safe_load((paths.conf() / "protocols.yaml").read_text()).items()}

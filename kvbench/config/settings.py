@@ -48,7 +48,7 @@ WORDS = {
 
 
 def build(group: str, node: Tree) -> Any:
-    """An instance of the class that `_target_` names, its fields checked and converted by their annotations.
+    """Return an instance of the class that `_target_` names, its fields checked and converted by their annotations.
 
     A part with a `_target_` of its own, such as the host of a score, is built first. Raises UserError for a class that
     does not load or is none of the group, and for the first value that is not allowed.
@@ -71,8 +71,8 @@ def build(group: str, node: Tree) -> Any:
 
 
 def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
-    """The name of a policy or score, and every field that differs from what its file says (`usual`) or leaves open. Of
-    a holder, which is a part of a policy's label, these are words of the command line, its budget in any case.
+    """Return the name of a policy or score, and every field that differs from what its file says (`usual`) or leaves
+    open. Of a holder, which is a part of a policy's label, these are words of the command line, its budget in any case.
     """
     before, now = (_settings_of(group, build(group, each)) for each in (usual, node))
     changed = dict(_changed({}, left_open)) | dict(_changed(_of_same_kind(before, now), now))
@@ -87,14 +87,14 @@ def label(group: str, node: Tree, usual: Tree, left_open: Tree) -> str:
 
 
 def _policy(target: Any, values: Tree) -> Any:
-    """A policy from its own settings and the settings of steps."""
+    """Return a policy from its own settings and the settings of steps."""
     from kvbench.config.steps import form_of, policy_of
 
     return policy_of(validated(form_of(target), "policy", values), target)
 
 
 def _settings_of(group: str, built: Any) -> dict[str, Any]:
-    """The settings of a part; a policy has the settings of steps too."""
+    """Return the settings of a part; a policy has the settings of steps too."""
     from kvbench.config.steps import settings_of
 
     return settings_of(built) if group == "policy" else asdict(built)
@@ -187,7 +187,7 @@ def _check_parts(group: str, values: Tree, built: Any) -> None:
 
 
 def _became_a_number(value: Any, built: Any) -> bool:
-    """Whether `true` or `false`, or one in a list, was read as something else."""
+    """Return whether `true` or `false`, or one in a list, was read as something else."""
     if isinstance(value, (list, tuple)) and isinstance(built, (list, tuple)):
         return any(map(_became_a_number, value, built))
     return isinstance(value, bool) and not isinstance(built, bool)

@@ -17,12 +17,12 @@ from kvbench.support.plugins import items
 
 @cache
 def classes() -> dict[str, Any]:
-    """The class of every step by the name of its file; the steps of a part have its name first."""
+    """Return the class of every step by the name of its file; the steps of a part have its name first."""
     return {name: class_of(STEP, content(item)) for name, item in items(STEP).items()}
 
 
 def kinds() -> dict[str, tuple[type[Kind], ...]]:
-    """The kinds of every part, `drop` first."""
+    """Return the kinds of every part, `drop` first."""
     by_part: dict[str, tuple[type[Kind], ...]] = {}
     for name, kind in classes().items():
         if part := name.rpartition("/")[0]:
@@ -31,13 +31,13 @@ def kinds() -> dict[str, tuple[type[Kind], ...]]:
 
 
 def plain() -> tuple[type[Step], ...]:
-    """The steps whose fields are settings of a policy."""
+    """Return the steps whose fields are settings of a policy."""
     return tuple(step for name, step in classes().items() if "/" not in name)
 
 
 @cache
 def form_of(target: type[Policy]) -> type[Policy]:
-    """A policy whose fields are all settings of a command line: its own, and the settings of steps."""
+    """Return a policy whose fields are all settings of a command line: its own, and the settings of steps."""
     added: list[Any] = [(part, Union[each], field(default_factory=Drop)) for part, each in kinds().items()]  # noqa: UP007
     for step in plain():
         hints = get_type_hints(step, include_extras=True)
@@ -47,14 +47,16 @@ def form_of(target: type[Policy]) -> type[Policy]:
 
 
 def policy_of(form: Policy, target: type[Policy]) -> Policy:
-    """A policy with its steps, from all settings. Raises UserError for settings of a step that are not allowed."""
+    """Return a policy with its steps, from all settings. Raises UserError for settings of a step that are not
+    allowed.
+    """
     own: dict[str, Any] = {each.name: getattr(form, each.name) for each in fields(target)}
     own["steps"] = (*form.steps, *steps_of(vars(form)))
     return target(**own)
 
 
 def steps_of(settings: Mapping[str, Any]) -> tuple[Step, ...]:
-    """The steps of these settings of a policy that do anything; settings of others are left out."""
+    """Return the steps of these settings of a policy that do anything; settings of others are left out."""
     chosen = [settings[part] for part in kinds() if part in settings]
     for step in plain():
         chosen.append(step(**{each.name: settings[each.name] for each in fields(step) if each.name in settings}))  # type: ignore[arg-type]
@@ -62,7 +64,7 @@ def steps_of(settings: Mapping[str, Any]) -> tuple[Step, ...]:
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
-    """All settings of a policy and its steps, in the order in which labels name them."""
+    """Return all settings of a policy and its steps, in the order in which labels name them."""
     own = asdict(replace(policy, steps=()))
     del own["steps"]
     by_class, added = {type(step): step for step in policy.steps}, dict[str, dict[str, Any]]()
@@ -80,6 +82,6 @@ def settings_of(policy: Policy) -> dict[str, Any]:
 
 
 def usual_of_kind(part: str, kind: str) -> dict[str, Any]:
-    """The default settings of a kind."""
+    """Return the default settings of a kind."""
     (chosen,) = (each() for each in kinds()[part] if each().kind == kind)
     return asdict(chosen)  # type: ignore[call-overload]

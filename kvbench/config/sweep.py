@@ -53,7 +53,7 @@ class Sweep:
     replaced: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def rows(self, columns: Sequence[str], keep: bool = False) -> pa.Table:
-        """These columns of its rows that are recorded now; their faults were told when they were planned.
+        """Return these columns of its rows that are recorded now; their faults were told when they were planned.
 
         ``keep``: leave copies of what is parsed, as `recorded`.
         """
@@ -116,7 +116,7 @@ def plan_sweep(
 
 
 def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Cell]]:
-    """Where rows go and the cells of a command line, built and checked.
+    """Return where rows go and the cells of a command line, built and checked.
 
     What a pattern of policies or scores matches and cannot be run is left out and reported. Raises UserError for the
     first cell that is not allowed, or where none is left; MissingFile where a task lacks its data.
@@ -147,7 +147,8 @@ def checked(overrides: Sequence[Override], tell: Tell) -> tuple[Results, list[Ce
 
 
 def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, list[Cell]]:
-    """Where rows go and the distinct cells of a command line, models and tasks varying slowest; none is left out.
+    """Return where rows go and the distinct cells of a command line, models and tasks varying slowest; none is left
+    out.
 
     Settings that no combination has are added to `unused`. Raises UserError for the first cell that is not allowed.
     """
@@ -162,7 +163,7 @@ def cells_of(overrides: Sequence[Override], unused: set[str]) -> tuple[Results, 
 
 
 def results_of(trees: Iterable[Results], scope: str) -> Results:
-    """The results settings that all trees of a command have. Raises UserError where they differ."""
+    """Return the results settings that all trees of a command have. Raises UserError where they differ."""
     distinct = list(dict.fromkeys(trees))
     for name, noun in (("dir", "folders"), ("kept", "values"), ("lease_seconds", "values")):
         values = list(dict.fromkeys(str(getattr(results, name)) for results in distinct))
@@ -184,13 +185,13 @@ def _reference(overrides: Sequence[Override]) -> Reference:
 
 
 def verifies(overrides: Sequence[Override]) -> bool:
-    """Whether a command refuses data files that differ from the lock. Raises UserError for a list."""
+    """Return whether a command refuses data files that differ from the lock. Raises UserError for a list."""
     tree = _single([override for override in overrides if override.key == "data.verify"], "data.verify")
     return validated(bool, "data.verify", tree["data"]["verify"])
 
 
 def launcher_of(overrides: Sequence[Override]) -> Launcher:
-    """The launcher that a command line asks for. Raises UserError for lists."""
+    """Return the launcher that a command line asks for. Raises UserError for lists."""
     return around("launcher", overrides)
 
 
@@ -201,7 +202,7 @@ def around(group: str, overrides: Sequence[Override]) -> Any:
 
 
 def _single(settings: Sequence[Override], name: str) -> Tree:
-    """The tree of settings that a sweep has once, called `name`. Raises UserError for a list."""
+    """Return the tree of settings that a sweep has once, called `name`. Raises UserError for a list."""
     for override in settings:
         if len(override.values) > 1:
             raise UserError(f"{override.text} lists {len(override.values)} values: a sweep has one {name}; name one")
@@ -210,7 +211,7 @@ def _single(settings: Sequence[Override], name: str) -> Tree:
 
 
 def _matched(tree: Tree, overrides: Sequence[Override]) -> bool:
-    """Whether a pattern rather than a name brought a policy or score into a combination."""
+    """Return whether a pattern rather than a name brought a policy or score into a combination."""
     return any(
         override.key in ("policy", "score")
         and tree[override.key]["name"] not in {value.text for value in override.values}

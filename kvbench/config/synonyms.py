@@ -32,7 +32,7 @@ def equivalent(key: str, values: Sequence[str]) -> str | None:
 
 @cache
 def synonyms() -> dict[str, dict[str, Any]]:
-    """The `methods`, `values` and `settings` of other tools, as `synonyms.yaml` lists them."""
+    """Return the `methods`, `values` and `settings` of other tools, as `synonyms.yaml` lists them."""
     return safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 

@@ -95,7 +95,7 @@ class ThresholdBudget:
             raise UserError(f"budget={self} is no number: {ALLOWED}")
 
     def of(self, num_tokens: int) -> int:
-        """The most pairs per cache head that may stay of `num_tokens` tokens: all of them."""
+        """Return the most pairs per cache head that may stay of `num_tokens` tokens: all of them."""
         return num_tokens
 
     def claims(self) -> Iterator[Claim]:
@@ -126,7 +126,8 @@ class ByteBudget:
         yield Claim(f"budget={self.text}", "a number of KV pairs or a fraction", needs)
 
     def tokens(self, token_bytes: int) -> TokenBudget:
-        """The KV pairs per cache head that fit, where a token takes `token_bytes` in all heads and layers together.
+        """Return the KV pairs per cache head that fit, where a token takes `token_bytes` in all heads and layers
+        together.
 
         Raises UserError if none does.
         """

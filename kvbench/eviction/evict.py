@@ -42,7 +42,7 @@ class Decision:
     rankings: tuple[Ranking, ...] | None
 
     def keeps_all(self, num_tokens: int) -> bool:
-        """Whether every head keeps all of `num_tokens` tokens."""
+        """Return whether every head keeps all of `num_tokens` tokens."""
         return bool((self.lengths == num_tokens).all())
 
 
@@ -75,7 +75,7 @@ class Eviction:
         return smaller
 
     def _changed(self, step: Step, before: LayerCache, kept: Kept, after: LayerCache) -> LayerCache:
-        """A dense layer after a step, up to the end of the window."""
+        """Return a dense layer after a step, up to the end of the window."""
         policy, stop = self.policy, before.lengths[0] - self.policy.skipped
         before = before.without_newest(policy.skipped)
         rows = before.observed(step.rows(policy.rows(stop), stop)) if step.reads_rows else None
@@ -160,7 +160,7 @@ class Eviction:
         return max(pairs - reserved, self.policy.protected) if pairs >= num_tokens else pairs - reserved
 
     def keeps_all(self, cache: KVCache) -> bool:
-        """Whether nothing is scored: the budget holds every token, and the policy keeps them then."""
+        """Return whether nothing is scored: the budget holds every token, and the policy keeps them then."""
         policy, tokens = self.policy, cache.num_tokens
         divides = policy.variant == "official" and policy.layers.official_divides_all and tokens > policy.protected
         return policy.keeps_all(self.budget, tokens) and not divides
@@ -172,8 +172,8 @@ class Eviction:
 
 
 def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> list[Rankings]:
-    """The rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once, without
-    the newest tokens that their windows skip.
+    """Return the rankings of several policies with equal raw scores (`scores_alike`): each layer is scored only once,
+    without the newest tokens that their windows skip.
 
     A score that reads every head by itself takes a stack of layers at once. Raises UserError for NaN or inf in the
     cache or in a score, read from the device once all layers are ranked.
@@ -207,14 +207,16 @@ def rank_together(cache: KVCache, policies: Sequence[Policy], score: Score) -> l
 
 
 def scores_alike(policy: Policy, score: Score, tokens: int) -> tuple[int, tuple[int, str] | None]:
-    """A key that is equal for policies with equal raw scores: the number of newest tokens that are skipped, the number
-    of observed rows, and how they are merged.
+    """Return a key that is equal for policies with equal raw scores: the number of newest tokens that are skipped, the
+    number of observed rows, and how they are merged.
     """
     return policy.skipped, (policy.rows(tokens - policy.skipped), policy.reduce) if score.inputs.window else None
 
 
 def ranks_alike(policy: Policy, score: Score) -> Policy:
-    """A key that is equal for policies with equal rankings: the policy with defaults for all that rankings ignore."""
+    """Return a key that is equal for policies with equal rankings: the policy with defaults for all that rankings
+    ignore.
+    """
     return Policy(
         name="",
         window=policy.window if reads_rows(policy, score) else 1,
@@ -231,12 +233,12 @@ def ranks_alike(policy: Policy, score: Score) -> Policy:
 
 
 def weighs_no_layer(policy: Policy) -> bool:
-    """Whether all layers have the same weight for the allocation."""
+    """Return whether all layers have the same weight for the allocation."""
     return type(policy.layers).layer_weight is Layers.layer_weight
 
 
 def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
-    """The score of every column of a dense layer, before pooling: a row per query head or cache head.
+    """Return the score of every column of a dense layer, before pooling: a row per query head or cache head.
 
     The layer ends where the window ends, as for `rank_layer` and `rank_columns`.
 
@@ -253,7 +255,7 @@ def raw_scores(layer: LayerCache, policy: Policy, score: Score) -> Scores:
 
 
 def rank_layer(layer: LayerCache, policy: Policy, score: Score, raw: Scores) -> Ranking:
-    """The ranking of a dense layer, with its layer weight."""
+    """Return the ranking of a dense layer, with its layer weight."""
     rows = layer.observed(policy.layer_rows(layer.lengths[0])) if reads_rows(policy, score) else None
     ranking = rank_columns(raw, layer, policy, score)
     layer_weight = policy.layers.layer_weight(layer, rows, ranking.scores, policy.recent_tokens)
@@ -323,7 +325,7 @@ def lengths_of(kept: Sequence[Kept]) -> Lengths:
 
 
 def keep_mask(ranking: Ranking, counts: Int[Tensor, "cache_heads"], tokens: int) -> Kept:
-    """True for the best `counts` candidates of each cache head and for every protected column.
+    """Return True for the best `counts` candidates of each cache head and for every protected column.
 
     tokens: columns, the pairs of the longest head. Columns beyond the pairs of a shorter one are False.
     """
@@ -344,7 +346,7 @@ def cache_heads(layer: LayerCache, policy: Policy) -> int:
 
 
 def reads_rows(policy: Policy, score: Score) -> bool:
-    """Whether the score or the layer allocation reads the observation window."""
+    """Return whether the score or the layer allocation reads the observation window."""
     return score.inputs.window or policy.layers.reads_rows
 
 
@@ -371,7 +373,7 @@ def check_host(policy: Policy, score: Score) -> None:
 
 
 def too_small(policy: Policy, subject: str) -> str:
-    """The message for a budget below the protected tokens that it has to hold."""
+    """Return the message for a budget below the protected tokens that it has to hold."""
     names = ("sink", "recent") if policy.budget_span == "prompt" else ("recent",)
     names += ("window_skips",) if policy.window_skips else ()
     values = ", ".join(f"policy.{name}={getattr(policy, name)}" for name in names)

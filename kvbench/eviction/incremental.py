@@ -105,7 +105,7 @@ class IncrementalEviction:
         return (self.capacity,) * layer.cache_heads if isinstance(self.capacity, int) else self.capacity[layer.index]
 
     def changes(self, layer: LayerCache) -> bool:
-        """Whether a step may change a layer: a head is full, or pairs carry running scores or an order."""
+        """Return whether a step may change a layer: a head is full, or pairs carry running scores or an order."""
         return any(map(gt, layer.lengths, self.limits(layer))) or self.accumulates or self.policy.slot_order == "score"
 
     @property
@@ -127,7 +127,7 @@ class IncrementalEviction:
         return self.eviction.policy.state == "accumulate" and self.score.inputs.window
 
     def start(self, index: int, query_heads: int, kv_heads: int, like: Tensor) -> LayerCache:
-        """An empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
+        """Return an empty layer for block-wise reading; `like` gives the dtype, device and size of a key."""
         cache_heads = query_heads if self.eviction.policy.layout == "query_heads" else kv_heads
         rows = query_heads // cache_heads if self.score.merges_last else 1
         sums = _sum_names(rows) if self.accumulates else ()
@@ -142,7 +142,9 @@ class IncrementalEviction:
         )
 
     def after(self, cache: KVCache) -> "IncrementalEviction":
-        """The evictions from the answer to a prompt that was evicted from block by block: heads keep their sizes."""
+        """Return the evictions from the answer to a prompt that was evicted from block by block: heads keep their
+        sizes.
+        """
         if not self.divides:
             return replace(self, decoding=True)
         assert isinstance(self.capacity, int)
@@ -150,7 +152,8 @@ class IncrementalEviction:
         return replace(self, capacity=capacity, decoding=True)
 
     def with_answer_budget(self, cache: KVCache, pairs: int | None) -> "IncrementalEviction":
-        """The evictions that leave all of `cache`, what is kept of a prompt, and the best `pairs` per head of the rest.
+        """Return the evictions that leave all of `cache`, what is kept of a prompt, and the best `pairs` per head of
+        the rest.
 
         Without a number these evictions themselves, whose budget is for both. Raises UserError for fewer pairs than
         the newest tokens that the policy protects.
@@ -193,8 +196,8 @@ class IncrementalEviction:
         return self.keep(layer, ranking, counts, rows)
 
     def rank(self, layer: LayerCache, rows: ObservationWindow | None) -> tuple[LayerCache, Ranking]:
-        """A layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and errors
-        as for `step`.
+        """Return a layer with its running scores, and one ranking of its slots, whatever its heads hold; arguments and
+        errors as for `step`.
         """
         policy, rankings, sums = self.policy, dict[tuple[int, ...], Ranking](), dict[int, Tensor]()
         for heads, part in dense_parts(layer):
@@ -224,7 +227,7 @@ class IncrementalEviction:
         return layer, ranking
 
     def _after_prompt(self, ranking: Ranking, layer: LayerCache) -> Ranking:
-        """The ranking of a dense layer with the pairs of the prompt, if they stay, before all others."""
+        """Return the ranking of a dense layer with the pairs of the prompt, if they stay, before all others."""
         if not self.prompt:
             return ranking
         columns = slice(ranking.first, ranking.first + ranking.candidates)
@@ -264,8 +267,8 @@ class IncrementalEviction:
     def raw(
         self, layer: LayerCache, rows: ObservationWindow | None, cache_heads: int, score: Score | None = None
     ) -> Scores:
-        """Scores of a dense layer, reduced over the group unless the score does that last; in a step this comes before
-        pooling. score: of these heads, if they are not all.
+        """Return scores of a dense layer, reduced over the group unless the score does that last; in a step this comes
+        before pooling. score: of these heads, if they are not all.
         """
         policy, score = self.policy, score or self.score
         raw = score(layer, rows, policy.reduce)
@@ -275,7 +278,7 @@ class IncrementalEviction:
 
 
 def _sum_names(rows: int) -> list[str]:
-    """The names of a pair's running scores in `LayerCache.state`: one for each row that its cache head has."""
+    """Return the names of a pair's running scores in `LayerCache.state`: one for each row that its cache head has."""
     return [ACCUMULATED, *(f"{ACCUMULATED} {row}" for row in range(1, rows))]
 
 
@@ -329,12 +332,12 @@ def check_steps(policy: Policy, score: Score, blocks: bool = False) -> None:
 
 
 def even(policy: Policy) -> bool:
-    """Whether every head of every layer keeps the same number of pairs, whatever the scores."""
+    """Return whether every head of every layer keeps the same number of pairs, whatever the scores."""
     return policy.heads.even and policy.layers.kind == "uniform"
 
 
 def kept_of(cache: KVCache) -> tuple[Kept, ...]:
-    """Masks of the positions that each cache head of each evictable layer holds."""
+    """Return masks of the positions that each cache head of each evictable layer holds."""
     masks = []
     for layer in cache.evictable:
         kept = torch.zeros(layer.cache_heads, cache.num_tokens, dtype=torch.bool, device=layer.positions.device)
@@ -345,7 +348,7 @@ def kept_of(cache: KVCache) -> tuple[Kept, ...]:
 
 
 def capacity_after(eviction: Eviction, cache: KVCache, decision: Decision) -> Capacity:
-    """The capacity of each head for later evictions: the pairs that the eviction of the prompt left it.
+    """Return the capacity of each head for later evictions: the pairs that the eviction of the prompt left it.
 
     If nothing was evicted from the prompt, the capacity of every head is the budget: a shorter prompt grows to it, and
     one that the allocation kept entirely shrinks to it, as in CAKE's published code (row E1 of the disagreements).
@@ -362,7 +365,7 @@ def _capacities(policy: Policy, cache: KVCache, lengths: Lengths, budget: int) -
 
 
 def _by_head(policy: Policy, cache: KVCache, lengths: Lengths, limit: Callable[[int], int]) -> Capacity:
-    """The limit of each head by its length; heads that are kept whole have none."""
+    """Return the limit of each head by its length; heads that are kept whole have none."""
     whole = cache.num_tokens if policy.keeps_whole else None
     heads = [tuple(sys.maxsize if length == whole else limit(length) for length in row) for row in lengths.tolist()]
     return {layer.index: row for layer, row in zip(cache.evictable, heads, strict=True)}

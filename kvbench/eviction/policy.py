@@ -79,7 +79,7 @@ class TokenFraction:
             raise UserError(f"of={self.of}: allowed: budget, prompt")
 
     def __call__(self, tokens: int, pairs: int) -> int:
-        """The number for a prompt of `tokens` of which `pairs` are kept."""
+        """Return the number for a prompt of `tokens` of which `pairs` are kept."""
         number = floor(round(self.part * (pairs if self.of == "budget" else tokens), 6))
         return number if self.most is None else min(number, self.most)
 
@@ -194,7 +194,7 @@ class Policy:
             raise UserError(f"policy.phases.decode: {error}") from None
 
     def __repr__(self) -> str:
-        """Its name, and the fields that differ from their defaults."""
+        """Return its name, and the fields that differ from their defaults."""
         values = ((part, getattr(self, part.name)) for part in fields(self)[1:])
         return (
             f"Policy({self.name!r}{''.join(f', {part.name}={now!r}' for part, now in values if now != _usual(part))})"
@@ -313,7 +313,7 @@ class Policy:
         return self.unbudgeted + budget.of(max(0, tokens - self.unbudgeted))
 
     def keeps_all(self, budget: Budget, tokens: int) -> bool:
-        """Whether a budget keeps all of `tokens`, whatever the scores."""
+        """Return whether a budget keeps all of `tokens`, whatever the scores."""
         if isinstance(budget, ThresholdBudget):
             return tokens <= self.sink_tokens + self.protected_tail
         return self.pairs(budget, tokens) >= tokens
@@ -321,8 +321,8 @@ class Policy:
     def resolve(
         self, head: int, tokens: int, budget: Budget, question: int = ASSUMED_QUESTION, tail: int = 0
     ) -> "Policy":
-        """The policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the sample,
-        `question` from its question on, and `tail` behind the user's text in a chat template.
+        """Return the policy with its numbers for a prompt of `tokens`, of which `head` come before anything of the
+        sample, `question` from its question on, and `tail` behind the user's text in a chat template.
 
         At least one query is observed. Raises UserError for a prompt without the question that is to be observed.
         """
@@ -367,7 +367,7 @@ class Policy:
         return self.recent_tokens + self.skipped
 
     def recorded(self, tokens: int) -> set[int]:
-        """How many of the newest queries of a prompt of `tokens` hold those that are observed."""
+        """Return how many of the newest queries of a prompt of `tokens` hold those that are observed."""
         observable = tokens - self.skipped
         return {self.rows(observable) + self.skipped, self.layer_rows(observable) + self.skipped}
 
@@ -392,14 +392,14 @@ class Policy:
         return self.layers.rows(self.rows(tokens), tokens)
 
     def units(self, tokens: int) -> Units:
-        """The unit of a prompt of `tokens` tokens that is kept or dropped as one."""
+        """Return the unit of a prompt of `tokens` tokens that is kept or dropped as one."""
         units = Units(tokens, self.sink_tokens, self.protected_tail)
         for step in self.steps:
             units = step.units(units)
         return units
 
     def budget_info(self, budget: int, tokens: int) -> AllocationBudget:
-        """The budget for the allocations: `budget` of `tokens` KV pairs per cache head, in whole units."""
+        """Return the budget for the allocations: `budget` of `tokens` KV pairs per cache head, in whole units."""
         units = self.units(tokens)
         return AllocationBudget(
             budget=units.of_pairs(budget),
@@ -412,7 +412,7 @@ class Policy:
         )
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """The candidates that each cache head chooses from; global layers override the head allocation."""
+        """Return the candidates that each cache head chooses from; global layers override the head allocation."""
         if self.layers.kind == "global":
             return ranking
         ranking = self.heads.chooses(ranking)
@@ -428,15 +428,15 @@ class Policy:
         return chosen
 
     def group_of(self, default: Group) -> Group:
-        """The reduction over query heads; `default` is the score's."""
+        """Return the reduction over query heads; `default` is the score's."""
         return "none" if self.layout == "query_heads" else self.group or default
 
 
 def _usual(part: Field[Any]) -> Any:
-    """The default of a field."""
+    """Return the default of a field."""
     return part.default_factory() if callable(part.default_factory) else part.default
 
 
 def _listed(value: object) -> str:
-    """A list as it is written on the command line."""
+    """Return a list as it is written on the command line."""
     return f"[{','.join(str(item) for item in value)}]" if isinstance(value, (list, tuple)) else repr(value)

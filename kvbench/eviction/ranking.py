@@ -99,14 +99,14 @@ class Ranking:
         return self.mapped(lambda scores: mean_over_heads(scores, self.layers))
 
     def mapped(self, change: Callable[[Ranked], Ranked]) -> "Ranking":
-        """The ranking with all of its scores changed."""
+        """Return the ranking with all of its scores changed."""
         second = self.second and replace(self.second, scores=change(self.second.scores))
         scores = change(self.scores)
         unpooled = scores if self.unpooled is self.scores else change(self.unpooled)
         return replace(self, scores=scores, unpooled=unpooled, second=second)
 
     def by_layer(self) -> "tuple[Ranking, ...]":
-        """The rankings of the layers of a stack, as views."""
+        """Return the rankings of the layers of a stack, as views."""
         if self.layers == 1:
             return (self,)
         scores = self.scores.unflatten(0, (self.layers, -1)).unbind()
@@ -119,7 +119,7 @@ class Ranking:
         return tuple(replace(self, scores=each, unpooled=other, second=stage, layers=1) for each, other, stage in parts)
 
     def counts(self, pairs: int) -> tuple[int, ...]:
-        """How many of the `pairs` best candidates of the layer are in each cache head."""
+        """Return how many of the `pairs` best candidates of the layer are in each cache head."""
         return self.counts_beyond(0, pairs)
 
     def counts_beyond(self, least: int, pairs: int) -> tuple[int, ...]:
@@ -178,7 +178,7 @@ class Rankings(tuple[Ranking, ...]):
 
 
 def by_stack(rankings: Sequence[Ranking]) -> Sequence[Ranking]:
-    """The rankings of all layers, of several at a time where layers lie so: the heads are in the same order."""
+    """Return the rankings of all layers, of several at a time where layers lie so: the heads are in the same order."""
     return rankings.stacks if isinstance(rankings, Rankings) else rankings
 
 
@@ -200,7 +200,9 @@ def _counts_beyond(stack: Ranking, asked: Sequence[tuple[int, int]]) -> Int[Tens
 
 
 def merged(parts: Mapping[tuple[int, ...], Ranking]) -> Ranking:
-    """One ranking of a layer from the rankings of its cache heads of equal length, by the numbers of these heads."""
+    """Return one ranking of a layer from the rankings of its cache heads of equal length, by the numbers of these
+    heads.
+    """
     if len(parts) == 1:
         return next(iter(parts.values()))
     rankings, heads = list(parts.values()), sorted((head, part) for part in parts for head in part)
@@ -223,7 +225,7 @@ def _joined(by_part: list[Tensor], widest: int, places: Tensor) -> Tensor:
 
 
 def mean_over_heads(scores: Ranked, cells: int) -> Ranked:
-    """The mean over the cache heads of each cell; the same bits where they are equal already."""
+    """Return the mean over the cache heads of each cell; the same bits where they are equal already."""
     by_cell = scores.unflatten(0, (cells, -1))
     equal = (by_cell == by_cell[:, :1]).flatten(1).all(dim=1)[:, None, None]
     return torch.where(equal, by_cell, by_cell.mean(dim=1, keepdim=True)).view(scores.shape)
@@ -240,13 +242,13 @@ def best_first(scores: Ranked, unpooled: Ranked) -> Int[Tensor, "cache_heads col
 def best_entries(
     scores: Float[Tensor, "entries"], unpooled: Float[Tensor, "entries"], count: int, strict: bool
 ) -> Int[Tensor, "_"]:
-    """The `count` best entries, best first; with `strict` only those that score more than the last of these."""
+    """Return the `count` best entries, best first; with `strict` only those that score more than the last of these."""
     best = best_first(scores[None], unpooled[None])[0, :count]
     return best[scores[best] > scores[best[-1]]] if strict and len(best) else best
 
 
 def _tally(numbers: Flat, heads: int, candidates: int) -> tuple[int, ...]:
-    """How many of these candidates each head has; unlike `bincount`, the host waits for the result only."""
+    """Return how many of these candidates each head has; unlike `bincount`, the host waits for the result only."""
     if candidates == 0:
         return (0,) * heads
     owners = torch.arange(heads, device=numbers.device)[:, None]

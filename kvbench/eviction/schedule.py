@@ -90,7 +90,7 @@ class Schedule:
             )
 
     def claims(self) -> Iterator[Claim]:
-        """The facts that it needs of other settings, and those that it makes untrue."""
+        """Yield the facts that it needs of other settings, and those that it makes untrue."""
         if self.evict_after == "context":
             early = "evicts before the question is read"
             breaks = {QUESTION_READ: early, WHOLE_PROMPT: "evicts before all of it is read"}
@@ -128,12 +128,12 @@ class Schedule:
         return replace(self, decode_counts="answer", **dict.fromkeys(STEPS))
 
     def pending(self, tokens: int) -> int:
-        """How many of the `tokens` of a prompt count towards the first eviction from its answer."""
+        """Return how many of the `tokens` of a prompt count towards the first eviction from its answer."""
         counts_prompt = self.decode_counts == "all" and self.decode_every is not None and tokens > 0
         return (tokens - 1) % self.decode_every if counts_prompt else 0  # type: ignore[operator]
 
     def block_of(self, tokens: int) -> int | None:
-        """The most tokens of a prompt of `tokens` that are read before one is evicted; None without blocks."""
+        """Return the most tokens of a prompt of `tokens` that are read before one is evicted; None without blocks."""
         return tokens if self.prefill_block == TURN else self.prefill_block
 
     def __str__(self) -> str:

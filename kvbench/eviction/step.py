@@ -46,11 +46,11 @@ class Units:
         return pairs
 
     def ranking(self, by_token: Ranking) -> Ranking:
-        """The ranking of the units that may be dropped."""
+        """Return the ranking of the units that may be dropped."""
         return by_token
 
     def kept_tokens(self, kept: Kept) -> Kept:
-        """The tokens of kept units."""
+        """Return the tokens of kept units."""
         return kept
 
     def lengths(self, counts: Lengths, kept: Sequence[Kept]) -> Lengths:
@@ -89,7 +89,7 @@ class Step:
         return f"policy.{first}={getattr(self, first)}"
 
     def described(self) -> Mapping[str, Any]:
-        """The fields that a cell's description names: they differ from their defaults."""
+        """Return the fields that a cell's description names: they differ from their defaults."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)  # type: ignore[arg-type]
@@ -97,26 +97,28 @@ class Step:
         }
 
     def claims(self, policy: Any) -> Iterator[Claim]:
-        """The facts that it needs of other settings, and those that it makes untrue."""
+        """Return the facts that it needs of other settings, and those that it makes untrue."""
         return iter(())
 
     def check_budget(self, policy: Any, budget: TokenBudget) -> None:
         """Raise UserError for a budget that is too small whatever the prompt."""
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """The candidates of each cache head of a layer."""
+        """Return the candidates of each cache head of a layer."""
         return ranking
 
     def choices(self, rankings: tuple[Ranking, ...]) -> tuple[Ranking, ...]:
-        """The candidates of all layers, after `chooses`."""
+        """Return the candidates of all layers, after `chooses`."""
         return rankings
 
     def units(self, units: Units) -> Units:
-        """The unit that is kept or dropped as one."""
+        """Return the unit that is kept or dropped as one."""
         return units
 
     def rows(self, window: int, tokens: int) -> int:
-        """How many of the newest queries `change` reads of `tokens` tokens. window: those that the policy observes."""
+        """Return how many of the newest queries `change` reads of `tokens` tokens. window: those that the policy
+        observes.
+        """
         return window
 
     def change(
@@ -130,7 +132,7 @@ class Step:
         return after
 
     def holder(self, holder: Any) -> Any:
-        """The holder of the kept pairs while an answer is decoded (`kvbench.models.decode.holder`)."""
+        """Return the holder of the kept pairs while an answer is decoded (`kvbench.models.decode.holder`)."""
         return holder
 
     def unused_bytes(self, cache: Any) -> int:

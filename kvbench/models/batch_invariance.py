@@ -57,7 +57,9 @@ class BatchInvariance:
     vector: int = VECTOR_BYTES // 4
 
     def rows(self, cells: int, num_active: int, new: int) -> int:
-        """Rows of a pass over `new` tokens in `num_active` cells of a batch of `cells`; may be more than `cells`."""
+        """Return rows of a pass over `new` tokens in `num_active` cells of a batch of `cells`; may be more than
+        `cells`.
+        """
         if self.any_rows:
             return self._whole_vectors(min(num_active, cells), new)
         fewer = [rows for rows in self.steps if rows >= num_active and self._fits(rows * new)] if new == 1 else []
@@ -68,11 +70,11 @@ class BatchInvariance:
         return 1 if self.any_rows else min(new, -(-OUTPUT_ROWS // rows))
 
     def _whole_vectors(self, least: int, new: int) -> int:
-        """The smallest number of rows from `least` on for which no function's work ends within a vector."""
+        """Return the smallest number of rows from `least` on for which no function's work ends within a vector."""
         return next(rows for rows in count(least) if self._fits(rows * new))
 
     def _fits(self, tokens: int) -> bool:
-        """Whether no function's work over so many tokens ends within a vector in any thread.
+        """Return whether no function's work over so many tokens ends within a vector in any thread.
 
         torch gives its threads equal shares of the numbers, and the last one the rest.
         """
@@ -86,14 +88,14 @@ class BatchInvariance:
 
 @torch.inference_mode()
 def functions_of(model: Any) -> BatchInvariance:
-    """The safe setting for any model attached to the bridge: full batches, on a CPU padded to full vectors."""
+    """Return the safe setting for any model attached to the bridge: full batches, on a CPU padded to full vectors."""
     return _record(model)[0] if model.get_input_embeddings().weight.device.type == "cpu" else BatchInvariance()
 
 
 @torch.inference_mode()
 def invariance_of(model: Any, cells: int) -> BatchInvariance:
-    """The setting found by trial, for a model on a CPU that is attached to the bridge; with recurrent layers, whose
-    functions need not treat rows alike, the safe one.
+    """Return the setting found by trial, for a model on a CPU that is attached to the bridge; with recurrent layers,
+    whose functions need not treat rows alike, the safe one.
     """
     if stateful_layers(model.config):
         return functions_of(model)
@@ -113,7 +115,9 @@ def invariance_of(model: Any, cells: int) -> BatchInvariance:
 def same_bits(
     model: Any, cells: int, tried: Sequence[int] = (1, 2, 4, 8), invariance: BatchInvariance = BatchInvariance()
 ) -> tuple[int, ...]:
-    """Numbers of rows below `cells` for which a pass over one token gives every row the bits of the whole batch."""
+    """Return numbers of rows below `cells` for which a pass over one token gives every row the bits of the whole
+    batch.
+    """
     rows, generator = [rows for rows in tried if rows < cells], torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
         rows = _alike(model, cells, rows, 1, invariance, generator)
@@ -144,7 +148,7 @@ class _CallRecorder(TorchDispatchMode):
 
 
 def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
-    """The setting for the functions of a pass, and its products of all rows with one matrix."""
+    """Return the setting for the functions of a pass, and its products of all rows with one matrix."""
     recorder, reader, ids = _CallRecorder(), bridge.TrialReader(), torch.zeros(1, 1, dtype=torch.long)
     if stateful_layers(model.config):  # answers begin with the state of a prompt
         bridge.logits(model, ids, FIRST - 1, reader, 1)
@@ -165,7 +169,7 @@ def _record(model: Any) -> tuple[BatchInvariance, set[str]]:
 def _alike(
     model: Any, cells: int, tried: Sequence[int], new: int, invariance: BatchInvariance, generator: torch.Generator
 ) -> list[int]:
-    """Those of `tried` whose rows have the bits of a full batch in one pass over random tokens."""
+    """Return the numbers of `tried` whose rows have the bits of a full batch in one pass over random tokens."""
     embedded, full_rows = model.get_input_embeddings().weight, invariance.rows(cells, cells, new)
     ids = torch.randint(len(embedded), (full_rows, new), generator=generator).to(embedded.device)
     batch, agreeing = _pass(model, ids, invariance.last_of(full_rows, new)), []
@@ -177,7 +181,7 @@ def _alike(
 
 
 def _pass(model: Any, ids: Tensor, last: int) -> tuple[Tensor, ...]:
-    """The logits of the last token, and the queries, keys and values of the last layer."""
+    """Return the logits of the last token, and the queries, keys and values of the last layer."""
     reader = bridge.TrialReader()
     logits = bridge.logits(model, ids, FIRST, reader, last)
     by_layer = (reader.queries, reader.keys, reader.values)

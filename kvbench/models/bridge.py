@@ -98,7 +98,9 @@ _traits: WeakKeyDictionary[Any, "ModelTraits"] = WeakKeyDictionary()
 
 
 def reads_alone() -> bool:
-    """Whether the pass that is running reads a prompt by itself, so that no other row can meet its rows later."""
+    """Return whether the pass that is running reads a prompt by itself, so that no other row can meet its rows
+    later.
+    """
     return getattr(_reader.get(), "alone", False)
 
 
@@ -118,7 +120,7 @@ class ModelTraits(NamedTuple):
 def attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The registered function. Raises UserError for attention features that it does not support."""
+    """Return the registered function. Raises UserError for attention features that it does not support."""
     reader = _reader.get()
     assert reader is not None, "attention called outside bridge.forward"
     unknown = [
@@ -177,12 +179,12 @@ def attach(model: Any) -> None:
 
 
 def experts(model: Any) -> list[Any]:
-    """The modules that run a model's experts."""
+    """Return the modules that run a model's experts."""
     return [module for module in model.modules() if type(module).__name__.endswith("Experts")]
 
 
 def replaced(model: Any) -> list[tuple[Any, str, Any]]:
-    """The attributes that `attach` replaces, and what by."""
+    """Return the attributes that `attach` replaces, and what by."""
     writing_out = own_attention(model)
     return [
         *((module, "forward", _by_cell(module.forward)) for module in experts(model)),
@@ -193,7 +195,7 @@ def replaced(model: Any) -> list[tuple[Any, str, Any]]:
 
 
 def own_attention(model: Any) -> list[Any]:
-    """The modules of `model` that write attention out, in the order of its layers."""
+    """Return the modules of `model` that write attention out, in the order of its layers."""
     return [module for module in model.modules() if type(module).__name__ == OWN_ATTENTION.get(_package(module))]
 
 
@@ -202,7 +204,7 @@ def _package(module: Any) -> str:
 
 
 def _layer_of(module: Any, position: int) -> int:
-    """The layer of a module of `own_attention`; `position`: its place there."""
+    """Return the layer of a module of `own_attention`; `position`: its place there."""
     numbers = (getattr(module, name, None) for name in ("layer_idx", "layer_id"))
     return next((number for number in numbers if number is not None), position)
 
@@ -249,7 +251,7 @@ class _Products(TorchFunctionMode):
 
 
 def configs(model: Any) -> list[Any]:
-    """The configurations of a model and its parts; a part comes after its whole."""
+    """Return the configurations of a model and its parts; a part comes after its whole."""
     return list({id(part.config): part.config for part in model.modules() if hasattr(part, "config")}.values())
 
 
@@ -319,7 +321,8 @@ def logits(
 
 
 def _keyless_cache(config: Any, state: RecurrentState | None, rows: int, tokens: int) -> Any:
-    """A cache of transformers for one pass after `tokens`: it holds recurrent states alone and hands new keys on.
+    """Return a cache of transformers for one pass after `tokens`: it holds recurrent states alone and hands new keys
+    on.
 
     A batch may be read in more or fewer rows than in the pass before; rows beyond the first ones only fill it up.
     """
@@ -353,7 +356,7 @@ def _keyless_class() -> type[Any]:
 
 
 def traits(model: Any) -> ModelTraits:
-    """The traits of a model; looked up once, as every pass asks."""
+    """Return the traits of a model; looked up once, as every pass asks."""
     if model not in _traits:
         takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         shifts = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
@@ -363,7 +366,9 @@ def traits(model: Any) -> ModelTraits:
 
 
 def state_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of the recurrent states of one sequence, whatever its length: of a pass over a token by shapes alone."""
+    """Return bytes of the recurrent states of one sequence, whatever its length: of a pass over a token by shapes
+    alone.
+    """
     if not (stateful := stateful_layers(config)):
         return 0
     from transformers import AutoModelForCausalLM, DynamicCache
@@ -378,12 +383,12 @@ def state_bytes(config: Any, dtype: torch.dtype) -> int:
 
 
 def frequencies(model: Any) -> list[Float[Tensor, "half"]]:
-    """The tables of rotary frequencies of a model, without those from before scaling."""
+    """Return the tables of rotary frequencies of a model, without those from before scaling."""
     return [table for name, table in model.named_buffers() if name.endswith("inv_freq") and "original" not in name]
 
 
 def projection(model: Any, layer: int, width: int, which: Projection = "output") -> Float[Tensor, "out in"]:
-    """A matrix of the attention of a layer, without bias or norm; `width` = heads x head_dim.
+    """Return a matrix of the attention of a layer, without bias or norm; `width` = heads x head_dim.
 
     output: W of y = W concat_h(o_h). query: W of concat_h(q_h) = W x. Raises UserError if there is none.
     """

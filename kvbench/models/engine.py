@@ -191,8 +191,8 @@ class Engine:
         return self._prefilled(cache, logits, cache.bytes_held)
 
     def _layers_together(self, before: int, numbers: int) -> int:
-        """How many layers lie in one array after `before` evictable ones, with so many numbers in the keys of each: on
-        one GPU, as many as a score may hold in float32.
+        """Return how many layers lie in one array after `before` evictable ones, with so many numbers in the keys of
+        each: on one GPU, as many as a score may hold in float32.
         """
         if self.device.type != "cuda" or len(self.gpus) != 1:
             return 1
@@ -242,7 +242,9 @@ class Engine:
 
     @torch.inference_mode()
     def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: ContextRepetition) -> KVCache:
-        """The same cache with the attention recorded in passes in which the model repeats the context (KVzip)."""
+        """Return the same cache with the attention recorded in passes in which the model repeats the context
+        (KVzip).
+        """
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for part in passes:
             self.check_length(cache.num_tokens, len(part.ids))
@@ -324,7 +326,9 @@ class Engine:
         at_least: int,
         choose: Sampler,
     ) -> Iterator[list[Chosen]]:
-        """The tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked for."""
+        """Yield the tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked
+        for.
+        """
         steps = batch.max_new_tokens - batch.num_new_tokens
         if self.captures(batch, steps):
             assert isinstance(batch, RaggedBatch)
@@ -353,7 +357,7 @@ class Engine:
                 logits = self.read(batch, tokens[:, None])
 
     def captures(self, batch: DecodeBatch, steps: int) -> bool:
-        """Whether answers of so many tokens are decoded by a CUDA graph.
+        """Return whether answers of so many tokens are decoded by a CUDA graph.
 
         A graph lies on one GPU; experts, rotations that depend on the length and recurrent states need the host, and
         classes that write attention out may.
@@ -391,7 +395,7 @@ class Engine:
     def _evicting_passes(
         self, batch: EvictingBatch, ids: Int[Tensor, "tokens"], block: int, last: int | None = None
     ) -> Iterator[Float[Tensor, "rows last vocabulary"]]:
-        """The logits of each pass over `block` tokens, as of `read_all`."""
+        """Yield the logits of each pass over `block` tokens, as of `read_all`."""
         self._check_block(block)
         for part in ids.to(self.device).split(block):
             logits = self.read_all(batch, part.expand(batch.cells, -1), last)
@@ -428,7 +432,7 @@ class Engine:
     def evicting_cache(
         self, evictor: IncrementalEviction, every: int | None, cache: KVCache | None = None
     ) -> EvictingCache:
-        """A cache of this model that evicts as it grows."""
+        """Return a cache of this model that evicts as it grows."""
         re_rotation = self.re_rotation if evictor.eviction.policy.positions == "cache" else None
         return EvictingCache(evictor, every, cache, self.max_length, re_rotation, self.kernels)
 

@@ -42,7 +42,7 @@ class PaddedLinear(nn.Module, ABC):
 
     @abstractmethod
     def multiply(self, rows: Float[Tensor, "rows in_features"]) -> Float[Tensor, "rows out_features"]:
-        """The product, with the bias if there is one."""
+        """Return the product, with the bias if there is one."""
 
 
 class TorchLinear(PaddedLinear):
@@ -101,13 +101,13 @@ LAYERS: dict[Products, type[PaddedLinear]] = {"onednn": OneDnnLinear, "torch": T
 
 
 def has_products(model: Any) -> bool:
-    """Whether the products of a model can be chosen: float32 on a CPU, and a torch with oneDNN."""
+    """Return whether the products of a model can be chosen: float32 on a CPU, and a torch with oneDNN."""
     weights = model.get_input_embeddings().weight
     return weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
 def plain_layers(model: Any) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """The float32 linear layers of torch in a model: the module that owns each, its name there, the layer."""
+    """Return the float32 linear layers of torch in a model: the module that owns each, its name there, the layer."""
     return [
         (module, name, part)
         for module in model.modules()
@@ -138,7 +138,9 @@ def _least_rows(layer: PaddedLinear) -> int:
 
 @torch.inference_mode()
 def linear_layers_agree(model: Any) -> bool:
-    """Whether all linear layers are padded ones and a row has the same bits in any batch, tried for each shape."""
+    """Return whether all linear layers are padded ones and a row has the same bits in any batch, tried for each
+    shape.
+    """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | PaddedLinear)]
     by_shape = {(layer.out_features, layer.in_features): layer for layer in layers if isinstance(layer, PaddedLinear)}
     if not by_shape or any(isinstance(layer, nn.Linear) for layer in layers):
@@ -147,7 +149,7 @@ def linear_layers_agree(model: Any) -> bool:
 
 
 def rows_agree(layer: PaddedLinear) -> bool:
-    """Whether a row has the same bits in a product of few and of many rows, tried on random numbers."""
+    """Return whether a row has the same bits in a product of few and of many rows, tried on random numbers."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(TOGETHER, layer.in_features, generator=generator)
     outputs = layer(inputs)

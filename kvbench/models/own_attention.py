@@ -33,8 +33,8 @@ def detached(model: Any) -> Iterator[None]:
 def own_steps(
     model: Any, ids: Int[Tensor, "tokens"], sequences: int, new_tokens: int, mark: Callable[[], None]
 ) -> list[int] | None:
-    """The most likely tokens after a prompt, by transformers' own cache and attention; `mark` is called before the
-    first step and after each. All sequences read the same prompt, which is read once. None for a model that has a
+    """Return the most likely tokens after a prompt, by transformers' own cache and attention; `mark` is called before
+    the first step and after each. All sequences read the same prompt, which is read once. None for a model that has a
     recurrent state, numbers positions itself or writes its attention out.
     """
     from transformers import DynamicCache

@@ -40,7 +40,7 @@ class StackRecord:
     arrays: dict[Hashable, Float[Tensor, "layers *part"]] = field(default_factory=dict)
 
     def room(self, name: Hashable, layer: int, shape: Sequence[int], like: Tensor) -> Float[Tensor, "*part"]:
-        """The part of a layer in the array of that name."""
+        """Return the part of a layer in the array of that name."""
         if name not in self.arrays:
             self.arrays[name] = like.new_empty(self.size, *shape)
         return self.arrays[name][self.layers.index(layer)]
@@ -51,7 +51,7 @@ class StackRecord:
         return len(self.layers) == self.size
 
     def freeze(self, layer: LayerCache) -> LayerCache:
-        """The layers as one. layer: the first."""
+        """Return the layers as one. layer: the first."""
         keys, values = self.arrays["keys"].flatten(0, 1), self.arrays["values"].flatten(0, 1)
         windows = []
         for window in layer.windows:
@@ -79,7 +79,7 @@ class LayerRecord:
     recordings: dict[Score, Tensor] = field(default_factory=dict)
 
     def freeze(self, index: int, num_tokens: int) -> LayerCache:
-        """The layer after `num_tokens` tokens."""
+        """Return the layer after `num_tokens` tokens."""
         layer = from_dense(index, self.query_heads, self.keys, self.values)
         if self.rule.sliding_window is not None:
             positions = layer.positions + (num_tokens - layer.lengths[0])
@@ -174,7 +174,7 @@ class Prefill:
         return outputs[None]
 
     def _stack(self, layer: int, heads: int, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> StackRecord:
-        """The stack of a new layer: the newest, if it has room and layers of this shape."""
+        """Return the stack of a new layer: the newest, if it has room and layers of this shape."""
         shapes = keys.shape[1], keys.shape[3], values.shape[3]
         common = heads, shapes, keys.dtype, keys.device, rule.scaling, rule.softcap
         if not self._stacks or self._stacks[-1].whole or self._stacks[-1].common != common:
@@ -243,7 +243,7 @@ class Prefill:
         self.num_tokens += block
 
     def freeze(self) -> KVCache:
-        """The cache of the whole prompt."""
+        """Return the cache of the whole prompt."""
         assert self.num_tokens == self.tokens
         for stack in self._stacks:
             for record in (self._layers[layer] for layer in stack.layers if not stack.whole):

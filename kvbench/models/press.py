@@ -140,14 +140,14 @@ class Press(Score):
         return scores[0].float()
 
     def _ratio(self, budget: Budget, tokens: int) -> float:
-        """The `compression_ratio` of a budget; for a press that counts, half a pair from where it rounds."""
+        """Return the `compression_ratio` of a budget; for a press that counts, half a pair from where it rounds."""
         if self.press in COUNTING:
             return max(0.0, 1 - (budget.of(tokens) + 0.5) / tokens)
         share = budget.share if isinstance(budget, FractionBudget) else Decimal(budget.of(tokens)) / tokens
         return max(0.0, float(1 - share))
 
     def _of_model(self, model: Any) -> Any:
-        """The press with what it loads for a model, once per model."""
+        """Return the press with what it loads for a model, once per model."""
         presses = _loaded.setdefault(model, {})
         if self not in presses:
             press = self._build()
@@ -160,7 +160,7 @@ class Press(Score):
 
 
 def _built(setting: str, node: Any) -> Any:
-    """An instance of the press of a node {press, args}, or of a name."""
+    """Return an instance of the press of a node {press, args}, or of a name."""
     node = {"press": node} if isinstance(node, str) else node
     if not isinstance(node, dict) or not {"press"} <= set(node) <= {"press", "args"}:
         raise UserError(f"{setting}={node}: allowed: the name of a press, or {{press:NAME,args:{{...}}}}")
@@ -198,7 +198,7 @@ def _adapter(hint: Any) -> Any:
 
 
 def _class_of(setting: str, name: str) -> Any:
-    """The class of a press. Raises UserError for one that is unknown or no score."""
+    """Return the class of a press. Raises UserError for one that is unknown or no score."""
     if name in REFUSED:
         raise UserError(f"{setting}={name} is no score: {REFUSED[name]}")
     package, _, attribute = name.rpartition(".")
@@ -224,7 +224,9 @@ def _class_of(setting: str, name: str) -> Any:
 
 
 def imported(name: str) -> Any:
-    """A module of presses. kvpress wraps transformers' attention functions when it is imported: they are put back."""
+    """Return a module of presses. kvpress wraps transformers' attention functions when it is imported: they are put
+    back.
+    """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as FUNCTIONS
 
     before = dict(FUNCTIONS)
@@ -240,7 +242,9 @@ def imported(name: str) -> Any:
 
 @contextmanager
 def _module(layer: LayerCache, call: AttentionCall | None) -> Iterator[Any]:
-    """The module of a call, with the rotary embedding set on it while the block runs; a stand-in if there is none."""
+    """Yield the module of a call, with the rotary embedding set on it while the block runs; a stand-in if there is
+    none.
+    """
     if call is None or call.model is None:
         yield SimpleNamespace(layer_idx=layer.index, head_dim=layer.keys.shape[1])
         return

@@ -35,7 +35,7 @@ class RepeatPass:
 
 
 def passes(tokenizer: Any, prompt: Prompt, repeat: ContextRepetition) -> Iterator[RepeatPass]:
-    """One pass per chunk of the prompt after its head: instruction, turn, the chunk itself.
+    """Yield one pass per chunk of the prompt after its head: instruction, turn, the chunk itself.
 
     As in model/wrapper.py of KVzip's code: the instruction for a later chunk has the last tokens of the previous one.
     """

@@ -33,7 +33,7 @@ AT_ONCE = 64
 
 
 def read_alone(model: Any, position: int) -> bridge.TrialReader:
-    """Queries and keys of a token at a position in every layer, for a model attached to the bridge."""
+    """Return queries and keys of a token at a position in every layer, for a model attached to the bridge."""
     reader = bridge.TrialReader()
     device = model.get_input_embeddings().weight.device
     bridge.forward(model, torch.tensor([[TOKEN]], device=device), position, reader)
@@ -65,7 +65,7 @@ class LengthRope:
 
 
 def length_rope(config: Any) -> LengthRope | None:
-    """The length-dependent embedding of a configuration, or None if frequencies are the same at any length."""
+    """Return the length-dependent embedding of a configuration, or None if frequencies are the same at any length."""
     text = text_config(config)
     parameters = getattr(text, "rope_parameters", None) or {}
     rope_settings = [parameters] if "rope_type" in parameters else [part for part in parameters.values() if part]
@@ -134,7 +134,7 @@ class KeyReRotation:
     by_layer: Mapping[int, KeyRotation]
 
     def begin(self, cache: KVCache) -> KVCache:
-        """The same pairs, numbered by their slot from now on; keys keep the rotation with which they were read.
+        """Return the same pairs, numbered by their slot from now on; keys keep the rotation with which they were read.
 
         Raises UserError if heads hold different numbers of pairs.
         """
@@ -150,7 +150,7 @@ class KeyReRotation:
         return replace(cache, layers=layers, next_position=lengths.pop(), stacks=())
 
     def show(self, layer: LayerCache) -> LayerCache:
-        """A dense layer with every key rotated by its slot, as queries attend to it."""
+        """Return a dense layer with every key rotated by its slot, as queries attend to it."""
         slots = torch.arange(layer.lengths[0], device=layer.keys.device).float().repeat(layer.cache_heads)
         return replace(layer, keys=self.by_layer[layer.index].turn(layer.keys, layer.state[ROTATED], slots))
 
@@ -163,7 +163,7 @@ class KeyReRotation:
 
 @torch.inference_mode()
 def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
-    """How each layer of a model rotates: one of its frequency tables, verified on keys of the model.
+    """Return how each layer of a model rotates: one of its frequency tables, verified on keys of the model.
 
     Raises UserError for layers that match no table, for several positions per token, and for local layers.
     """
@@ -176,8 +176,8 @@ def re_rotation_of(model: Any, max_length: int | None = None) -> KeyReRotation:
 
 @torch.inference_mode()
 def key_rotations(model: Any, refused: str) -> dict[int, KeyRotation]:
-    """How each layer of a model rotates keys and queries. Raises UserError, `refused` with the reason, if it does not
-    by a table of frequencies.
+    """Return how each layer of a model rotates keys and queries. Raises UserError, `refused` with the reason, if it
+    does not by a table of frequencies.
     """
     if "mrope_section" in str(getattr(text_config(model.config), "rope_parameters", None)):
         raise UserError(refused.format("rotates by several positions a token (m-rope)"))
@@ -197,7 +197,7 @@ def key_rotations(model: Any, refused: str) -> dict[int, KeyRotation]:
 
 
 def _fits(rotation: KeyRotation, keys: Float[Tensor, "h d"], moved: Mapping[int, Float[Tensor, "h d"]]) -> bool:
-    """Whether keys at position 0 turn into those at the others."""
+    """Return whether keys at position 0 turn into those at the others."""
     if 2 * len(rotation.frequencies) > keys.shape[1]:
         return False
     start = torch.zeros(len(keys), device=keys.device)
@@ -227,7 +227,7 @@ class Rotation:
         return rotary(torch.empty(0, device=device), positions, **options)
 
     def turn(self, queries: Float[Tensor, "heads tokens head_dim"], cos: Tensor, sin: Tensor) -> Tensor:
-        """The queries rotated by the model's own `apply_rotary_pos_emb`."""
+        """Return the queries rotated by the model's own `apply_rotary_pos_emb`."""
         modules = (module for module in self.model.modules() if getattr(module, "layer_idx", None) == self.layer)
         apply: Any = next(
             function
@@ -240,7 +240,7 @@ class Rotation:
         return torch.cat((turned, rest), dim=-1) if self.dims == "first" else turned
 
     def undo(self, queries: Float[Tensor, "heads tokens head_dim"], first: int) -> Tensor:
-        """Queries at positions first, first + 1, ... as they were before, in float32."""
+        """Return queries at positions first, first + 1, ... as they were before, in float32."""
         wide = queries.float()
         if self.dims == "none":
             return wide
@@ -250,7 +250,7 @@ class Rotation:
         return self.turn(wide, cos, -sin) / scale
 
     def ahead(self, first: int, request: PredictedQueries, like: Tensor) -> Float[Tensor, "head_dim head_dim"]:
-        """The average rotation of the requested positions, as a matrix to multiply rows by, in float64."""
+        """Return the average rotation of the requested positions, as a matrix to multiply rows by, in float64."""
         basis = torch.eye(like.shape[-1], device=like.device)
         if self.dims == "none":
             return basis.double()
@@ -264,7 +264,8 @@ class Rotation:
 
 @torch.inference_mode()
 def rotations(model: Any) -> dict[int, Rotation]:
-    """The rotation of every layer of a model on the bridge: the first kind that makes queries at all positions equal.
+    """Return the rotation of every layer of a model on the bridge: the first kind that makes queries at all positions
+    equal.
 
     Raises UserError if one cannot be undone.
     """
@@ -284,7 +285,7 @@ def rotations(model: Any) -> dict[int, Rotation]:
 
 
 def _undoes(rotation: Rotation, tried: Sequence[Mapping[int, Tensor]]) -> bool:
-    """Whether a rotation makes the queries of a token, by position and layer, equal."""
+    """Return whether a rotation makes the queries of a token, by position and layer, equal."""
     try:
         plain = [
             rotation.undo(queries[rotation.layer][0].float(), place)

@@ -139,8 +139,8 @@ class BenchResult:
     _temporary: Any = None
 
     def table(self, rows: str | None = None, cols: str | None = None, against: str | None = None) -> NotebookReport:
-        """The table that `kvbench run` prints. rows, cols: keys of its lines and columns, with commas between. against:
-        the policy, or the selection, from which cells that differ beyond chance are marked.
+        """Return the table that `kvbench run` prints. rows, cols: keys of its lines and columns, with commas between.
+        against: the policy, or the selection, from which cells that differ beyond chance are marked.
         """
         if set(self.frame["metric"]) == {TIMED}:
             return NotebookReport(efficiency.report_of(self.frame, _ignore))
@@ -151,11 +151,11 @@ class BenchResult:
         return self.plot("tradeoff", **settings)
 
     def plot(self, kind: str, **settings: str) -> Figure:
-        """A figure of `kvbench report plot`: tradeoff, bars, kept, split, needle, perplexity or latency."""
+        """Return a figure of `kvbench report plot`: tradeoff, bars, kept, split, needle, perplexity or latency."""
         return figure(kind, self.frame, settings, _ignore)
 
     def kept(self) -> Mapping[tuple[str, int], KeptSets]:
-        """The kept positions by cell and sample: `kept()[cell, sample].positions(layer, head)`."""
+        """Return the kept positions by cell and sample: `kept()[cell, sample].positions(layer, head)`."""
         rows = set(zip(self.frame["cell"], self.frame["sample"], strict=True))
         return {key: sets for key, sets in lines_beside(self.frame, KeptSets, _ignore).items() if key in rows}
 
@@ -165,7 +165,7 @@ class BenchResult:
         return Path(path)
 
     def compare(self, a: Method, b: Method, alpha: float = ALPHA, relevant: float = RELEVANT) -> NotebookReport:
-        """The paired difference b - a with interval, tests and verdict, as `kvbench compare`.
+        """Return the paired difference b - a with interval, tests and verdict, as `kvbench compare`.
 
         a, b: methods as they were given, or selections such as "policy=snapkv,budget=0.1". alpha, relevant: as in
         `kvbench.report.compare.compare.compare`.

@@ -168,7 +168,7 @@ def generate(
 
 
 def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
-    """Which positions were kept in each head: a matplotlib figure with a panel for each policy."""
+    """Return which positions were kept in each head: a matplotlib figure with a panel for each policy."""
     from kvbench.report.plots.canvas import styled, titles
     from kvbench.report.plots.kept_sets import Panel, kept_figure
 
@@ -180,7 +180,7 @@ def plot_kept(evicted: Evicted | Sequence[Evicted]) -> Any:
 
 
 def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:
-    """The distinct cells that settings ask for, and whether they list several values."""
+    """Return the distinct cells that settings ask for, and whether they list several values."""
     overrides = parse(words_of(settings))
     for override in overrides:
         if override.root not in ROOTS:
@@ -191,7 +191,7 @@ def _cells(model: Any, **settings: Any) -> tuple[list[Cell], bool]:
 
 
 def _refused(cells: Sequence[Cell]) -> dict[Cell, Any]:
-    """The failures of cells that no prompt can be evicted for. Raises UserError if that is all of them."""
+    """Return the failures of cells that no prompt can be evicted for. Raises UserError if that is all of them."""
     failures = {cell: error for cell in cells if (error := _error(cell)) is not None}
     if len(failures) == len(cells):
         raise failures[cells[0]]
@@ -211,7 +211,7 @@ def _failure(cell: Cell, error: str) -> Failure:
 
 
 def _listed(results: Mapping[Cell, Any], cells: Sequence[Cell], several: bool) -> Any:
-    """The results of the cells, or of the only one. Raises UserError if nothing but failures is left."""
+    """Return the results of the cells, or of the only one. Raises UserError if nothing but failures is left."""
     failures = [results[cell] for cell in cells if isinstance(results[cell], Failure)]
     if len(failures) == len(cells):
         raise UserError(f"{failures[0].policy}: {failures[0].error}")
@@ -225,7 +225,7 @@ def _named(result: Failure | Evicted) -> str:
 
 @contextmanager
 def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
-    """The model on kvbench's caches; afterwards it has its own attention again."""
+    """Yield the model on kvbench's caches; afterwards it has its own attention again."""
     check_architecture(model.config, type(model).__name__)
     if model.training:
         raise UserError("the model is in training mode, where dropout changes answers: call model.eval() first")
@@ -241,7 +241,7 @@ def _attached(model: Any, tokenizer: Any, cells: int) -> Iterator[LoadedModel]:
 def _compressed(
     model: LoadedModel, prompt: Prompt, cells: Sequence[Cell]
 ) -> Iterator[tuple[TimedPrefill, dict[Cell, HeldCache | Failure]]]:
-    """The evicted caches of cells that can decode together, with their prefill, which all share that can."""
+    """Yield the evicted caches of cells that can decode together, with their prefill, which all share that can."""
 
     def reading(cell: Cell) -> str:
         at_once = cell.score.inputs.hidden_states == "prompt"

@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 def words_of_method(argument: str, method: Method, policy: str | Policy) -> tuple[str, ...]:
-    """The words that choose a method; a score alone belongs to `policy`. argument: what messages call it.
+    """Return the words that choose a method; a score alone belongs to `policy`. argument: what messages call it.
 
     Raises UserError for what is no method.
     """
@@ -59,7 +59,7 @@ def _named(argument: str, name: str, policy: str | Policy) -> Mapping[str, Any]:
 
 
 def words_of_budgets(budgets: Any) -> list[str]:
-    """The word of one or several budgets. Raises UserError for what is no budget."""
+    """Return the word of one or several budgets. Raises UserError for what is no budget."""
     several = list(budgets) if isinstance(budgets, SEVERAL) else [budgets]
     for number, budget in enumerate(several):
         try:

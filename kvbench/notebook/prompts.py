@@ -29,7 +29,7 @@ an answer is a text or a list of texts."""
 
 
 def task_words(data: Prompts, arguments: Sequence[str]) -> list[str]:
-    """The words that choose the task of `data`; prompts are written to the folder of results of these arguments.
+    """Return the words that choose the task of `data`; prompts are written to the folder of results of these arguments.
 
     Raises UserError for prompts that cannot be read, and beside a task.
     """
@@ -54,7 +54,7 @@ def task_words(data: Prompts, arguments: Sequence[str]) -> list[str]:
 
 
 def _lines(data: pandas.DataFrame | Sequence[Any]) -> Iterator[Mapping[str, Any]]:
-    """The prompts as lines of the file. Raises UserError."""
+    """Yield the prompts as lines of the file. Raises UserError."""
     rows = data.to_dict("records") if isinstance(data, pandas.DataFrame) else data
     if isinstance(rows, Mapping) or not isinstance(rows, Sequence):
         raise UserError(f"data={type(data).__name__}: allowed: the name of a task, a list of prompts, or a DataFrame")
@@ -78,5 +78,5 @@ def _lines(data: pandas.DataFrame | Sequence[Any]) -> Iterator[Mapping[str, Any]
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether a frame has no value there."""
+    """Return whether a frame has no value there."""
     return value is None or (isinstance(value, float) and value != value)

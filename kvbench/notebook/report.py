@@ -24,7 +24,7 @@ class NotebookReport:
         return pandas.DataFrame([*self.report.records], columns=None if columns is None else [*columns])
 
     def to(self, format: str) -> str:
-        """The report as text, markdown, latex, html, csv or json."""
+        """Return the report as text, markdown, latex, html, csv or json."""
         check_format(format, FORMATS)
         return emitted(self.report, format)
 

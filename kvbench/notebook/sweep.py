@@ -29,7 +29,7 @@ def run(*words: str, data: Prompts | None = None, **settings: Any) -> Any:
 def sweep_and_rows(
     arguments: Sequence[str], data: Prompts | None, methods: Sequence[Sequence[str]] = ((),)
 ) -> tuple[Sweep, Any]:
-    """The sweep of words, with what was missing of it made, and its rows. methods: as in `plan_sweep`."""
+    """Return the sweep of words, with what was missing of it made, and its rows. methods: as in `plan_sweep`."""
     words = [*arguments, *([] if data is None else task_words(data, arguments))]
     logger, sweep = logger_of(words), plan_sweep(words, _ignore, methods=methods)
     if sweep.launcher.name != "none":
@@ -43,7 +43,7 @@ def sweep_and_rows(
 
 
 def _progress(plan: Plan) -> AbstractContextManager[Progress | None]:
-    """A bar where somebody looks: on a terminal and in a notebook."""
+    """Return a bar where somebody looks: on a terminal and in a notebook."""
     console = screen()
     return progress(plan) if console.is_terminal or console.is_jupyter else nullcontext()
 

@@ -19,7 +19,8 @@ SEVERAL = (list, tuple, range, np.ndarray)
 
 
 def words_of(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as words of the command line; None is left out. An `Eviction` stands for policy, score and budget.
+    """Return settings as words of the command line; None is left out. An `Eviction` stands for policy, score and
+    budget.
 
     Raises UserError for a value that is no setting.
     """
@@ -31,12 +32,12 @@ def words_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def lists_several(settings: Mapping[str, Any]) -> bool:
-    """Whether an argument stands for several values."""
+    """Return whether an argument stands for several values."""
     return any(isinstance(value, SEVERAL) for value in settings.values())
 
 
 def _parts(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings, a policy that is an eviction by its parts."""
+    """Return the settings, a policy that is an eviction by its parts."""
     eviction = settings.get("policy")
     if not isinstance(eviction, Eviction):
         return settings

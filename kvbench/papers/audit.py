@@ -15,8 +15,8 @@ PLACE = ("model", "task", "context_length", "budget")
 
 
 def audit_of(name: str, folder: Path) -> Report:
-    """The audit of an item's published numbers, read from `folder`: scores with their host's own score, or the paper's
-    own policy with each other one, or the values of its arms; and the best of each column with the runner-up.
+    """Return the audit of an item's published numbers, read from `folder`: scores with their host's own score, or the
+    paper's own policy with each other one, or the values of its arms; and the best of each column with the runner-up.
 
     Raises UserError for an unknown item, and for one that prints no means of several methods.
     """
@@ -50,7 +50,7 @@ def _compared(item: Item, pair: LinePair) -> Compared:
 
 
 def _unknown(pair: LinePair) -> Pair:
-    """A pair of which no n is known: what it needs can be said, and nothing else."""
+    """Return a pair of which no n is known: what it needs can be said, and nothing else."""
     known = pair.pair(suppose=True)
     scale = SCALES.get(pair.b["unit"])
     if known is None or scale is None:
@@ -59,7 +59,7 @@ def _unknown(pair: LinePair) -> Pair:
 
 
 def _label(item: Item, labels: Mapping[str, str], line: PrintedLine, other: PrintedLine) -> str:
-    """The method of a line, and the values of the arms that tell it from the other."""
+    """Return the method of a line, and the values of the arms that tell it from the other."""
     own, others = (arms_of(each["protocol"], item.arms) for each in (line, other))
     told = [
         f"{LABEL_HEADS.get(arm, arm)} {printed_name(labels, arm, own[arm])}" for arm in own if own[arm] != others[arm]

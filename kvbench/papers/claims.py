@@ -106,7 +106,7 @@ class Audited:
 
 
 def claims_of(folder: Path) -> list[Claim]:
-    """All claims, in the file's order. Raises UserError, naming the claim, for a field that does not fit."""
+    """Return all claims, in the file's order. Raises UserError, naming the claim, for a field that does not fit."""
     return [_claim(entry) for entry in yaml.safe_load((folder / "claims.yaml").read_text("utf-8"))]
 
 
@@ -125,7 +125,7 @@ def _lines(paper: str, folder: Path) -> tuple[PrintedLine, ...]:
 
 
 def audited(claim: Claim, folder: Path) -> Audited:
-    """The verdict of the printed numbers on a claim. Raises UserError if no line fits it."""
+    """Return the verdict of the printed numbers on a claim. Raises UserError if no line fits it."""
     return _AUDITS[claim.kind](claim, folder)
 
 
@@ -142,7 +142,7 @@ def _pairs(claim: Claim, folder: Path, where: Condition) -> list[LinePair]:
 
 
 def _numbers(claim: Claim, pairs: Sequence[LinePair]) -> list[Pair]:
-    """The pairs as means. Raises UserError if the n of one is not known."""
+    """Return the pairs as means. Raises UserError if the n of one is not known."""
     numbers = [pair.pair(claim.suppose) for pair in pairs]
     if any(number is None for number in numbers):
         raise UserError(f"claim {claim.id}: no n is known of some lines; suppose: true takes the supposed one")
@@ -163,7 +163,7 @@ def _mean(claim: Claim, folder: Path) -> Audited:
 
 
 def _of_one(claim: Claim, result: Judged) -> Audited:
-    """A claim about one mean difference: false if it points the other way."""
+    """Return a claim about one mean difference: false if it points the other way."""
     change, tasks = 100 * result.average.difference, result.tasks
     shows = f"{change:+.2f} points"
     if tasks is not None:
@@ -181,7 +181,9 @@ def _each(claim: Claim, folder: Path) -> Audited:
 
 
 def _of_all(claim: Claim, parts: Sequence[Judged]) -> Audited:
-    """A claim that several mean differences hold: false if one points the other way, else as sure as the least."""
+    """Return a claim that several mean differences hold: false if one points the other way, else as sure as the
+    least.
+    """
     changes = [100 * part.average.difference for part in parts]
     shows = f"{min(changes):+.2f} to {max(changes):+.2f} points in {len(parts)} parts"
     p: dict[Level, float] = {level: max(part.p[level] for part in parts) for level in LEVELS}
@@ -195,7 +197,7 @@ def _of_all(claim: Claim, parts: Sequence[Judged]) -> Audited:
 
 
 def _every(claim: Claim, folder: Path) -> Audited:
-    """Counts by printed means alone; needs no n unless none is down."""
+    """Return counts by printed means alone; needs no n unless none is down."""
     groups = _groups(claim, _pairs(claim, folder, claim.where))
     sign = -1 if claim.lower else 1
     changes = [round(sign * fmean(pair.printed for pair in members), 9) for members in groups.values()]
@@ -212,7 +214,7 @@ def _best(claim: Claim, folder: Path) -> Audited:
 
 
 def _leads(claim: Claim, folder: Path, where: Condition) -> dict[tuple[str, ...], list[LinePair]]:
-    """The claimed method with the best other one of each group, by its mean over the group."""
+    """Return the claimed method with the best other one of each group, by its mean over the group."""
     lines = [line for line in _lines_of(claim, folder, where) if line["policy"] != FULL]
     leads = {}
     for group, members in grouped(lines, lambda line: tuple(line[key] for key in claim.by)).items():
@@ -237,7 +239,9 @@ def _place(line: PrintedLine) -> tuple[str, ...]:
 
 
 def _more(claim: Claim, folder: Path) -> Audited:
-    """The difference of two mean differences, in each group of `by`; errors over shared prompts add, others do not."""
+    """Return the difference of two mean differences, in each group of `by`; errors over shared prompts add, others do
+    not.
+    """
     if claim.lead:
         both = [_leads(claim, folder, where) for where in (claim.where, claim.than)]
     else:
@@ -263,7 +267,7 @@ def _more(claim: Claim, folder: Path) -> Audited:
 
 
 def _factor(claim: Claim, folder: Path) -> Audited:
-    """Whether the mean of b - times a is above zero in each group of `by`."""
+    """Return whether the mean of b - times a is above zero in each group of `by`."""
     parts, shows = [], []
     for members in _groups(claim, _pairs(claim, folder, claim.where)).values():
         pairs = _numbers(claim, members)
@@ -277,14 +281,16 @@ def _factor(claim: Claim, folder: Path) -> Audited:
 
 
 def _factor_error(pairs: Sequence[Pair], times: float, level: Level) -> float:
-    """The standard error of the mean of b - times a; errors over shared prompts add."""
+    """Return the standard error of the mean of b - times a; errors over shared prompts add."""
     errors = [(pair.prompts, math.sqrt(_square(pair, times, level) / (pair.units * pair.tasks))) for pair in pairs]
     sets = grouped(errors, lambda error: error[0]).values()
     return math.hypot(*(math.fsum(value for _, value in members) for members in sets)) / len(pairs)
 
 
 def _square(pair: Pair, times: float, level: Level) -> float:
-    """The mean square of b - r a of a prompt; of scores in 0..1 it is at most q + r^2 p - 2 r max(0, p + q - 1)."""
+    """Return the mean square of b - r a of a prompt; of scores in 0..1 it is at most q + r^2 p - 2 r max(0, p + q -
+    1).
+    """
     p, q = pair.a, pair.b
     if level == "any":
         return q + times**2 * p - 2 * times * max(0.0, p + q - 1)

@@ -63,7 +63,7 @@ def draw_curves(page: Page) -> Figure:
 
 
 def _curves(page: Page) -> dict[tuple[str, str], dict[At, list[Point]]]:
-    """The points of every line, by panel and by source (ours or published)."""
+    """Return the points of every line, by panel and by source (ours or published)."""
     layout, labels = page.item.layout, names_of(page.item)
     curves: dict[tuple[str, str], dict[At, list[Point]]] = {}
     for number in page.numbers:
@@ -92,7 +92,7 @@ def _unit(page: Page) -> str:
 
 
 def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
-    """The label of the horizontal axis, with its unit."""
+    """Return the label of the horizontal axis, with its unit."""
     if key != "budget":
         return f"{key.replace('_', ' ')} (tokens)"
     shares = all(x <= 1 for points in lines.values() for x, *_ in points)
@@ -100,7 +100,7 @@ def _axis(key: str, lines: Mapping[At, list[Point]]) -> str:
 
 
 def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
-    """The style of each line: the style of its policy or score in all figures, and grey for the full cache."""
+    """Return the style of each line: the style of its policy or score in all figures, and grey for the full cache."""
     parts = {name: (name[0], " ".join(name[1:])) for name in labels if "full" not in name}
     marks = Marks.over(parts.values())
     grey = {**REFERENCE, "marker": "."}
@@ -110,7 +110,7 @@ def _marks(labels: Mapping[At, str]) -> dict[At, dict[str, Any]]:
 
 
 def _is_level(line: At, points: Sequence[Point]) -> bool:
-    """Whether the full cache has one number for all places of the axis."""
+    """Return whether the full cache has one number for all places of the axis."""
     return "full" in line and len(points) == 1
 
 

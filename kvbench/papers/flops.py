@@ -64,7 +64,7 @@ SCORING = {"caote": caote, "fastcaote": fastcaote}
 
 
 def ratios(printed: Sequence[Published], keys: tuple[str, ...]) -> dict[At, Measured]:
-    """The FLOPs of scoring divided by the FLOPs of a forward pass, for each printed number; n is 0: nothing is
+    """Return the FLOPs of scoring divided by the FLOPs of a forward pass, for each printed number; n is 0: nothing is
     measured.
 
     Raises UserError for a score without a formula.

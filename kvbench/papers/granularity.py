@@ -69,7 +69,7 @@ class Impossible:
 
 
 def impossible(item: Item, folder: Path) -> list[Impossible]:
-    """The printed numbers of an item, read from `folder`, that no answers to its samples give.
+    """Return the printed numbers of an item, read from `folder`, that no answers to its samples give.
 
     Left out are differences, wins, means of several printed numbers, and averages by weights.
     """
@@ -85,13 +85,15 @@ def impossible(item: Item, folder: Path) -> list[Impossible]:
 
 
 def is_possible(value: str, step: Fraction) -> bool:
-    """Whether a multiple of `step` rounds to a printed value, halves up or down."""
+    """Return whether a multiple of `step` rounds to a printed value, halves up or down."""
     half = Fraction(1, 2 * 10 ** len(value.partition(".")[2]))
     return math.floor((Fraction(value) + half) / step) * step >= Fraction(value) - half
 
 
 def step_of(tasks: Iterable[Task]) -> Fraction | None:
-    """The step of the means over the answers of these tasks, which weigh the same, in 0..1; None if there is none."""
+    """Return the step of the means over the answers of these tasks, which weigh the same, in 0..1; None if there is
+    none.
+    """
     sizes: list[int] = []
     for task in tasks:
         parts = parts_of(task)
@@ -102,13 +104,15 @@ def step_of(tasks: Iterable[Task]) -> Fraction | None:
 
 
 def answers_of(task: Task) -> int:
-    """The answers behind the mean of a task: as many as are asked for, or as the benchmark has."""
+    """Return the answers behind the mean of a task: as many as are asked for, or as the benchmark has."""
     family, _, member = task.name.partition("/")
     return min(task.num_answers, ROWS[member]) if family == "infinitebench" and member in ROWS else task.num_answers
 
 
 def parts_of(task: Task) -> int | None:
-    """How many equal parts the score of a sample has: 1 if it is right or wrong; None if it can be of any size."""
+    """Return how many equal parts the score of a sample has: 1 if it is right or wrong; None if it can be of any
+    size.
+    """
     family, _, member = task.name.partition("/")
     if task.metric == "string_match_all":
         return PARTS.get(member, 1)
@@ -120,7 +124,7 @@ def parts_of(task: Task) -> int | None:
 
 
 def _is_mean(item: Item, number: Published) -> bool:
-    """Whether a number is a mean over samples that are not LongBench's."""
+    """Return whether a number is a mean over samples that are not LongBench's."""
     layout = item.layout
     if item.kind != "table" or item.mean_over != "questions" or layout.against or layout.relative or layout.wins:
         return False
@@ -130,7 +134,7 @@ def _is_mean(item: Item, number: Published) -> bool:
 
 
 def _tasks(item: Item) -> dict[At, list[Task]]:
-    """The tasks of an item by the values of the keys of its layout that are in `KEYS`."""
+    """Return the tasks of an item by the values of the keys of its layout that are in `KEYS`."""
     entries = cells_of_item(item, parse(ANY_METHOD)).entries
     by_place = grouped(entries, lambda entry: _prompts(item, entry.at))
     return {at: list(dict.fromkeys(entry.cell.task for entry in members)) for at, members in by_place.items()}
@@ -141,7 +145,7 @@ def _prompts(item: Item, at: At) -> At:
 
 
 def _behind(item: Item, number: Published, numbers: Sequence[Published]) -> list[Published]:
-    """The numbers of a line that a printed average is the mean of; the number itself if it is no average."""
+    """Return the numbers of a line that a printed average is the mean of; the number itself if it is no average."""
     line = number.at[: len(item.layout.rows)]
     return (
         [other for other in numbers if not other.average and other.at[: len(line)] == line]

@@ -131,12 +131,12 @@ class Item:
 
 
 def names() -> list[str]:
-    """All items, by paper."""
+    """Return all items, by paper."""
     return list(items("paper"))
 
 
 def item_of(name: str) -> Item:
-    """The item of a name. Raises UserError, naming the nearest, for an unknown name."""
+    """Return the item of a name. Raises UserError, naming the nearest, for an unknown name."""
     if name not in items("paper"):
         raise UserError(f"unknown paper item {name}: {closest(name, names())}")
     return build("paper", load_entry("paper", name))
@@ -159,12 +159,12 @@ def _printed_names() -> dict[str, dict[str, str]]:
 
 
 def names_of(item: Item) -> Mapping[str, str]:
-    """The printed name of every value that has one."""
+    """Return the printed name of every value that has one."""
     return {**_printed_names().get(item.paper, {}), **item.labels}
 
 
 def printed_name(names: Mapping[str, str], key: str, value: str) -> str:
-    """The value of a key of a layout; a fraction of the KV pairs in percent."""
+    """Return the value of a key of a layout; a fraction of the KV pairs in percent."""
     if key == "context_length" or value in names:
         return value if key == "context_length" else names[value]
     if key == "budget" and value:
@@ -174,7 +174,9 @@ def printed_name(names: Mapping[str, str], key: str, value: str) -> str:
 
 
 def method(names: Mapping[str, str], policy: str, score: str, hosts: Collection[str] = ()) -> str:
-    """A policy and its score: "H2O", "H2O + CAOTE"; "+ CAOTE" if the policy without that score is one of `hosts`."""
+    """Return a policy and its score: "H2O", "H2O + CAOTE"; "+ CAOTE" if the policy without that score is one of
+    `hosts`.
+    """
     host = printed_name(names, "policy", policy)
     if f"{policy} {score}" in names:
         return names[f"{policy} {score}"]
@@ -188,7 +190,7 @@ def method(names: Mapping[str, str], policy: str, score: str, hosts: Collection[
 
 
 def is_host(policy: str, score: str) -> bool:
-    """Whether a score is the policy's own, which papers do not name."""
+    """Return whether a score is the policy's own, which papers do not name."""
     return score in ("", "attn") or policy == score or policy.startswith(f"{score}_")
 
 
@@ -200,7 +202,7 @@ def label_keys(keys: Sequence[str]) -> list[str]:
 def line_labels(
     names: Mapping[str, str], keys: Sequence[str], line: Sequence[str], hosts: Collection[str] = ()
 ) -> list[str]:
-    """One label for each of `label_keys`; the full cache has no budget."""
+    """Return one label for each of `label_keys`; the full cache has no budget."""
     values = dict(zip(keys, line, strict=True))
     labels = []
     for key in label_keys(keys):

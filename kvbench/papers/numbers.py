@@ -92,7 +92,9 @@ class Measured:
 
 
 def published(item: Item, folder: Path) -> list[Published]:
-    """The printed numbers of an item, in the paper's order. Raises FileNotFoundError without the paper's file."""
+    """Return the printed numbers of an item, in the paper's order. Raises FileNotFoundError without the paper's
+    file.
+    """
     if not item.published:
         return []
     with (folder / f"{item.paper}.csv").open(encoding="utf-8", newline="") as file:
@@ -110,7 +112,7 @@ def kind_of(task: str) -> str:
 
 
 def arms_of(protocol: str, arms: Arms) -> dict[str, str]:
-    """The value of each arm that a protocol says in the arm's words; "" for one that it does not say."""
+    """Return the value of each arm that a protocol says in the arm's words; "" for one that it does not say."""
     return {arm: next((value for value, part in words.items() if part in protocol), "") for arm, words in arms.items()}
 
 
@@ -125,7 +127,7 @@ def _number(line: dict[str, str], item: Item) -> Published:
 
 
 def _merged(numbers: Sequence[Published]) -> list[Published]:
-    """One number per place: the mean of several printed numbers that the layout does not distinguish."""
+    """Return one number per place: the mean of several printed numbers that the layout does not distinguish."""
     merged = []
     for members in grouped(numbers, lambda number: (number.at, number.average)).values():
         first = members[0]
@@ -137,7 +139,7 @@ def _merged(numbers: Sequence[Published]) -> list[Published]:
 
 
 def _published_wins(item: Item, numbers: Sequence[Published]) -> list[Published]:
-    """The tasks that each of a pair of policies wins by the numbers that were printed for each task."""
+    """Return the tasks that each of a pair of policies wins by the numbers that were printed for each task."""
     counted = [number for number in numbers if "/" in number.task and number.value]
     first = {number.at: number for number in reversed(counted)}
     protocol = "counted by kvbench over the tasks that the paper prints for both"
@@ -196,7 +198,7 @@ def places(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At
 
 
 def _mean_cells(cells: Sequence[Placed], key: int) -> list[Placed]:
-    """The cells in the place of a mean over all values of a key; none if there is one value alone."""
+    """Return the cells in the place of a mean over all values of a key; none if there is one value alone."""
     values = dict.fromkeys(cell.at[key] for cell in cells)
     name = f"mean of {', '.join(values)}"
     return [replace(cell, at=_with(cell.at, key, name)) for cell in cells] if len(values) > 1 else []
@@ -228,7 +230,7 @@ def _with(at: At, key: int, value: str) -> At:
 
 
 def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[At, Measured]:
-    """The average of each line of the layout, by the values of its row keys.
+    """Return the average of each line of the layout, by the values of its row keys.
 
     A line that lacks tasks has none, unless `partly`.
     """
@@ -247,13 +249,13 @@ def averages(item: Item, cells: Sequence[Placed], partly: bool = False) -> dict[
 def _grouped(
     cells: Sequence[Placed], weight: Mapping[str, float] | None, keys: int | None = None
 ) -> dict[At, list[Placed]]:
-    """The cells with a weight, by the first `keys` values of their place."""
+    """Return the cells with a weight, by the first `keys` values of their place."""
     weighted = (cell for cell in cells if weight is None or cell.member in weight)
     return grouped(weighted, lambda cell: cell.at[:keys])
 
 
 def measured(cells: Sequence[Placed], weight: Mapping[str, float] | None = None) -> Measured:
-    """The mean of cells, weighted equally or by the weights of their tasks.
+    """Return the mean of cells, weighted equally or by the weights of their tasks.
 
     The interval of a single cell is its own; of several the interval of a weighted sum of independent means. There is
     none if some cells read the same prompts, and none if no sample differs from another.
@@ -287,7 +289,9 @@ def _shares(cells: Sequence[Placed], weight: Mapping[str, float] | None) -> list
 
 
 def _measured_wins(item: Item, cells: Sequence[Placed]) -> dict[At, Measured]:
-    """The tasks on which one of a pair of policies has the higher mean, of the tasks that both have, which n counts."""
+    """Return the tasks on which one of a pair of policies has the higher mean, of the tasks that both have, which n
+    counts.
+    """
     short = {cell.at: 0 for cell in cells}
     for cell in cells:
         short[cell.at] += cell.summary is None or cell.summary.n < cell.samples

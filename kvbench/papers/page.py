@@ -64,7 +64,7 @@ class Page:
     smoke: bool
 
     def report(self, ours: Report | None = None) -> Report:
-        """The page, below it the tables of `ours`, if the numbers of the item are a report of their own.
+        """Return the page, below it the tables of `ours`, if the numbers of the item are a report of their own.
 
         For programs `ours` is all of it; without it there is one record for each place of the layout.
         """
@@ -102,7 +102,9 @@ def page(
     remarks: Sequence[str] = (),
     smoke: bool = False,
 ) -> Page:
-    """The page of an item: printed numbers, the means of its cells, and numbers that formulas or a probe `computed`."""
+    """Return the page of an item: printed numbers, the means of its cells, and numbers that formulas or a probe
+    `computed`.
+    """
     numbers = _Numbers(item, printed, cells, computed or {}, smoke)
     tables = _Tables(item, numbers.order)
     unit, differences = numbers.unit, numbers.differences
@@ -179,7 +181,8 @@ class _Numbers:
 def _spread(
     numbers: Mapping[Place, T], keys: Sequence[str], free: Collection[str], alone: bool = False
 ) -> dict[Place, T]:
-    """The full cache has no value of a `free` key: its number goes into every column that differs in these alone.
+    """Return the full cache has no value of a `free` key: its number goes into every column that differs in these
+    alone.
 
     keys: of the columns. alone: only a number whose column has no other number.
     """
@@ -206,7 +209,7 @@ def _difference(ours: Measured | None, theirs: Published | None) -> float | None
 
 
 def _head(cells: Sequence[Placed], ours: Mapping[Place, Measured], smoke: bool) -> list[str]:
-    """The measured model and the number of samples."""
+    """Return the measured model and the number of samples."""
     if not cells:
         return []
     counts = sorted({number.n for number in ours.values() if number.mean is not None})
@@ -231,7 +234,9 @@ def _budget_suffix(item: Item, order: Sequence[Place]) -> str:
 
 
 def _published_table(tables: "_Tables", caption: str, numbers: "_Numbers") -> Table | None:
-    """The printed numbers. A flag is marked at what shares it: every number (none is marked), a line, or one number."""
+    """Return the printed numbers. A flag is marked at what shares it: every number (none is marked), a line, or one
+    number.
+    """
     flags = {place: number.flag.replace("_", " ") for place, number in numbers.theirs.items()}
     is_shared = len(set(flags.values())) == 1
     ordered = [flag for flag in dict.fromkeys(flags.values()) if flag]
@@ -268,7 +273,7 @@ def _written(value: float, unit: str, rounded: bool = False) -> str:
 
 
 def _figure(number: Measured, unit: str, usual: int) -> Figure:
-    """A number as papers print it, with its n if that is not the `usual` one, and with missing cells."""
+    """Return a number as papers print it, with its n if that is not the `usual` one, and with missing cells."""
     note = "" if number.n == usual else f"n={number.n}"
     if number.failed:
         note += f" {number.failed} failed"
@@ -283,8 +288,8 @@ def _figure(number: Measured, unit: str, usual: int) -> Figure:
 
 
 def _ranked(item: Item, figures: Mapping[Place, Figure], values: Mapping[Place, float]) -> dict[Place, Figure]:
-    """The figures with the best and the second among figures that differ in policy and score alone, as papers mark
-    them.
+    """Return the figures with the best and the second among figures that differ in policy and score alone, as papers
+    mark them.
 
     values: by place, as they are written. None is best if all are equal or one has no value; none is second if several
     are best or only two compete. The full cache does not compete.
@@ -340,7 +345,9 @@ class _Tables:
         first = {i: list(dict.fromkeys(line[i] for line in self._lines)).index for i in groups}
 
         def rank(line: At) -> tuple[Any, ...]:
-            """Each model, task, .. with its full cache first; budgets by size, as ours may differ from the paper's."""
+            """Return each model, task, .. with its full cache first; budgets by size, as ours may differ from the
+            paper's.
+            """
             value = line[self._rows.index("budget")] if "budget" in self._rows else ""
             budget = (value != "", budget_key(value))
             return (*(first[i](line[i]) for i in groups), FULL not in line, budget)
@@ -370,7 +377,9 @@ class _Tables:
         marked: Mapping[tuple[str, At, bool], str] | None = None,
         words: str = "",
     ) -> Table | None:
-        """The lines and columns that have a number; None if there are none. ``marked``: marks of lines and columns."""
+        """Return the lines and columns that have a number; None if there are none. ``marked``: marks of lines and
+        columns.
+        """
         if not figures:
             return None
         if "budget" in self._cols and self._cols[0] != "task":  # no other line has the budget of the full cache
@@ -413,7 +422,7 @@ class _Tables:
         )
 
     def _labels(self, lines: Sequence[At]) -> list[list[str]]:
-        """One label per line for each of `label_keys`; "+ CAOTE" below the line of its policy alone."""
+        """Return one label per line for each of `label_keys`; "+ CAOTE" below the line of its policy alone."""
         labelled = []
         for line in lines:
             values = dict(zip(self._rows, line, strict=True))
@@ -429,7 +438,7 @@ class _Tables:
         return labelled
 
     def _heads(self, columns: Sequence[Column]) -> tuple[list[list[str]], int]:
-        """The head of each column, and how many of its levels stand over several columns."""
+        """Return the head of each column, and how many of its levels stand over several columns."""
         index = self._cols.index("task") if "task" in self._cols else None
         tasks = [column[index] for column, is_average in columns if not is_average] if index is not None else []
         kinds = {f"longbench/{task}": kind for kind, members in CATEGORIES.items() for task in members}
@@ -458,13 +467,13 @@ class _Tables:
 
 
 def _without_repeats(labels: Sequence[str], before: Sequence[str] | None) -> tuple[str, ...]:
-    """The labels of a line without those that the line above has too; the last one always stands."""
+    """Return the labels of a line without those that the line above has too; the last one always stands."""
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(labels[:-1], (before or ())[:-1], strict=False))))
     return (*("" for _ in range(same)), *labels[same:])
 
 
 def _column_head(names: Mapping[str, str], key: str, value: str, policy: str | None) -> str:
-    """The head of a column; below its policy a score is "+ CAOTE", and nothing if it is the policy's own."""
+    """Return the head of a column; below its policy a score is "+ CAOTE", and nothing if it is the policy's own."""
     if key == "score" and policy is not None:
         return "" if is_host(policy, value) else f"+ {printed_name(names, key, value)}"
     if key == "context_length" and value:

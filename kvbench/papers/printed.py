@@ -68,7 +68,7 @@ class PrintedLine:
         return "/".join(filter(None, (self["task"], self["context_length"])))
 
     def is_of(self, condition: Condition) -> bool:
-        """Whether every named column has one of the values."""
+        """Return whether every named column has one of the values."""
         return all(
             any(fnmatchcase(self[column], value) for value in ([values] if isinstance(values, str) else values))
             for column, values in condition.items()
@@ -88,7 +88,7 @@ class LinePair:
         return round(self.b.value - self.a.value, 9)
 
     def pair(self, suppose: bool = False) -> Pair | None:
-        """Both as means in 0..1; None if no n is known. suppose: take the supposed n for an unknown one."""
+        """Return both as means in 0..1; None if no n is known. suppose: take the supposed n for an unknown one."""
         prompts = self.b.prompts
         n = None if prompts is None else prompts.n or (prompts.supposed if suppose else None)
         if prompts is None or n is None:
@@ -109,7 +109,7 @@ class LinePair:
 
 
 def printed_lines(paper: str, folder: Path) -> list[PrintedLine]:
-    """The numbers of a paper that are means of its own lines, in its order.
+    """Return the numbers of a paper that are means of its own lines, in its order.
 
     Left out are averages over tasks, budgets or lengths (their parts are there), lines that copy others, words, and
     numbers whose column is not known. Raises FileNotFoundError without the paper's file.
@@ -136,7 +136,7 @@ def _is_average(row: Mapping[str, str]) -> bool:
 
 
 def _macro(row: Mapping[str, str], folder: Path) -> bool:
-    """Whether an average over tasks is all that the paper prints of a table."""
+    """Return whether an average over tasks is all that the paper prints of a table."""
     prompts = prompts_of(row, folder)
     return prompts is not None and prompts.tasks > 1 and not row["protocol"].startswith("average of")
 
@@ -162,7 +162,7 @@ def prompts_of(row: Mapping[str, str], folder: Path) -> Prompts | None:
 
 
 def line_pairs(lines: Iterable[PrintedLine], a: Condition, b: Condition) -> list[LinePair]:
-    """Every line of `b` with the line of `a` that equals it in all other keys.
+    """Return every line of `b` with the line of `a` that equals it in all other keys.
 
     Protocols count where a or b name them, and where several lines could be the partner. Raises UserError if several
     still could.
@@ -190,7 +190,7 @@ def line_pairs(lines: Iterable[PrintedLine], a: Condition, b: Condition) -> list
 
 
 def swaps(lines: Sequence[PrintedLine]) -> list[LinePair]:
-    """Every score on a policy with that policy's own score: all else of both lines is the same."""
+    """Return every score on a policy with that policy's own score: all else of both lines is the same."""
     hosts = {
         (*(line[key] for key in KEYS if key != "score"), line["protocol"]): line
         for line in lines
@@ -205,7 +205,7 @@ def swaps(lines: Sequence[PrintedLine]) -> list[LinePair]:
 
 
 def against_own(lines: Sequence[PrintedLine], paper: str) -> list[LinePair]:
-    """The paper's own policy, which has its name, with each other policy of the same place."""
+    """Return the paper's own policy, which has its name, with each other policy of the same place."""
 
     def place(line: PrintedLine) -> tuple[str, ...]:
         return tuple(line[key] for key in KEYS if key not in ("policy", "score"))
@@ -216,7 +216,7 @@ def against_own(lines: Sequence[PrintedLine], paper: str) -> list[LinePair]:
 
 
 def across(lines: Sequence[PrintedLine], arms: Arms) -> list[LinePair]:
-    """The first value of an arm with each later one, where all else but the table is the same."""
+    """Return the first value of an arm with each later one, where all else but the table is the same."""
     found = []
     for arm, words in arms.items():
 
@@ -232,7 +232,7 @@ def across(lines: Sequence[PrintedLine], arms: Arms) -> list[LinePair]:
 
 
 def bests(lines: Sequence[PrintedLine]) -> list[LinePair]:
-    """The best of each column with its runner-up, which may be as good; the full cache does not compete."""
+    """Return the best of each column with its runner-up, which may be as good; the full cache does not compete."""
     columns = grouped(
         (line for line in lines if line["policy"] != FULL),
         lambda line: (*(line[key] for key in KEYS if key not in ("policy", "score")), line["protocol"]),

@@ -135,7 +135,7 @@ def render_item(name: str, request: Request, runner: Runner, out: TextIO | Path,
 
 
 def sweep_of(name: str, request: Request, tell: Tell, part: Shard) -> Sweep:
-    """A part of the rows of an item, for a job that makes them."""
+    """Return a part of the rows of an item, for a job that makes them."""
 
     def nothing(*_: object) -> NoReturn:
         raise AssertionError("--shard runs a part and renders nothing")
@@ -220,11 +220,11 @@ class _PrintedNumbers:
         yield from ()
 
     def commands(self) -> Iterator[str]:
-        """The command lines that make the cells of the item; none if it runs nothing."""
+        """Yield the command lines that make the cells of the item; none if it runs nothing."""
         yield from ()
 
     def run(self) -> _Result:
-        """The page of the item; whatever it lacks is run first."""
+        """Return the page of the item; whatever it lacks is run first."""
         if self.item.kind != "costs":
             return _Result(page(self.item, self.printed))
         computed = {} if self.request.only_published else ratios(self.printed, self.item.keys)
@@ -266,8 +266,8 @@ class _ItemSweep(_PrintedNumbers):
         self.unused = self.cells.unused
 
     def plan_lines(self) -> Iterator[str]:
-        """One line per group of cells that share what they read or how they read it, the sums, what is missing, what is
-        done and how long the rest takes.
+        """Yield one line per group of cells that share what they read or how they read it, the sums, what is missing,
+        what is done and how long the rest takes.
 
         The last two need the model's files, because their hash is part of every cell's identity.
         """
@@ -305,7 +305,9 @@ class _ItemSweep(_PrintedNumbers):
             yield f"\n{submission_text(submission(planned, similar, launcher, results, planning))}"
 
     def _planned(self) -> tuple[Plan, ResultsFolder, Settled]:
-        """One plan for all cells, the folder of its rows, and what is there. Raises MissingFile without a model."""
+        """Return one plan for all cells, the folder of its rows, and what is there. Raises MissingFile without a
+        model.
+        """
         assert self.cells.results is not None
         folder = self.cells.results.dir
         results, cells = ResultsFolder(folder), [entry.cell for entry in self.cells.with_data]
@@ -352,7 +354,7 @@ class _ItemSweep(_PrintedNumbers):
         yield from (shlex.join([*command, *settings, *launcher_words]) for settings in self.cells.commands)
 
     def sweep(self, part: Shard | None = None) -> Sweep:
-        """One sweep of all cells, or a part of it. Raises UserError for a folder that cannot be written."""
+        """Return one sweep of all cells, or a part of it. Raises UserError for a folder that cannot be written."""
         assert self.cells.results is not None
         check_writable(self.cells.results.dir)
         since = file_sizes(self.cells.results.dir)
@@ -387,7 +389,7 @@ class _ItemSweep(_PrintedNumbers):
 
 
 def _texts(task: Task) -> int:
-    """How many prompts a task has at most; the questions about a context share one."""
+    """Return how many prompts a task has at most; the questions about a context share one."""
     return task.samples if task.contexts is None else min(task.samples, task.contexts)
 
 
@@ -405,14 +407,14 @@ def _plan_line(cell: Cell) -> str:
 
 
 def _contexts(cells: Sequence[Summary]) -> str:
-    """How many contexts the means are over."""
+    """Return how many contexts the means are over."""
     counts = sorted({cell.contexts for cell in cells if cell.contexts}) or [0]
     number = f"{counts[0]} to " * (counts[0] < counts[-1]) + count_noun(counts[-1], "context")
     return f"Ours are means over contexts ({number} a task), each with the mean of its questions; n counts questions."
 
 
 def _protocol(entries: Sequence[Entry], unit: str) -> str:
-    """The measured model, the number of samples in this unit, and the settings that differ from the item's."""
+    """Return the measured model, the number of samples in this unit, and the settings that differ from the item's."""
     models = ", ".join(dict.fromkeys(entry.cell.model.label for entry in entries))
     changes = dict.fromkeys(text for entry in entries for text in entry.differs)
     differs = f". Differs from the paper's protocol: {'; '.join(changes)}" if changes else ""
@@ -429,7 +431,7 @@ class _ItemProbe(_ItemSweep):
             raise UserError(f"launcher={request.launcher.name}: {item.name} is measured by a probe, in this process")
 
     def _probing(self) -> tuple[Probing, ResultsFolder, Plan]:
-        """The cells as the probe judges them, the folder of its numbers, and what is missing of them."""
+        """Return the cells as the probe judges them, the folder of its numbers, and what is missing of them."""
         assert self.item.probe is not None and self.cells.results is not None
         words = merged([word for run in self.item.all_runs for word in run], self.request.overrides, False).overrides
         probing = probing_cells(probe_of(self.item.probe, words), [entry.cell for entry in self.cells.with_data])
@@ -467,7 +469,7 @@ class _ItemProbe(_ItemSweep):
         )
 
     def _places(self, probing: Probing, numbers: Table) -> dict[At, Measured]:
-        """The means of the quantity that the paper prints, at their places in the layout."""
+        """Return the means of the quantity that the paper prints, at their places in the layout."""
         item, computed = self.item, dict[At, Measured]()
         entries = {probing.name(probing.probe.judged(entry.cell)): entry for entry in self.cells.with_data}
         for mean in probe.means_of(numbers, item.by) if item.quantity is not None else ():

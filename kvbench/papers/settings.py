@@ -71,7 +71,7 @@ class Entry:
     differs: tuple[str, ...]
 
     def placed(self, summaries: Mapping[str, Summary]) -> Placed:
-        """The entry with its summary."""
+        """Return the entry with its summary."""
         return Placed(
             at=self.at,
             task=self.cell.task.name,
@@ -139,11 +139,11 @@ class Merged:
         return [*self.kept, *self.replacing]
 
     def without(self, unused: set[str]) -> "Merged":
-        """The same without replacing settings that no cell has."""
+        """Return the same without replacing settings that no cell has."""
         return replace(self, replacing=[override for override in self.replacing if override.key not in unused])
 
     def differences(self) -> Iterator[str]:
-        """The changes that the replacing settings make to the item's, as text.
+        """Yield the changes that the replacing settings make to the item's, as text.
 
         A subset of the item's values is no difference; nor is the folder of a model, if the last part of its path is
         the same.
@@ -166,7 +166,7 @@ class Merged:
 
 
 def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
-    """An item's settings with settings of a command line in their place.
+    """Return an item's settings with settings of a command line in their place.
 
     Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run.
     """
@@ -176,7 +176,7 @@ def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> M
 
 
 def cells_of_item(item: Item, words: Sequence[Override], small: bool = False) -> ItemCells:
-    """The cells of an item's runs; in a smoke run, other tasks replace the item's if none of them has data.
+    """Return the cells of an item's runs; in a smoke run, other tasks replace the item's if none of them has data.
 
     Raises UserError for values that are not allowed.
     """
@@ -225,7 +225,9 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
 
 
 def is_smoke(entries: Iterable[Entry]) -> bool:
-    """Whether the numbers cannot be compared with the paper's: embedded or random model, other number of samples."""
+    """Return whether the numbers cannot be compared with the paper's: embedded or random model, other number of
+    samples.
+    """
     return any(
         not entry.cell.model.is_real or any(text.startswith("task.samples=") for text in entry.differs)
         for entry in entries
@@ -233,7 +235,7 @@ def is_smoke(entries: Iterable[Entry]) -> bool:
 
 
 def _place(item: Item, cell: Cell) -> At:
-    """The values of the layout's keys, as the paper's CSV file has them."""
+    """Return the values of the layout's keys, as the paper's CSV file has them."""
     values = {
         "model": cell.model.label.rpartition("/")[2],
         "task": cell.task.name,
@@ -259,14 +261,14 @@ def _place(item: Item, cell: Cell) -> At:
 
 
 def _values(override: Override) -> set[str]:
-    """The values of a setting without quotes; of a path its last part."""
+    """Return the values of a setting without quotes; of a path its last part."""
     if override.key == "model.path":
         return {value.text.rstrip("/").rpartition("/")[2] for value in override.values}
     return {value.text.strip("\"'") for value in override.values}
 
 
 def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Override]:
-    """The settings that make an item small, except those that `words` of the command line set."""
+    """Return the settings that make an item small, except those that `words` of the command line set."""
     named = {override.key for override in words}
     chosen = [override for override in (words if "task" in named else settings) if override.key == "task"]
     tasks = [value.text for override in with_members(chosen) for value in override.values]
@@ -278,7 +280,7 @@ def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Overr
 
 
 def _smaller(override: Override, lengths: Sequence[str]) -> str | None:
-    """The setting with smaller values; None if it stays as it is."""
+    """Return the setting with smaller values; None if it stays as it is."""
     key, values = override.key, [value.text for value in override.values]
     counts = all(value.isdecimal() for value in values)
     if key == "task.context_length" and lengths:

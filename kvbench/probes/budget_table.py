@@ -53,7 +53,7 @@ class BudgetTable:
 
 
 def budget_table(plan: Plan, on_read: Callable[[int], None] = lambda prompts: None) -> BudgetTable:
-    """The mean of the tables of the prompts of a plan, whose cells have one model, score and policy.
+    """Return the mean of the tables of the prompts of a plan, whose cells have one model, score and policy.
 
     `on_read` is called with the number of prompts read.
 
@@ -72,8 +72,8 @@ def budget_table(plan: Plan, on_read: Callable[[int], None] = lambda prompts: No
 
 
 def evicted_parts(utility: Table, scores: Table, tokens: int) -> Table:
-    """The table of one prompt of `tokens` tokens. utility, scores: of the pairs that are not protected, [layers, KV
-    heads, pairs]. A head keeps at least a hundredth of the tokens, and the protected ones.
+    """Return the table of one prompt of `tokens` tokens. utility, scores: of the pairs that are not protected, [layers,
+    KV heads, pairs]. A head keeps at least a hundredth of the tokens, and the protected ones.
     """
     layers, heads, pairs = scores.shape
     given_up = np.take_along_axis(utility, scores.argsort(axis=2), axis=2).reshape(-1, pairs)
@@ -87,7 +87,7 @@ def evicted_parts(utility: Table, scores: Table, tokens: int) -> Table:
 
 @torch.inference_mode()
 def utilities(scene: Scene, stop: frozenset[int], new_tokens: int) -> list[Table]:
-    """The utility of every pair of each layer, [KV heads, tokens], to the answer of the full cache."""
+    """Return the utility of every pair of each layer, [KV heads, tokens], to the answer of the full cache."""
     engine, cache, question = scene.model.engine, scene.shared.cache, list(scene.prompt.question)
     batch = RaggedBatch([cache], engine.max_batch, len(question) + new_tokens, engine.kernels)
     on_cpu = torch.tensor(question) if question else None

@@ -45,7 +45,7 @@ def calibrate(plan: Plan, on_read: Callable[[int], None] = lambda prompts: None)
 
 
 def loaded(plan: Plan) -> tuple[ModelInfo, LoadedModel]:
-    """The one model of a plan, once every sample was made. Raises UserError or MissingFile where that fails."""
+    """Return the one model of a plan, once every sample was made. Raises UserError or MissingFile where that fails."""
     info = model_info(plan.cells[0].model)
     for group in plan.groups:
         dry_run(info, group)
@@ -53,7 +53,7 @@ def loaded(plan: Plan) -> tuple[ModelInfo, LoadedModel]:
 
 
 def prompts_of(plan: Plan, model: LoadedModel) -> Iterator[tuple[Prompt, Cell, int]]:
-    """Each prompt of a plan once, with a cell that reads it and the tokens of its answer.
+    """Yield each prompt of a plan once, with a cell that reads it and the tokens of its answer.
 
     Raises UserError for a sample that cannot be read.
     """
@@ -67,7 +67,9 @@ def prompts_of(plan: Plan, model: LoadedModel) -> Iterator[tuple[Prompt, Cell, i
 
 
 def head_scores(model: LoadedModel, info: ModelInfo, prompt: Prompt, score: Score) -> HeadScores:
-    """The best score of any pair behind the prompt's head, by layer and KV head, when the context is repeated."""
+    """Return the best score of any pair behind the prompt's head, by layer and KV head, when the context is
+    repeated.
+    """
     repeat = score.inputs.repeat
     assert repeat is not None
     prefilled = model.engine.prefill(torch.tensor(prompt.context)).cache
@@ -121,7 +123,9 @@ def query_statistics(plan: Plan, on_read: Callable[[int], None] = lambda prompts
 
 
 def _rotations(model: LoadedModel) -> dict[int, KeyRotation]:
-    """How the layers rotate. Raises UserError unless each rotates all numbers of a key, always by the same angles."""
+    """Return how the layers rotate. Raises UserError unless each rotates all numbers of a key, always by the same
+    angles.
+    """
     kind = type(model.engine.model).__name__
     refused = f"kvbench heads --queries: {kind} {{}}, for which TriAttention is not defined: choose another model"
     if model.engine.rope is not None:
@@ -130,7 +134,9 @@ def _rotations(model: LoadedModel) -> dict[int, KeyRotation]:
 
 
 def before_rotation(queries: Tensor, rotation: KeyRotation) -> Tensor:
-    """Queries [heads, tokens, head_dim] of positions 0, 1, ... before their rotation, as complex numbers in double."""
+    """Return queries [heads, tokens, head_dim] of positions 0, 1, ... before their rotation, as complex numbers in
+    double.
+    """
     if 2 * len(rotation.frequencies) != queries.shape[2]:
         raise UserError(
             f"kvbench heads --queries: the model rotates {2 * len(rotation.frequencies)} of the {queries.shape[2]} "

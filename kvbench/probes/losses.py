@@ -31,7 +31,7 @@ class EvictionProbe(Probe):
     by: ClassVar[tuple[str, ...]] = ("layer", "quantity")
 
     def evictions(self, scene: Scene, cell: Cell, at: At) -> Iterator[tuple[LayerCache, Query, Kept]]:
-        """Every layer, its query, and what the cell keeps of it."""
+        """Yield every layer, its query, and what the cell keeps of it."""
         for layer, kept in zip(scene.layers, scene.decide(cell).kept, strict=True):
             yield layer, scene.query(layer, at), kept
 
@@ -145,7 +145,7 @@ def joint(query: Query, kept: Kept) -> Errors:
 
 
 def singles(query: Query, kept: Kept) -> Errors:
-    """The sum over the set of a / (1 - a) |v - o|, equation 6; a pair that has all the weight adds nothing."""
+    """Return the sum over the set of a / (1 - a) |v - o|, equation 6; a pair that has all the weight adds nothing."""
     evicted = ~query.staying(kept)[:, : query.evictable]
     parts = [(moved.norm(dim=2) * evicted[:, columns]).sum(dim=1) for columns, moved in query.moves()]
     return torch.stack(parts).sum(dim=0)

@@ -91,7 +91,7 @@ class OracleRecall(Probe):
 
 
 def top(scores: Ranked, unpooled: Ranked, pairs: int) -> Kept:
-    """True for the best `pairs` columns of every head."""
+    """Return True for the best `pairs` columns of every head."""
     kept = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     return kept.scatter_(1, best_first(scores, unpooled)[:, :pairs], True)
 
@@ -106,5 +106,5 @@ def chosen(ranking: Ranking, pairs: int, recent: int, tokens: int) -> Kept:
 
 
 def recall(kept: Kept, best: Kept) -> Float[Tensor, "cache_heads"]:
-    """The share of the wanted columns of each head that were kept."""
+    """Return the share of the wanted columns of each head that were kept."""
     return (kept & best).sum(dim=1).double() / best.sum(dim=1)

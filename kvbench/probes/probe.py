@@ -50,7 +50,8 @@ class Probe(Protocol):
         ...
 
     def judged(self, cell: Cell) -> Cell:
-        """The cell without what does not matter: a prompt, one eviction after it, and a score if scores are judged.
+        """Return the cell without what does not matter: a prompt, one eviction after it, and a score if scores are
+        judged.
 
         Raises UserError for a cell that the probe cannot judge.
         """
@@ -76,5 +77,5 @@ class Probe(Protocol):
         return (cell,)
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """The numbers of one cell on one sample. Raises UserError if the sample does not allow them."""
+        """Return the numbers of one cell on one sample. Raises UserError if the sample does not allow them."""
         ...

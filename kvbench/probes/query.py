@@ -92,20 +92,24 @@ class Query:
         return (grouped @ self.wide_values).view(self.query.shape[0], -1)
 
     def moves(self) -> Iterator[tuple[slice, Float[Tensor, "heads columns head_dim"]]]:
-        """The change of each head's output when one evictable pair is removed: a / (1 - a) (o - v), chunk by chunk."""
+        """Yield the change of each head's output when one evictable pair is removed: a / (1 - a) (o - v), chunk by
+        chunk.
+        """
         for start in range(0, self.evictable, COLUMNS):
             columns = slice(start, min(start + COLUMNS, self.evictable))
             values = self.wide_values[:, columns].repeat_interleave(self.group, dim=0)
             yield columns, self.odds[:, columns, None] * (self.outputs[:, None] - values)
 
     def without(self, kept: Kept) -> Float[Tensor, "heads head_dim"]:
-        """The outputs if only the marked evictable pairs are kept, by cache head; 0 for a head that keeps nothing."""
+        """Return the outputs if only the marked evictable pairs are kept, by cache head; 0 for a head that keeps
+        nothing.
+        """
         staying = self.staying(kept)
         logits = self._with_sink(self.logits.masked_fill(~staying, -torch.inf))
         return self.mixed(logits.softmax(dim=1)[:, : staying.shape[1]].nan_to_num(0.0))
 
     def staying(self, kept: Kept) -> Bool[Tensor, "heads columns"]:
-        """True for every column that a query head still attends to."""
+        """Return True for every column that a query head still attends to."""
         heads = kept.to(self.query.device).repeat_interleave(self.query.shape[0] // kept.shape[0], dim=0)
         behind = heads.new_ones(heads.shape[0], self.keys.shape[1] - self.evictable)
         return torch.cat((heads, behind), dim=1)
@@ -116,7 +120,8 @@ class Query:
 
 
 def removal_errors(query: Query, cache_heads: int, projection: Float[Tensor, "hidden width"] | None = None) -> Ranked:
-    """The true eviction error: the squared change of an output if one pair is removed and the others share its weight.
+    """Return the true eviction error: the squared change of an output if one pair is removed and the others share its
+    weight.
 
     The oracle of OBCache (Gu et al.), Figure 2 and section 3.5: the output moves by a / (1 - a) (o - v). Returns
     squared errors [cache heads, evictable pairs] in float64.

@@ -31,7 +31,7 @@ class HeadScores(Probe):
     across: ClassVar[str] = "head"
 
     def measure(self, scene: Scene, cell: Cell) -> Iterator[Measured]:
-        """The score of every cache head; None for one without candidates."""
+        """Yield the score of every cache head; None for one without candidates."""
         for layer, ranking in zip(scene.layers, scene.rank(cell), strict=True):
             values: list[float | None] = [None] * ranking.scores.shape[0]
             if ranking.candidates:
@@ -61,7 +61,7 @@ class RankCorrelation(Probe):
     __pydantic_config__: ClassVar[dict[str, Any]] = {"arbitrary_types_allowed": True}
 
     def judged(self, cell: Cell) -> Cell:
-        """Raises UserError also if the policy cannot host the other score."""
+        """Raise UserError also if the policy cannot host the other score."""
         if self.against is not None:
             check_host(cell.policy, self.against)
         return super().judged(cell)

@@ -81,14 +81,14 @@ class Probing:
         return {**cell.description, "probe": json.loads(json.dumps(settings))}
 
     def plan(self, results: ResultsFolder, retry_errors: bool = False) -> Plan:
-        """The cells and samples that are not measured yet."""
+        """Return the cells and samples that are not measured yet."""
         measured = probed_already(results.path, self.samples, retry_errors)
         ids = {self.name(cell): cell.id for cell in self.cells}
         return plan(self.cells, {(ids[name], sample) for name, sample in measured})
 
 
 def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
-    """The cells as the probe judges them; cells that differ only in settings that the probe ignores become one.
+    """Return the cells as the probe judges them; cells that differ only in settings that the probe ignores become one.
 
     Raises UserError for a cell that it cannot judge.
     """
@@ -108,7 +108,7 @@ def probing(probe: Probe, cells: Iterable[Cell]) -> Probing:
 def probing_of(
     name: str, words: Sequence[str], tell: Tell, folder: Path | None = None
 ) -> tuple[Probing, ResultsFolder]:
-    """The probe of a name with the cells of a command line, and where its numbers go.
+    """Return the probe of a name with the cells of a command line, and where its numbers go.
 
     Raises UserError for words that cannot be read, unknown settings, and cells that the probe cannot judge.
     """
@@ -129,7 +129,7 @@ def probing_of(
 
 
 def probe_of(name: str, overrides: Iterable[Override]) -> Probe:
-    """The probe of a name with the settings among `overrides` that are the probe's."""
+    """Return the probe of a name with the settings among `overrides` that are the probe's."""
     tree = {key: value for key, value in load_entry("probe", name).items() if key != "usual"}
     return build("probe", _with_settings(tree, [each for each in overrides if each.key.startswith(PREFIX)]))
 
@@ -141,7 +141,9 @@ def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) ->
 
 
 def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
-    """The settings of a probe's file with settings of the command line; a list may be written without brackets."""
+    """Return the settings of a probe's file with settings of the command line; a list may be written without
+    brackets.
+    """
     allowed = sorted(key for key in tree if key not in ("_target_", "name"))
     hints = get_type_hints(class_of("probe", tree))
     for override in overrides:

@@ -57,11 +57,11 @@ class Scene:
         return self.shared.cache.evictable
 
     def inputs(self, score: Score) -> KVCache:
-        """The cache with the inputs that the score reads."""
+        """Return the cache with the inputs that the score reads."""
         return repeated(self.model, self.shared, score.inputs.repeat)[0]
 
     def query(self, layer: LayerCache, at: At) -> Query:
-        """One query of a layer. Not cached: in float64 the queries of all layers take twice the cache."""
+        """Return one query of a layer. Not cached: in float64 the queries of all layers take twice the cache."""
         (keys, values), step = layer.dense, self.steps[layer.index]
         if at == "prompt":  # its own pair can be evicted like any other
             return Query(layer.observed(1).queries[:, -1], keys, values, step.rule, keys.shape[1])
@@ -69,7 +69,7 @@ class Scene:
         return Query(step.query[:, 0], *attended, step.rule, keys.shape[1])
 
     def errors(self, layer: LayerCache, cache_heads: int, output: Output = "attention") -> Ranked:
-        """The true eviction error of every pair, at the first decoded token."""
+        """Return the true eviction error of every pair, at the first decoded token."""
         key = (layer.index, cache_heads, output)
         if key not in self._errors:
             matrix = self.projection(layer) if output == "layer" else None
@@ -80,7 +80,7 @@ class Scene:
         return projection(self.model.engine.model, layer.index, layer.query_heads * layer.keys.shape[1])
 
     def rank(self, cell: Cell) -> tuple[Ranking, ...]:
-        """The candidates of every layer as the cell would rank them."""
+        """Return the candidates of every layer as the cell would rank them."""
         eviction = eviction_of(cell, self.prompt)
         return ranked(self.model, self.shared, eviction, self.inputs(cell.score))[0]
 

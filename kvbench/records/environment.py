@@ -76,14 +76,14 @@ def environment_id(content: Mapping[str, Any]) -> str:
 
 
 def content_hash(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of the canonical JSON: sorted names and no spaces."""
+    """Return the SHA-256 of the canonical JSON: sorted names and no spaces."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def source(package: Path) -> dict[str, Any]:
-    """The git commit of a package folder, whether the package or the `conf` beside it differ from that commit, and the
-    address of the repository's pages, where it has been cloned from a server.
+    """Return the git commit of a package folder, whether the package or the `conf` beside it differ from that commit,
+    and the address of the repository's pages, where it has been cloned from a server.
 
     All are None unless git tracks the package itself: a copy installed inside somebody's repository is not of theirs.
     """
@@ -96,7 +96,7 @@ def source(package: Path) -> dict[str, Any]:
 
 
 def repository_page(remote: str) -> str | None:
-    """The address of the pages of a remote, without user, password and port; None where it is no server's."""
+    """Return the address of the pages of a remote, without user, password and port; None where it is no server's."""
     match = _REMOTE.fullmatch(remote)
     return f"https://{match['host'] or match['name']}/{match['path']}" if match else None
 

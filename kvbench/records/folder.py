@@ -105,7 +105,7 @@ class ResultsFolder(os.PathLike[str]):
         return name
 
     def read_environment(self, name: str) -> dict[str, Any] | None:
-        """The environment of an id, or None if there is none."""
+        """Return the environment of an id, or None if there is none."""
         return self._read("environments", name)
 
     def write_code(self, parts: Mapping[str, str]) -> str:
@@ -115,11 +115,11 @@ class ResultsFolder(os.PathLike[str]):
         return name
 
     def read_code(self, name: str) -> dict[str, str] | None:
-        """The hashes of the parts of some code, or None if there are none: for `NO_SOURCE` too."""
+        """Return the hashes of the parts of some code, or None if there are none: for `NO_SOURCE` too."""
         return self._read("codes", name) if FILE_NAME.fullmatch(name) else None
 
     def environments(self) -> list[dict[str, Any]]:
-        """Every environment that made rows here, sorted by id."""
+        """Return every environment that made rows here, sorted by id."""
         names = [path.stem for path in listed(self.path / "environments", ".json")]
         return [environment for name in names if (environment := self.read_environment(name)) is not None]
 
@@ -181,7 +181,7 @@ class ResultsFolder(os.PathLike[str]):
                     self.write_sweep(arguments, left)
 
     def read_requested(self) -> dict[str, int]:
-        """The samples requested of each cell, the most of all commands. Raises UserError for a damaged file."""
+        """Return the samples requested of each cell, the most of all commands. Raises UserError for a damaged file."""
         requested: dict[str, int] = {}
         for request in self.read_requests().values():
             for cell, samples in request.cells.items():
@@ -189,7 +189,9 @@ class ResultsFolder(os.PathLike[str]):
         return requested
 
     def _named(self, folder: str, name: str) -> Path:
-        """The path of a JSON file. Raises ValueError for a name that kvbench never gives, such as ../../elsewhere."""
+        """Return the path of a JSON file. Raises ValueError for a name that kvbench never gives, such as
+        ../../elsewhere.
+        """
         if not FILE_NAME.fullmatch(name):
             raise UserError(
                 f"{self.path}: {name[:80]!r} names no file of {folder}: a name has letters, digits, _ and - only. "
@@ -198,7 +200,7 @@ class ResultsFolder(os.PathLike[str]):
         return self.path / folder / f"{name}.json"
 
     def _read(self, folder: str, name: str) -> dict[str, Any] | None:
-        """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
+        """Return the content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
         path = self._named(folder, name)
         fix = "remove it; the next run of that cell writes it again"
         data = _read_object(path, fix)
@@ -212,7 +214,7 @@ class ResultsFolder(os.PathLike[str]):
 
 
 def _read_object(path: Path, fix: str) -> dict[str, Any] | None:
-    """The content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
+    """Return the content of a JSON file, or None if it does not exist. Raises ValueError for a damaged file."""
     if not _exists(path):
         return None
     content = small_file(path)
@@ -239,7 +241,9 @@ def _write_once(final: Path, data: bytes) -> Path:
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """A new file to write, which becomes `final` at the end of the block; if the block fails, nothing of it stays."""
+    """Yield a new file to write, which becomes `final` at the end of the block; if the block fails, nothing of it
+    stays.
+    """
     descriptor, temporary = create_exclusive(final.parent, ".tmp")
     try:
         with naming(final):
@@ -315,7 +319,9 @@ def _check_link(link: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether something has that name, a dangling link included. OSError or ValueError for an impossible name."""
+    """Return whether something has that name, a dangling link included. OSError or ValueError for an impossible
+    name.
+    """
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -46,7 +46,7 @@ class Leases:
         self._watch = Watch(folder, seconds, clock)
 
     def claim(self, job: str) -> Lease | None:
-        """The lease on a job, or None while another process that may be alive holds it."""
+        """Return the lease on a job, or None while another process that may be alive holds it."""
         assert re.fullmatch(r"[0-9A-Za-z_-]+", job), f"not a name for a file: {job!r}"
         highest = self._highest(job)
         if highest is None:
@@ -55,7 +55,9 @@ class Leases:
         return self._create_after(job, highest, stopped) if self._free(job, highest) else None
 
     def holder(self, job: str) -> str | None:
-        """The process that may be alive and holds the job, or the file of a lease without a name; None: nobody does."""
+        """Return the process that may be alive and holds the job, or the file of a lease without a name; None: nobody
+        does.
+        """
         highest = self._highest(job)
         if highest is None or self._free(job, highest):
             return None
@@ -63,12 +65,12 @@ class Leases:
         return _owner(path) or os.fspath(path)
 
     def sure(self, lease: Lease) -> bool:
-        """Whether nobody can have judged us stopped: our heartbeat was written recently, and without a break."""
+        """Return whether nobody can have judged us stopped: our heartbeat was written recently, and without a break."""
         recent = self._clock() - self._heartbeat.last < self._seconds / 2
         return recent and lease.breaks == self._heartbeat.breaks
 
     def renew(self, lease: Lease) -> Lease | None:
-        """The next generation of our own lease, or None if another process was faster."""
+        """Return the next generation of our own lease, or None if another process was faster."""
         return self._create_after(lease.job, lease.generation, self._heartbeat.start())
 
     def release(self, lease: Lease) -> None:
@@ -82,12 +84,14 @@ class Leases:
                     path.unlink(missing_ok=True)
 
     def _free(self, job: str, generation: int) -> bool:
-        """Whether the owner of a lease has ended, or has been silent for so long that its lease has."""
+        """Return whether the owner of a lease has ended, or has been silent for so long that its lease has."""
         path = self._path(job, generation)
         return _is_orphan(path) or self._watch.stopped(_owner(path) or path.name)
 
     def _create_after(self, job: str, generation: int, owner: str) -> Lease | None:
-        """The lease that follows one of `owner`. That one must still be there: otherwise the job was made meanwhile."""
+        """Return the lease that follows one of `owner`. That one must still be there: otherwise the job was made
+        meanwhile.
+        """
         lease = self._create(job, generation + 1)
         if lease is not None and _owner(self._path(job, generation)) != owner:
             self._path(job, lease.generation).unlink(missing_ok=True)
@@ -95,7 +99,7 @@ class Leases:
         return lease
 
     def _create(self, job: str, generation: int) -> Lease | None:
-        """The lease, or None if it exists.
+        """Return the lease, or None if it exists.
 
         It is a second name of a file that names its owner: others never see it empty. Where there are no hard links it
         is created and then written, and names nobody if its owner dies in between.
@@ -135,7 +139,7 @@ class Leases:
         return max(self._generations(job), default=None)
 
     def _generations(self, job: str) -> list[int]:
-        """Those in a listing. An outdated listing is safe: creating a file that exists fails."""
+        """Return those in a listing. An outdated listing is safe: creating a file that exists fails."""
         matches = (
             re.fullmatch(r"0|[1-9][0-9]{0,8}", path.suffix[1:]) for path in listed(self._folder) if path.stem == job
         )
@@ -143,12 +147,14 @@ class Leases:
 
 
 def _owner(path: Path) -> str:
-    """The name in a lease's file; empty if the lease was released meanwhile, or is no file, such as a FIFO."""
+    """Return the name in a lease's file; empty if the lease was released meanwhile, or is no file, such as a FIFO."""
     return (_lines(path) or [""])[0].strip()
 
 
 def _is_orphan(path: Path) -> bool:
-    """Whether the process that a lease's second line names ran here and is gone; not if there is no such line."""
+    """Return whether the process that a lease's second line names ran here and is gone; not if there is no such
+    line.
+    """
     try:
         machine, pid, start = json.loads(_lines(path)[1])
         return is_gone(machine, pid, start)
@@ -167,7 +173,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def lease_owners(folder: ResultsFolder) -> list[str]:
-    """The name of the process that holds each lease; empty if it cannot be read."""
+    """Return the name of the process that holds each lease; empty if it cannot be read."""
     return [_owner(path) for path in listed(folder.path / LEASES)]
 
 
@@ -178,7 +184,7 @@ Places = Mapping[str, int]
 
 
 def file_sizes(folder: str | os.PathLike[str]) -> Places:
-    """The sizes of the rows files. Taken before rows are read, they miss no row that is added later."""
+    """Return the sizes of the rows files. Taken before rows are read, they miss no row that is added later."""
     return {path.name: path.stat().st_size for path in listed(ResultsFolder(folder).rows, ".jsonl")}
 
 

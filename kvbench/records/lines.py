@@ -73,7 +73,7 @@ def listed(folder: Path, suffix: str = "") -> list[Path]:
 
 
 def read_blocks(path: Path, warn: Warn) -> Iterator[Block]:
-    """A file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
+    """Yield a file in blocks of about `BLOCK` bytes; a last line without a newline is dropped with a warning."""
     check_file(path)
     size, first, rest = path.stat().st_size, 1, [b""]
     with path.open("rb", buffering=0) as file:
@@ -99,7 +99,7 @@ def _too_long(path: Path) -> UserError:
 
 
 def crc32_of(path: Path) -> str:
-    """The CRC-32 of the bytes of a file of lines, in hex. Raises UserError as `read_blocks`."""
+    """Return the CRC-32 of the bytes of a file of lines, in hex. Raises UserError as `read_blocks`."""
     check_file(path)
     checksum = length = 0
     with path.open("rb", buffering=0) as file:
@@ -121,7 +121,9 @@ def check_file(path: Path) -> None:
 
 
 def small_file(path: Path) -> bytes:
-    """The bytes of a file that holds one object. Raises UserError as `check_file`, and for more than `LONGEST`."""
+    """Return the bytes of a file that holds one object. Raises UserError as `check_file`, and for more than
+    `LONGEST`.
+    """
     check_file(path)
     return read_whole(path, LONGEST)
 
@@ -144,7 +146,9 @@ def read_json(kind: type[Item], path: Path, name: str) -> Item:
 
 
 def of_json(kind: type[Item], text: str | bytes) -> Item:
-    """A dataclass whose fields JSON holds. Raises UserError, in one line, where they are missing or of another type."""
+    """Return a dataclass whose fields JSON holds. Raises UserError, in one line, where they are missing or of another
+    type.
+    """
     from pydantic import ValidationError  # late, since most commands read no such file
 
     try:
@@ -163,5 +167,5 @@ def _adapter(kind: type[Item]) -> "TypeAdapter[Item]":
 
 
 def torn(path: Path, number: int, reason: object) -> str:
-    """The warning about a last line that is not whole."""
+    """Return the warning about a last line that is not whole."""
     return f"{path}:{number}: {TORN} dropped ({reason}); the run that wrote it was killed"

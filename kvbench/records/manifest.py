@@ -48,7 +48,7 @@ class Manifest:
 
     @classmethod
     def of(cls, files: Mapping[str, Listed]) -> "Manifest":
-        """The manifest of these files."""
+        """Return the manifest of these files."""
         rows = sum(file.lines for path, file in files.items() if path.startswith("rows/"))
         return cls(files, rows, content_hash({path: file.sha256 for path, file in files.items()}))
 
@@ -57,7 +57,7 @@ class Manifest:
 
 
 def read_manifest(folder: ResultsFolder) -> Manifest | None:
-    """The manifest of a folder; None if it has none. Raises UserError for a damaged one."""
+    """Return the manifest of a folder; None if it has none. Raises UserError for a damaged one."""
     path = folder.path / NAME
     if not path.exists() and not path.is_symlink():
         return None
@@ -68,7 +68,7 @@ def read_manifest(folder: ResultsFolder) -> Manifest | None:
 
 
 def unchanged_manifest(folder: ResultsFolder) -> Manifest | None:
-    """The manifest of a folder, after every listed file was read again; None if it has none.
+    """Return the manifest of a folder, after every listed file was read again; None if it has none.
 
     Raises UserError for a damaged one, and where a listed file has changed or is gone.
     """
@@ -81,7 +81,9 @@ def unchanged_manifest(folder: ResultsFolder) -> Manifest | None:
 
 
 def lacks_files(manifest: Manifest | None, folder: ResultsFolder) -> bool:
-    """Whether a folder has files that its manifest does not list, and all others at the sizes listed; none is read."""
+    """Return whether a folder has files that its manifest does not list, and all others at the sizes listed; none is
+    read.
+    """
     files = {} if manifest is None else manifest.files
     return _sizes(folder).items() > {path: file.bytes for path, file in files.items()}.items()
 
@@ -103,7 +105,7 @@ def write_manifest(folder: ResultsFolder, previous: Manifest | None) -> Manifest
 
 
 def differing(manifest: Manifest, folder: ResultsFolder) -> tuple[list[str], list[str]]:
-    """The files that are not as a manifest lists them, or gone; and those that it does not list."""
+    """Return the files that are not as a manifest lists them, or gone; and those that it does not list."""
     sizes = _sizes(folder)
     changed = [
         path
@@ -138,7 +140,7 @@ def _ended(folder: ResultsFolder) -> set[str]:
 
 
 def _sizes(folder: ResultsFolder) -> dict[str, int]:
-    """The size of every file to list, by path."""
+    """Return the size of every file to list, by path."""
     paths = (path for name in LISTED for path in listed(folder.path / name) if path.suffix in _SUFFIXES)
     return {path.relative_to(folder.path).as_posix(): path.stat().st_size for path in paths if path.is_file()}
 
@@ -150,7 +152,7 @@ def _listed(folder: ResultsFolder, path: str, size: int, previous: Manifest | No
 
 
 def _hashed(path: Path, size: int) -> Listed:
-    """The first `size` bytes of a file: what is appended meanwhile is not read."""
+    """Return the first `size` bytes of a file: what is appended meanwhile is not read."""
     check_file(path)
     digest, lines, remaining = hashlib.sha256(), 0, size
     with path.open("rb", buffering=0) as file:

@@ -121,7 +121,7 @@ def _files(folder: ResultsFolder, name: str) -> list[Path]:
 
 
 def _rows_files(folders: Sequence[ResultsFolder]) -> dict[str, Path]:
-    """The rows files by name; of a file and its copies, some made while it was written, the longest."""
+    """Return the rows files by name; of a file and its copies, some made while it was written, the longest."""
     files: dict[str, Path] = {}
     for folder in folders:
         for file in _files(folder, "rows"):
@@ -147,18 +147,18 @@ def _whole_sidecar(folders: Sequence[ResultsFolder], name: str, file_name: str) 
 
 
 def _lines(path: Path) -> set[bytes]:
-    """The whole lines of a file."""
+    """Return the whole lines of a file."""
     return {line for line in lines_of(path) if line.endswith(b"\n")}
 
 
 def _begins_with(long: Path, short: Path) -> bool:
-    """Whether a file begins with all bytes of another."""
+    """Return whether a file begins with all bytes of another."""
     with long.open("rb") as whole, short.open("rb") as start:
         return all(whole.read(len(chunk)) == chunk for chunk in iter(lambda: start.read(2**20), b""))
 
 
 def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:
-    """The numbers of the lines to take of every rows file in which there are some."""
+    """Return the numbers of the lines to take of every rows file in which there are some."""
     counted: dict[tuple[str, int], list[PlacedRow]] = {}
     for folder in folders:
         for key, rows in all_rows(folder, warn).items():
@@ -205,7 +205,7 @@ def _copy_rows(file: Path, lines: frozenset[int], merged: ResultsFolder) -> None
 
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A new folder that becomes `target` at the end of the block; if the block fails, nothing of it stays."""
+    """Yield a new folder that becomes `target` at the end of the block; if the block fails, nothing of it stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     path = target.parent / f".{target.name}-{uuid4().hex}"
     try:

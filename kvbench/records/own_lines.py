@@ -20,7 +20,7 @@ Key = tuple[str, int]
 
 
 def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dict[Key, KeptSets]:
-    """The kept sets of the rows of a results folder by (cell, sample), each from its own file.
+    """Return the kept sets of the rows of a results folder by (cell, sample), each from its own file.
 
     Masks whose hash is not the ``kept_sha256`` of their row are left out with a warning. Raises UserError for lines
     that contradict each other, and as `read_sidecar`.
@@ -34,7 +34,7 @@ def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dic
 
 
 def lines_by_file(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> dict[Key, dict[str, Line]]:
-    """The lines of each cell and sample by the names of their files.
+    """Return the lines of each cell and sample by the names of their files.
 
     Raises UserError for two lines of one file that differ, and as `read_sidecar`.
     """
@@ -57,7 +57,7 @@ def sidecar_of(folder: str | os.PathLike[str], lines: Mapping[str, Line], file: 
 
 
 def are_of(kept_sha256: str | None, line: KeptSets, folder: str | os.PathLike[str], warn: Warn) -> bool:
-    """Whether masks belong to their row; if not, a warning. A row may have no hash, and a line no masks."""
+    """Return whether masks belong to their row; if not, a warning. A row may have no hash, and a line no masks."""
     if line.masks is None or kept_sha256 in (None, line.sha256):
         return True
     where = f"{os.fspath(folder)}/{line.folder}"

@@ -19,7 +19,7 @@ _BEFORE_CHECKSUM = _CHECKSUM + b"\x18\x08"
 
 
 def to_parquet(table: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -> bytes:
-    """A table with this metadata and its checksum. The same rows give the same bytes."""
+    """Return a table with this metadata and its checksum. The same rows give the same bytes."""
     stream = pa.BufferOutputStream()
     table = table.replace_schema_metadata({**(metadata or {}), _CHECKSUM: b"0" * 8})
     pyarrow.parquet.write_table(table, stream, compression="zstd")
@@ -28,8 +28,9 @@ def to_parquet(table: pa.Table, metadata: Mapping[bytes, bytes] | None = None) -
 
 
 def checked_bytes(path: Path) -> tuple[bytes, bool]:
-    """A file, and whether it has a checksum. Raises UserError if that is not the one of its bytes,
-    and for more than `LARGEST`."""
+    """Return a file, and whether it has a checksum. Raises UserError if that is not the one of its bytes, and for more
+    than `LARGEST`.
+    """
     data = read_whole(path, LARGEST)
     place = data.rfind(_BEFORE_CHECKSUM) + len(_BEFORE_CHECKSUM)
     is_checked = place >= len(_BEFORE_CHECKSUM)

@@ -72,7 +72,7 @@ def probed(folder: Path, cells: Mapping[str, int]) -> pa.Table:
 
 
 def probed_already(folder: Path, cells: Mapping[str, int], retry_errors: bool = False) -> set[tuple[str, int]]:
-    """The recorded (cell, sample) pairs; with `retry_errors` without those that failed."""
+    """Return the recorded (cell, sample) pairs; with `retry_errors` without those that failed."""
     files = {(cell, sample): path for cell, sample, path in _files(folder) if cell in cells}
     if retry_errors:
         return {key for key, path in files.items() if not any(_read(path)["error"].to_pylist())}

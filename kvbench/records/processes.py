@@ -85,7 +85,9 @@ class Process:
         return self.ended is not None or is_gone(self.machine, self.pid, self.born)
 
     def works_on(self, folder: ResultsFolder) -> bool:
-        """Whether a process of this user here holds the lock of this name: the file alone could name any process."""
+        """Return whether a process of this user here holds the lock of this name: the file alone could name any
+        process.
+        """
         proc, lock = Path("/proc", str(self.pid)), folder.path / PROCESSES / f"{self.name}{LOCK}"
         try:
             if proc.stat().st_uid != os.geteuid():
@@ -97,7 +99,7 @@ class Process:
 
     @classmethod
     def read(cls, path: Path) -> "Process | None":
-        """The process of a file; None if there is none, or a damaged one, or one that no process wrote.
+        """Return the process of a file; None if there is none, or a damaged one, or one that no process wrote.
 
         A name may lead to other files, and a pid below 1 means many processes.
         """
@@ -112,7 +114,7 @@ class Process:
 
 
 def read_processes(folder: str | os.PathLike[str], warn: Warn = lambda text: None) -> list[Process]:
-    """All processes of a folder, by the time they started. Files that are damaged go to ``warn``."""
+    """Return all processes of a folder, by the time they started. Files that are damaged go to ``warn``."""
     processes = []
     for path in listed(ResultsFolder(folder).path / PROCESSES, ".json"):
         process = Process.read(path)
@@ -131,7 +133,7 @@ def _same(link: Path, lock: Path) -> bool:
 
 
 def machine() -> str | None:
-    """A boot of a machine and a namespace of process numbers, in which its containers differ."""
+    """Return a boot of a machine and a namespace of process numbers, in which its containers differ."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -140,7 +142,9 @@ def machine() -> str | None:
 
 
 def born(pid: int) -> str | None:
-    """When the system started a process; None if it does not run. With the number it names a process uniquely."""
+    """Return when the system started a process; None if it does not run. With the number it names a process
+    uniquely.
+    """
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -149,17 +153,17 @@ def born(pid: int) -> str | None:
 
 
 def is_here(name: str | None) -> bool:
-    """Whether a machine, as `machine` names it, is this process's."""
+    """Return whether a machine, as `machine` names it, is this process's."""
     return name is not None and name == machine()
 
 
 def is_gone(machine: str | None, pid: int, start: str | None) -> bool:
-    """Whether a process that the system began at `start` ran on this machine and is no longer listed."""
+    """Return whether a process that the system began at `start` ran on this machine and is no longer listed."""
     return is_here(machine) and (start is None or born(pid) != start)
 
 
 def awake() -> float:
-    """Seconds on a clock that never jumps and, if the system has one, also runs while the machine sleeps."""
+    """Return seconds on a clock that never jumps and, if the system has one, also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
@@ -175,7 +179,9 @@ class Watch:
         self._beats: dict[str, tuple[int | None, float]] = {}
 
     def stopped(self, name: str) -> bool:
-        """Whether a process has ended or stopped. A file that cannot be read counts as an unchanged heartbeat."""
+        """Return whether a process has ended or stopped. A file that cannot be read counts as an unchanged
+        heartbeat.
+        """
         process, now = Process.read(self._folder / f"{name}.json"), self._clock()
         if process is not None and process.has_ended:
             return True
@@ -235,7 +241,7 @@ class Heartbeat:
         return self.process.name
 
     def _describe(self, name: str) -> Process:
-        """This process, as it starts."""
+        """Return this process, as it starts."""
         now = _now_utc()
         return Process(
             name=name,
@@ -312,18 +318,20 @@ class Heartbeat:
         self.note_heartbeat(awake())
 
     def note_heartbeat(self, now: float) -> None:
-        """A heartbeat was written. A late one is a break: meanwhile others may have judged us stopped."""
+        """Note that a heartbeat was written. A late one is a break: meanwhile others may have judged us stopped."""
         self.breaks += now - self.last >= self.lease_seconds / 2
         self.last = now
 
 
 def signature(process: Process) -> bytes:
-    """Two lines: the name of a process; and its machine, number and start, which no other has and `is_gone` takes."""
+    """Return two lines: the name of a process; and its machine, number and start, which no other has and `is_gone`
+    takes.
+    """
     return f"{process.name}\n{json.dumps((process.machine, process.pid, process.born))}\n".encode()
 
 
 def _slurm_job() -> str | None:
-    """The SLURM job, or task of an array, of this process, as squeue names it."""
+    """Return the SLURM job, or task of an array, of this process, as squeue names it."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}" if array else os.environ.get("SLURM_JOB_ID")
 

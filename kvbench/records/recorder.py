@@ -71,7 +71,7 @@ class Recorder:
         self._is_counted = True
 
     def _in_place(self) -> bool:
-        """Whether the file that is open has the name that it was given."""
+        """Return whether the file that is open has the name that it was given."""
         try:
             return self.path is not None and os.path.samestat(self.path.stat(), os.fstat(self._descriptors["rows"]))
         except (FileNotFoundError, NotADirectoryError):

@@ -123,7 +123,9 @@ class Row:
             raise UserError(f"row column 'better' is {self.better!r}; allowed: {HIGHER}, {LOWER}")
 
     def to_json(self) -> str:
-        """One line of strict JSON without its newline: the schema, the columns in order, the checksum. ASCII only."""
+        """Return one line of strict JSON without its newline: the schema, the columns in order, the checksum. ASCII
+        only.
+        """
         columns = {name: getattr(self, name) for name in COLUMNS}
         return with_checksum(json.dumps({"schema": SCHEMA} | columns, allow_nan=False))
 
@@ -148,7 +150,7 @@ class Row:
         return cls(**columns)
 
     def outcome(self) -> dict[str, Any]:
-        """All columns except seconds and `WHERE`: what identical runs must have in common."""
+        """Return all columns except seconds and `WHERE`: what identical runs must have in common."""
         skipped = {name for name in COLUMNS if name.endswith("_seconds")} | set(WHERE)
         return {name: getattr(self, name) for name in COLUMNS if name not in skipped}
 
@@ -166,18 +168,20 @@ def check_schema(version: Any) -> None:
 
 
 def with_checksum(text: str) -> str:
-    """A JSON object in ASCII with the checksum of its bytes as its last member."""
+    """Return a JSON object in ASCII with the checksum of its bytes as its last member."""
     data = text[:-1].encode("ascii")
     return (data + CHECKSUM % zlib.crc32(data)).decode()
 
 
 def has_checksum(line: bytes) -> bool:
-    """Whether a line, without its newline, ends with the checksum of the bytes before."""
+    """Return whether a line, without its newline, ends with the checksum of the bytes before."""
     return line[-END:] == CHECKSUM % zlib.crc32(line[:-END])
 
 
 def _checked(name: str, item: Any) -> Any:
-    """The value of a column: of its type, finite, and a float in a float column (1 and 1.0 give the same line)."""
+    """Return the value of a column: of its type, finite, and a float in a float column (1 and 1.0 give the same
+    line).
+    """
     kind = TYPES[name]
     if isinstance(item, int) and not isinstance(item, bool) and isinstance(0.0, kind):
         item = float(item) if abs(item) < 2**1000 else math.inf
@@ -194,7 +198,7 @@ def _checked(name: str, item: Any) -> Any:
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """An object. Raises ValueError for a name that it has twice, of which JSON would take the last."""
+    """Return an object. Raises ValueError for a name that it has twice, of which JSON would take the last."""
     content: dict[str, Any] = {}
     for name, item in pairs:
         if name in content:

@@ -94,7 +94,7 @@ class FileCheck:
         return [number for number, has in zip(numbers, whole, strict=True) if has]
 
     def row(self, line: bytes, number: int, block: Block) -> Row | None:
-        """The row of a line, or None if it is damaged. Raises UserError for one of a later kvbench."""
+        """Return the row of a line, or None if it is damaged. Raises UserError for one of a later kvbench."""
         try:
             return Row.from_json(line)
         except NewerSchema as error:
@@ -123,7 +123,7 @@ class FileCheck:
 
 
 def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, Row]]:
-    """The rows of a file that are whole, with the numbers of their lines."""
+    """Yield the rows of a file that are whole, with the numbers of their lines."""
     check = FileCheck(path, damage, warn)
     for block in read_blocks(path, warn):
         lines = block.text.split(b"\n")
@@ -134,7 +134,7 @@ def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, 
 
 
 def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
-    """The rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
+    """Return the rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
 
     Of a sample that was recorded several times, `choose_record` chooses the row, in the place of the first one. A
     folder that does not exist has no rows. Damaged rows are left out and go to ``warn``.
@@ -144,18 +144,18 @@ def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> lis
 
 
 def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str, Row]]:
-    """The rows of `read_rows`, each after the name of its file, without ``.jsonl``."""
+    """Return the rows of `read_rows`, each after the name of its file, without ``.jsonl``."""
     several = all_rows(folder, warn).values()
     return [(placed.file.stem, placed.row) for placed in map(counting_row, several)]
 
 
 def counting_row(rows: Sequence[PlacedRow]) -> PlacedRow:
-    """The one of several rows of a sample that counts."""
+    """Return the one of several rows of a sample that counts."""
     return rows[choose_record([(row.error is not None, row.code, row.replaces) for _, _, row in rows])]
 
 
 def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int], list[PlacedRow]]:
-    """Every row of a folder that is not damaged by (cell, sample), files by name. Faults: `read_rows`."""
+    """Return every row of a folder that is not damaged by (cell, sample), files by name. Faults: `read_rows`."""
     recorded: dict[tuple[str, int], list[PlacedRow]] = {}
     results, damage = ResultsFolder(folder), Damage()
 
@@ -178,7 +178,7 @@ def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int]
 
 
 def mismatch_with_cell(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:
-    """The first of the ``WORDS`` of a row that the description of its cell contradicts, as text, or None."""
+    """Return the first of the ``WORDS`` of a row that the description of its cell contradicts, as text, or None."""
     if not FILE_NAME.fullmatch(words["cell"]):
         return f"no cell is named {words['cell'][:80]!r}"
     description = describe(words["cell"]) or {}
@@ -197,7 +197,7 @@ def mismatch_with_cell(words: Mapping[str, Any], describe: Callable[[str], Mappi
 
 
 def choose_record(records: Sequence[tuple[bool, str | None, int | None]]) -> int:
-    """Which of several records of one sample counts, from whether each failed, its code and what it replaces.
+    """Return which of several records of one sample counts, from whether each failed, its code and what it replaces.
 
     It is one of the rows that replace the most, whatever the clocks of their writers said. Where several do: among rows
     with the code of the last one the first that did not fail; if all of these failed, the last.

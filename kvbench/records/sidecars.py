@@ -68,7 +68,7 @@ class Sidecar:
     kind: ClassVar[str]
 
     def to_json(self) -> str:
-        """One line without its newline, ASCII only."""
+        """Return one line without its newline, ASCII only."""
         return with_checksum(json.dumps(asdict(self), allow_nan=False))  # type: ignore[call-overload]
 
     @classmethod
@@ -112,7 +112,7 @@ class KeptSets(Sidecar):
         return hashlib.sha256(b"".join(mask for heads in self.masks for mask in heads)).hexdigest()
 
     def to_json(self) -> str:
-        """One line without its newline. Masks are in base64."""
+        """Return one line without its newline. Masks are in base64."""
         masks = self.masks
         kept = None if masks is None else [[b64encode(mask).decode() for mask in heads] for heads in masks]
         line = {"cell": self.cell, "sample": self.sample, "seen": self.num_tokens, "layers": self.layers}
@@ -166,7 +166,9 @@ class Curve(Sidecar):
 
     @classmethod
     def over(cls, cell: str, sample: int, metric: str, values: Sequence[float], length: int) -> "Curve":
-        """Values of the tokens at positions 0, 1, 2, ..., with edges at 0 and every power of two up to `length`."""
+        """Return values of the tokens at positions 0, 1, 2, ..., with edges at 0 and every power of two up to
+        `length`.
+        """
         edges = (0, *(2**power for power in range((max(length, len(values)) - 1).bit_length() + 1)))
         ranges = [values[low:high] for low, high in pairwise(edges)]
         return cls(cell, sample, metric, edges, tuple(map(math.fsum, ranges)), tuple(map(len, ranges)))
@@ -191,7 +193,7 @@ class PromptRecord(Sidecar):
     def of(
         cls, prompt_sha256: str, prompt: str, references: tuple[str, ...], tokens: tuple[str, ...] | None = None
     ) -> "PromptRecord":
-        """The record of a prompt: its end and some of its right answers, shortened."""
+        """Return the record of a prompt: its end and some of its right answers, shortened."""
         short = tuple(text[:REFERENCE_LENGTH] for text in references[:REFERENCES])
         return cls(prompt_sha256, prompt[-PROMPT_TAIL:], short, tokens)
 
@@ -234,7 +236,7 @@ Line = TypeVar("Line", bound=Sidecar)
 
 
 def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = warnings.warn) -> Iterator[Line]:
-    """The lines of every file of a sidecar folder, files by time. Faults: `read_lines`.
+    """Return the lines of every file of a sidecar folder, files by time. Faults: `read_lines`.
 
     A line without its checksum is a fault. Files that are not as their writers ended them go to ``warn``.
     """
@@ -242,7 +244,7 @@ def read_sidecar(folder: str | os.PathLike[str], kind: type[Line], warn: Warn = 
 
 
 def named_lines(folder: str | os.PathLike[str], kind: type[Line], warn: Warn) -> Iterator[tuple[str, Line]]:
-    """The lines of `read_sidecar`, each with the name of its file, which a rows file has too."""
+    """Yield the lines of `read_sidecar`, each with the name of its file, which a rows file has too."""
     results = ResultsFolder(folder)
 
     def parse(line: bytes) -> Line:

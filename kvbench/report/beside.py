@@ -26,20 +26,21 @@ _COLUMNS = ("metric", "value", "kept_sha256")
 
 
 def has_lines(source: Source, kind: type[Line]) -> bool:
-    """Whether such lines were recorded beside rows."""
+    """Return whether such lines were recorded beside rows."""
     folder = place_of(source)
     return folder is not None and bool(listed(Path(folder) / kind.folder, ".jsonl"))
 
 
 def no_lines(source: Source, kind: type[Line], fix: str) -> MissingFile:
-    """The error of rows without such lines; fix: how they are recorded."""
+    """Return the error of rows without such lines; fix: how they are recorded."""
     if place_of(source) is None:
         fix = f'they lie in the folder of results, which it names in attrs["{RESULTS}"]: set it'
     return MissingFile(f"{named(source)!r} has no {kind.folder}/*.jsonl; {fix}")
 
 
 def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str, int], Line]:
-    """The line of every row of a folder that has one, by (cell, sample). How many rows lack theirs goes to ``warn``.
+    """Return the line of every row of a folder that has one, by (cell, sample). How many rows lack theirs goes to
+    ``warn``.
 
     Masks of kept sets that do not belong to their row are left out with a warning. Raises UserError for lines that
     contradict each other or their row, and as `kvbench.records.read_sidecar`.
@@ -70,7 +71,7 @@ def lines_beside(source: Source, kind: type[Line], warn: Warn) -> dict[tuple[str
 
 
 def _files_with(folder: ResultsFolder, kind: type[Line]) -> set[str]:
-    """Names of the rows files whose writers recorded such lines, including lost ones."""
+    """Return names of the rows files whose writers recorded such lines, including lost ones."""
     names = {path.stem for path in listed(folder.path / kind.folder, ".jsonl")}
     for path in listed(folder.path / "finished", ".json"):
         finished = folder.read_finished(path.stem)
@@ -80,7 +81,7 @@ def _files_with(folder: ResultsFolder, kind: type[Line]) -> set[str]:
 
 
 def _should_have(row: Mapping[str, Any], is_recorded: bool, kind: type[Line]) -> bool:
-    """Whether a line of a row was recorded; `is_recorded`: whether its file has such lines."""
+    """Return whether a line of a row was recorded; `is_recorded`: whether its file has such lines."""
     if row["error"] is not None:
         return False
     return row["metric"] == METRICS[kind] if kind in METRICS else is_recorded and row["kept_sha256"] is not None

@@ -15,7 +15,7 @@ _LISTED = 3
 
 
 def versions(rows: pa.Table, read_code: ReadCode) -> dict[str, Counter[str]]:
-    """How many rows each version of each part of the code made, by the name of the part and its hash.
+    """Return how many rows each version of each part of the code made, by the name of the part and its hash.
 
     Where the parts of some code are not known, it counts as a part of its cell. Rows of unknown code are left out.
     """

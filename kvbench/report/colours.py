@@ -54,7 +54,7 @@ class Look(NamedTuple):
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The look of each policy or score of a figure; no two have one colour while there are others.
+    """Return the look of each policy or score of a figure; no two have one colour while there are others.
 
     The first twelve policies and scores keep theirs in all figures. The others do unless one before them has their
     colour. A label with a protocol or settings, as `snapkv@common`, has the colour of its policy where the plain name
@@ -80,7 +80,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def _is_free(place: int, places: Collection[int]) -> bool:
-    """Whether no other place has its colour."""
+    """Return whether no other place has its colour."""
     return all((place - other) % len(COLOURS) for other in places)
 
 

@@ -49,14 +49,16 @@ REQUIRED = tuple(field.name for field in fields(Row) if not isinstance(None, fie
 
 
 def empty_table(columns: Sequence[str]) -> pa.Table:
-    """No rows, with these columns and the places of rows."""
+    """Return no rows, with these columns and the places of rows."""
     return pa.schema([*((name, TYPES[name]) for name in columns), ("file", _FILE), ("line", pa.int64())]).empty_table()
 
 
 def read_file(
     path: Path, columns: Sequence[str], parser: ThreadPoolExecutor, damage: Damage, warn: Warn, keep: bool = False
 ) -> pa.Table:
-    """These columns of the whole rows of a file, with their places. ``keep``: leave a copy for the next reader."""
+    """Return these columns of the whole rows of a file, with their places. ``keep``: leave a copy for the next
+    reader.
+    """
     check = FileCheck(path, damage, warn)
     if check.ended is not None and (copy := _read_copy(path, check.ended, columns)) is not None:
         return with_places(copy, columns, path, range(1, copy.num_rows + 1))
@@ -81,7 +83,7 @@ def read_file(
 def _read_block(
     block: Block, check: FileCheck, columns: Sequence[str], parser: ThreadPoolExecutor
 ) -> tuple[Sequence[int], pa.Table, bool]:
-    """The numbers of the whole lines of a block, their rows, and whether they are all lines, parsed at once."""
+    """Return the numbers of the whole lines of a block, their rows, and whether they are all lines, parsed at once."""
     parsed = None
     if block.are_objects:  # a line that is null would end the process within Arrow
         parsed = parser.submit(_parse_at_once, block.text, block.count, columns)  # while checksums are computed
@@ -104,7 +106,9 @@ def _copy_of(path: Path) -> Path:
 
 
 def _record_of(path: Path, copy: bytes) -> Path:
-    """The file whose presence says that this user made this copy of a rows file with the bytes that it has now."""
+    """Return the file whose presence says that this user made this copy of a rows file with the bytes that it has
+    now.
+    """
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     digest.update(hashlib.sha256(copy).digest())
@@ -117,7 +121,7 @@ def _identity(path: Path, ended: Finished) -> bytes:
 
 
 def _read_copy(path: Path, ended: Finished, columns: Sequence[str]) -> pa.Table | None:
-    """These columns of the copy of a rows file; None without one of these bytes that this user made."""
+    """Return these columns of the copy of a rows file; None without one of these bytes that this user made."""
     copy = _copy_of(path)
     if not copy.is_file():
         return None
@@ -156,7 +160,7 @@ def table_of(rows: Iterable[Row]) -> pa.Table:
 
 
 def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table | None:
-    """These columns of all lines, or None if one of the lines needs a closer look."""
+    """Return these columns of all lines, or None if one of the lines needs a closer look."""
     types = {name: kind for name, kind in TYPES.items() if name in (*columns, *REQUIRED, *JUDGED)}
     schema = pa.schema([("schema", pa.int64()), *types.items()])
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -170,7 +174,7 @@ def _parse_at_once(lines: bytes, count: int, columns: Sequence[str]) -> pa.Table
 
 
 def _is_suspicious(rows: pa.Table) -> bool:
-    """Whether a row is none that `Row` allows, among columns that include those required and judged."""
+    """Return whether a row is none that `Row` allows, among columns that include those required and judged."""
     value_and_error = rows["value"].is_valid().to_numpy() & rows["error"].is_valid().to_numpy()
     return bool(
         any(rows[name].null_count for name in REQUIRED)
@@ -193,14 +197,14 @@ def too_large(rows: pa.Table) -> list[str]:
 
 
 def shares_outside(rows: pa.Table) -> list[str]:
-    """The metrics of rows that are shares, and whose values are not in 0..1."""
+    """Return the metrics of rows that are shares, and whose values are not in 0..1."""
     values = rows["value"].to_numpy()
     outside = rows.select(["metric", "unit"]).filter(pa.array((values < 0.0) | (values > 1.0)))
     return sorted({str(row["metric"]) for row in outside.to_pylist() if row["unit"] == SHARE})
 
 
 def _keys_of(line: bytes) -> list[str]:
-    """The keys of a JSON object; none if the line is something else, which its parser then refuses."""
+    """Return the keys of a JSON object; none if the line is something else, which its parser then refuses."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -217,7 +221,7 @@ def warn_of_unknown(path: Path, names: Iterable[str], warn: Warn) -> bool:
 
 
 def with_places(rows: pa.Table, columns: Sequence[str], path: Path, lines: Sequence[int]) -> pa.Table:
-    """The columns of rows that stand in these lines of a file, with ``file`` and ``line``."""
+    """Return the columns of rows that stand in these lines of a file, with ``file`` and ``line``."""
     count = rows.num_rows
     file = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [str(path)])
     line = pa.array(np.asarray(lines, np.int64))

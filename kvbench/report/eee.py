@@ -112,7 +112,7 @@ def _record(model: str, cells: Sequence[Summary], describe: Describe, versions: 
 
 
 def _result(cell: Summary, description: Mapping[str, Any] | None) -> Record:
-    """The result of one cell: its mean and interval, what was measured, and all its settings as text."""
+    """Return the result of one cell: its mean and interval, what was measured, and all its settings as text."""
     task, metric = task_settings(description), cell.metric or "value"
     has_steps = cell.metric == TIMED  # other cells share their decoding steps
     measured = {name: getattr(cell, name) for name in _MEASURED if name != "decode_seconds" or has_steps}
@@ -148,7 +148,9 @@ def _result(cell: Summary, description: Mapping[str, Any] | None) -> Record:
 
 
 def _bounds(cell: Summary) -> tuple[float | str, float | str]:
-    """The smallest and the largest score that a metric can have; the schema writes what has no bound as a text."""
+    """Return the smallest and the largest score that a metric can have; the schema writes what has no bound as a
+    text.
+    """
     if cell.rate:
         return 0.0, 1.0
     if cell.higher:
@@ -157,7 +159,7 @@ def _bounds(cell: Summary) -> tuple[float | str, float | str]:
 
 
 def _generation(task: Mapping[str, Any]) -> Record:
-    """How answers were drawn; empty if the settings of the task were not kept."""
+    """Return how answers were drawn; empty if the settings of the task were not kept."""
     if not task:
         return {}
     temperature, longest = task.get("temperature", 0.0), task.get("max_new_tokens")
@@ -189,5 +191,5 @@ def _place(model: str) -> Path:
 
 
 def _uuid(evaluation: str) -> uuid.UUID:
-    """A UUID of version 4, as names of files must be, with the bits of a hash in place of random ones."""
+    """Return a UUID of version 4, as names of files must be, with the bits of a hash in place of random ones."""
     return uuid.UUID(bytes=hashlib.sha256(evaluation.encode("utf-8", "backslashreplace")).digest()[:16], version=4)

@@ -53,7 +53,7 @@ class Experiments:
         self.of = cache(lambda cell: repr(sorted((self.settings(cell) or {}).items())))
 
     def _settings(self, description: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """All settings beside the axes, a seed of cell and task once; None without a description."""
+        """Return all settings beside the axes, a seed of cell and task once; None without a description."""
         if description is None:
             return None
         settings = flat(description)
@@ -67,12 +67,12 @@ class Experiments:
         }
 
     def differ(self, cells: Iterable[str]) -> bool:
-        """Whether these cells are more than one experiment."""
+        """Return whether these cells are more than one experiment."""
         return len({self.of(cell) for cell in cells}) > 1
 
     def partners(self, cell: str, others: Iterable[str]) -> list[str]:
-        """The cells that are one experiment with a cell; else those that nothing tells from it (`unlike`), as a server
-        says little and rows without a description nothing.
+        """Return the cells that are one experiment with a cell; else those that nothing tells from it (`unlike`), as a
+        server says little and rows without a description nothing.
         """
         others = list(others)
         if same := [other for other in others if self.of(other) == self.of(cell)]:
@@ -80,12 +80,12 @@ class Experiments:
         return [other for other in others if not unlike(self.settings(cell), self.settings(other))]
 
     def told_apart(self, names: Mapping[str, Hashable]) -> dict[str, str | None]:
-        """The `words` of each cell among cells of its name. names: of cells, by cell."""
+        """Return the `words` of each cell among cells of its name. names: of cells, by cell."""
         members = grouped(names, names.__getitem__).values()
         return {cell: text for cells in members for cell, text in self.words(cells).items()}
 
     def differing(self, cells: Iterable[str]) -> list[str]:
-        """The names of the settings that are not the same in all of these cells that have a description."""
+        """Return the names of the settings that are not the same in all of these cells that have a description."""
         known = [settings for cell in cells if (settings := self.settings(cell)) is not None]
         names = sorted({name for settings in known for name in settings})
         return [name for name in names if len({repr(each.get(name)) for each in known}) > 1]
@@ -110,7 +110,7 @@ class Experiments:
 
 
 def unlike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[str]:
-    """The settings that differ between two cells, of the settings that both describe.
+    """Return the settings that differ between two cells, of the settings that both describe.
 
     Of a task that both describe that is all but what its files are: what a description leaves out has its first value.
     """
@@ -123,7 +123,7 @@ def unlike(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[str
 
 
 def _texts(values: Sequence[Any]) -> dict[str, str]:
-    """The text of each value by its `repr`."""
+    """Return the text of each value by its `repr`."""
     texts = {repr(value): str(value) for value in values}
     cut = {key: text[:_LEAST] for key, text in texts.items()}
     return cut if len({*cut.values()}) == len(texts) else texts

@@ -66,7 +66,7 @@ def export(
 
 
 def names_of(runs: Sequence[Collection[Summary]], describe: Describe) -> dict[str, str]:
-    """The name of each cell in a chart: the same from commit to commit, while its hash may change with the code.
+    """Return the name of each cell in a chart: the same from commit to commit, while its hash may change with the code.
 
     runs: the cells of each commit. A name ends with the settings that tell its cell from others; the code is named only
     where one run has cells of several.
@@ -93,7 +93,7 @@ def _named(cell: Summary) -> str:
 
 
 def _point(cell: Summary, name: str, quantity: str) -> dict[str, object] | None:
-    """A point of a chart; None if the cell does not have the quantity."""
+    """Return a point of a chart; None if the cell does not have the quantity."""
     value, unit, span = measured(cell, quantity)
     extra = f"n={cell.n} errors={cell.errors} cell={cell.cell}"
     point: dict[str, object] = {"name": name, "unit": unit, "value": value, "range": span, "extra": extra}
@@ -101,7 +101,7 @@ def _point(cell: Summary, name: str, quantity: str) -> dict[str, object] | None:
 
 
 def measured(cell: Summary, quantity: str) -> tuple[float | None, str, str]:
-    """The number of a cell, its unit and its interval.
+    """Return the number of a cell, its unit and its interval.
 
     Seconds are of evicting one prompt; of an efficiency task, of one decoding step. Elsewhere cells share
     their steps, so that a cell has no decoding time of its own.

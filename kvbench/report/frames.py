@@ -26,7 +26,7 @@ RESULTS = "results"
 
 
 def frame_of(rows: Iterable[Row], folder: Path) -> "DataFrame":
-    """Rows of a folder as a frame; a missing value is None, or NaN among numbers."""
+    """Return rows of a folder as a frame; a missing value is None, or NaN among numbers."""
     import pandas  # late, as commands that only write rows need none
 
     frame = pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows], columns=list(COLUMNS))
@@ -35,12 +35,12 @@ def frame_of(rows: Iterable[Row], folder: Path) -> "DataFrame":
 
 
 def is_frame(source: Source) -> bool:
-    """Whether a source is a frame and no path."""
+    """Return whether a source is a frame and no path."""
     return not isinstance(source, (str, os.PathLike))
 
 
 def place_of(source: Source) -> Path | None:
-    """The folder or Parquet file of a source; None for a frame that names none."""
+    """Return the folder or Parquet file of a source; None for a frame that names none."""
     if isinstance(source, (str, os.PathLike)):
         return Path(source)
     folder = source.attrs.get(RESULTS)
@@ -48,12 +48,12 @@ def place_of(source: Source) -> Path | None:
 
 
 def named(source: Source) -> str:
-    """A source as messages call it."""
+    """Return a source as messages call it."""
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the frame"
 
 
 def table_of(frame: "DataFrame", columns: Collection[str]) -> pa.Table:
-    """These columns of a frame, with ``file`` and ``line`` as other tables of rows.
+    """Return these columns of a frame, with ``file`` and ``line`` as other tables of rows.
 
     A column that the frame lacks has no values. Raises UserError for a frame without a column that rows must have, for
     values of another type, and for two rows of one cell and sample.

@@ -52,14 +52,14 @@ def question_tokens(row: Mapping[str, Any]) -> int:
 
 
 def copies(row: Mapping[str, Any]) -> int:
-    """How often the evicted cache holds a pair: once per KV head, or per query head (`layout=query_heads`)."""
+    """Return how often the evicted cache holds a pair: once per KV head, or per query head (`layout=query_heads`)."""
     if row["layout"] != "query_heads" or not row["cache_bytes"] or not row["full_cache_bytes"]:
         return 1
     return max(1, round(row["cache_bytes"] / row["kept_fraction"] / row["full_cache_bytes"]))
 
 
 def steps_of(row: Mapping[str, Any]) -> dict[str, int]:
-    """The settings of a schedule that are numbers of tokens, by name."""
+    """Return the settings of a schedule that are numbers of tokens, by name."""
     return {name: int(tokens) for name, tokens in re.findall(r"(\w+)=(\d+)", row["schedule"] or "")}
 
 
@@ -72,8 +72,8 @@ def _held_of(question: int, row: Mapping[str, Any]) -> int:
 
 
 def pair_bytes(row: Mapping[str, Any]) -> float:
-    """Bytes of a token in all layers that grow. Layers with a full window of their own do not: with such, what the
-    eviction has freed says it; a row that freed nothing gives the most that it can be.
+    """Return bytes of a token in all layers that grow. Layers with a full window of their own do not: with such, what
+    the eviction has freed says it; a row that freed nothing gives the most that it can be.
     """
     if not row["full_cache_bytes"] or not row["kept_tokens"] or not row["kept_fraction"]:
         return 0.0

@@ -35,7 +35,7 @@ class Case:
 
 
 def junit_xml(name: str, suites: Mapping[str, Sequence[Case]]) -> str:
-    """The XML text of suites by name."""
+    """Return the XML text of suites by name."""
     root = ET.Element("testsuites", name=name)
     for title, cases in suites.items():
         suite = ET.SubElement(root, "testsuite", name=_xml_text(title))

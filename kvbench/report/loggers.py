@@ -64,7 +64,7 @@ class NoLogger:
     name: str = "none"
 
     def check(self) -> None:
-        """It always works."""
+        """Do nothing: it always works."""
 
     def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> str | None:
         """Nothing to do."""
@@ -177,7 +177,7 @@ class Wandb:
     def _run(
         self, results: ResultsFolder, id: str, name: str, group: str, kind: str, config: Mapping[str, Any]
     ) -> Iterator[Any]:
-        """A run of that id, continued if it exists."""
+        """Yield a run of that id, continued if it exists."""
         import wandb
 
         results.path.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ class Wandb:
 
 
 def _is_logged_in() -> bool:
-    """Whether W&B has a key, which is not verified."""
+    """Return whether W&B has a key, which is not verified."""
     import wandb
 
     return bool(wandb.login(prompt=False, verify=False))
@@ -234,7 +234,7 @@ def _alone(results: ResultsFolder) -> Iterator[None]:
 
 
 def _read(results: ResultsFolder) -> dict[str, str]:
-    """The hashes in ``MIRRORED``. Raises UserError for a file that is not a JSON object of texts."""
+    """Return the hashes in ``MIRRORED``. Raises UserError for a file that is not a JSON object of texts."""
     path = results.path / MIRRORED
     if not os.path.lexists(path):
         return {}

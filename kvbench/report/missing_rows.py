@@ -16,7 +16,7 @@ _LISTED = 3
 
 
 def count_missing(requested: Mapping[str, int], rows: pa.Table) -> int:
-    """How many rows of the samples requested of each cell are not among `rows`, each (cell, sample) once."""
+    """Return how many rows of the samples requested of each cell are not among `rows`, each (cell, sample) once."""
     codes = rows["cell"].combine_chunks().dictionary_encode()
     limits = np.array([requested.get(cell, 0) for cell in codes.dictionary.to_pylist()], np.int64)
     counted = rows["sample"].to_numpy() < limits[codes.indices.to_numpy()]

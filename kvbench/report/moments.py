@@ -37,7 +37,7 @@ class Span:
 
     @classmethod
     def over(cls, spans: Iterable["Span | None"]) -> "Span | None":
-        """The shortest that holds all; None for none, and where one is not known."""
+        """Return the shortest that holds all; None for none, and where one is not known."""
         known = list(spans)
         held = [span for span in known if span is not None]
         if not held or len(held) < len(known):
@@ -46,7 +46,8 @@ class Span:
 
 
 def spans_of(source: Path, rows: pa.Table) -> dict[str, Span]:
-    """When the rows of each cell of a folder or a Parquet file were made; without cells of which a row has no moment.
+    """Return when the rows of each cell of a folder or a Parquet file were made; without cells of which a row has no
+    moment.
 
     rows: with ``cell`` and ``file``. Raises UserError for a Parquet file whose moments cannot be read.
     """
@@ -80,7 +81,7 @@ def _of_folder(folder: Path, rows: pa.Table) -> dict[str, Span]:
 
 
 def _span(name: str, processes: Iterable[Process]) -> Span | None:
-    """That of the process that made a file of rows: it has its host and number, and ran at that moment."""
+    """Return the span of the process that made a file of rows: it has its host and number, and ran at that moment."""
     if (made := _WRITER.fullmatch(name)) is None:
         return None
     moment = datetime.strptime(made[1], "%Y%m%dT%H%M%S.%f%z")
@@ -96,7 +97,7 @@ def _span(name: str, processes: Iterable[Process]) -> Span | None:
 
 
 def _moment(text: str) -> datetime:
-    """Raises ValueError for a text without a time zone."""
+    """Raise ValueError for a text without a time zone."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no time zone")

@@ -28,7 +28,7 @@ SUFFIXES = {
 
 @contextmanager
 def text_to(out: TextIO | Path) -> Iterator[TextIO]:
-    """A stream for text. Raises ValueError if the file cannot be written."""
+    """Yield a stream for text. Raises ValueError if the file cannot be written."""
     if not isinstance(out, Path):
         yield out
         return
@@ -44,7 +44,7 @@ def file_to(out: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _temporary(out: Path) -> Iterator[Path]:
-    """A file to fill, which then replaces what `out` links to or, if that is no plain file, goes through it."""
+    """Yield a file to fill, which then replaces what `out` links to or, if that is no plain file, goes through it."""
     places = (os.path.realpath(out.parent), os.readlink(out) if out.is_symlink() else "")
     is_stream = any(place.startswith("/proc/") for place in places)  # /dev/fd/3, /dev/stdout
     is_special = out.exists() and not (out.is_file() or out.is_dir())
@@ -87,14 +87,14 @@ def _create(path: Path, out: Path) -> None:
 
 
 def check_parquet(out: TextIO | Path) -> Path:
-    """The file that Parquet goes to. Raises ValueError for a stream."""
+    """Return the file that Parquet goes to. Raises ValueError for a stream."""
     if not isinstance(out, Path):
         raise UserError("--format parquet needs a file: name it with --out FILE.parquet")
     return out
 
 
 def check_format(format: str, formats: Sequence[str]) -> None:
-    """Raises ValueError for an unknown format."""
+    """Raise ValueError for an unknown format."""
     if format not in formats:
         meant = "".join(f"did you mean {near}? " for near in get_close_matches(format, formats, n=1))
         raise UserError(f"unknown format {format!r}; {meant}allowed: --format {'|'.join(formats)}")

@@ -59,13 +59,13 @@ LARGEST = 2**28
 
 
 def load(source: Source, warn: Warn = warnings.warn, where: Where | None = None) -> list[Row]:
-    """The rows of `load_table`, in its order, with all their columns as recorded, or as the frame has them."""
+    """Return the rows of `load_table`, in its order, with all their columns as recorded, or as the frame has them."""
     table = load_table(source, COLUMNS, warn, where)
     return rows_of(table) if is_frame(source) else fetched(table)
 
 
 def fetched(table: pa.Table) -> list[Row]:
-    """The rows of a table with ``file`` and ``line``, with all their columns as recorded."""
+    """Return the rows of a table with ``file`` and ``line``, with all their columns as recorded."""
     return _fetch([*zip(table["file"].to_pylist(), table["line"].to_pylist(), strict=True)])
 
 
@@ -75,7 +75,8 @@ def load_table(
     warn: Warn = warnings.warn,
     where: Where | None = None,
 ) -> pa.Table:
-    """The rows of a results folder, a Parquet file or a frame as columns, each (cell, sample) once, files by name.
+    """Return the rows of a results folder, a Parquet file or a frame as columns, each (cell, sample) once, files by
+    name.
 
     The table has ``columns``, the columns of ``where``, ``cell sample error code replaces``, and ``file`` and ``line``,
     the place of a row. ``where``: see `kvbench.report.selection.select`. Damaged rows and torn last lines, which are
@@ -136,7 +137,7 @@ def _whole_rows(
     cells: Collection[str] | None = None,
     keep: bool = False,
 ) -> pa.Table:
-    """These columns of every row that is not damaged, with their places; only of ``cells``, if given."""
+    """Return these columns of every row that is not damaged, with their places; only of ``cells``, if given."""
     read = [name for name in COLUMNS if name in {*columns, *WORDS, *JUDGED}]
     ordered = [*(name for name in COLUMNS if name in columns), "file", "line"]
     damage, tables = Damage(), [empty_table(read).select(ordered)]
@@ -155,7 +156,7 @@ def _whole_rows(
 
 
 def with_values(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
-    """The rows that have one of these values in a column of text."""
+    """Return the rows that have one of these values in a column of text."""
     coded = rows[column].combine_chunks().dictionary_encode()
     chosen = [code for code, value in enumerate(coded.dictionary.to_pylist()) if value in values]
     return rows.filter(pa.array(np.isin(coded.indices.to_numpy(), chosen)))
@@ -169,13 +170,13 @@ def within(rows: pa.Table, samples: Mapping[str, int]) -> pa.Table:
 
 
 def code_reader(source: Source) -> ReadCode:
-    """A function from the `code` of a row to the hashes of its parts, or None where they were not kept."""
+    """Return a function from the `code` of a row to the hashes of its parts, or None where they were not kept."""
     path = place_of(source)
     return (lambda code: None) if path is None or _is_parquet(path) else cache(ResultsFolder(path).read_code)
 
 
 def describer(source: Source) -> Describe:
-    """A function from a cell to its description, or None if none was kept; each is read once."""
+    """Return a function from a cell to its description, or None if none was kept; each is read once."""
     path, described = place_of(source), cache(descriptions_of)
     if path is None:
         return lambda cell: None
@@ -183,7 +184,7 @@ def describer(source: Source) -> Describe:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """The rows of a table that has all columns; a value that is not a number is missing."""
+    """Return the rows of a table that has all columns; a value that is not a number is missing."""
     lines = table.select(list(COLUMNS)).to_pylist()
     return [Row(**{**line, "value": None} if line["value"] != line["value"] else line) for line in lines]
 
@@ -211,8 +212,8 @@ def metadata_of(descriptions: Mapping[str, Mapping[str, Any]]) -> dict[bytes, by
 
 
 def read_parquet(path: Path, columns: Sequence[str], warn: Warn) -> pa.Table:
-    """The rows of a Parquet file, with their places. Raises ValueError if this version cannot read them, or if its
-    bytes differ from its checksum.
+    """Return the rows of a Parquet file, with their places. Raises ValueError if this version cannot read them, or if
+    its bytes differ from its checksum.
     """
     data, is_checked = checked_bytes(path)
     try:
@@ -248,7 +249,9 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
-    """The rows without those that their cell's description contradicts: most have the words of the first of a cell."""
+    """Return the rows without those that their cell's description contradicts: most have the words of the first of a
+    cell.
+    """
     codes = rows["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
     first = np.zeros(codes.max(initial=-1) + 1, np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
@@ -269,7 +272,7 @@ def _consistent(rows: pa.Table, describe: Describe, damage: Damage) -> pa.Table:
 
 
 def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
-    """The rows at (file, line), lines counted from 1, in the order of ``places``."""
+    """Return the rows at (file, line), lines counted from 1, in the order of ``places``."""
     rows: dict[tuple[str, int], Row] = {}
     for file, places_in_file in grouped(places, lambda place: place[0]).items():
         line_numbers = [line for _, line in places_in_file]
@@ -284,7 +287,7 @@ def _fetch(places: Sequence[tuple[str, int]]) -> list[Row]:
 
 
 def _once(rows: pa.Table, warn: Warn) -> pa.Table:
-    """Each (cell, sample) once, by the rule of `choose_record`; what is dropped goes to ``warn``.
+    """Return each (cell, sample) once, by the rule of `choose_record`; what is dropped goes to ``warn``.
 
     Raises ValueError naming both places if two rows of one sample and code that did not fail have different outcomes,
     that is, differ in more than seconds and environment.
@@ -311,7 +314,7 @@ def _once(rows: pa.Table, warn: Warn) -> pa.Table:
 
 
 def _counting(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The one of several records of a sample that counts."""
+    """Return the one of several records of a sample that counts."""
     return records[choose_record([(each["error"] is not None, each["code"], each["replaces"]) for each in records])]
 
 
@@ -320,7 +323,9 @@ def _without(rows: pa.Table, drop: Sequence[int]) -> pa.Table:
 
 
 def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
-    """The records of every sample that has several, each with its ``place`` in the table; by their first place."""
+    """Return the records of every sample that has several, each with its ``place`` in the table; by their first
+    place.
+    """
     cells = rows["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
     samples = rows["sample"].to_numpy()
     order = np.lexsort((samples, cells))
@@ -346,7 +351,7 @@ def _check_identical(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def descriptions_of(path: Path) -> dict[str, Any]:
-    """The descriptions of cells in the metadata of a Parquet file. Raises ValueError if they are broken."""
+    """Return the descriptions of cells in the metadata of a Parquet file. Raises ValueError if they are broken."""
     try:
         metadata = pyarrow.parquet.read_metadata(path).metadata or {}
         text, decompressor = b"{}", zlib.decompressobj()

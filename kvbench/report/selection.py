@@ -22,7 +22,7 @@ _LISTED = 12
 
 
 def check_where(where: Where) -> None:
-    """Raises ValueError for keys that no row can have and for keys without a value."""
+    """Raise ValueError for keys that no row can have and for keys without a value."""
     for key, values in where.items():
         if key not in COLUMNS and not is_setting(key):
             keys_text = f"{closest(key, COLUMNS)}; or a setting of cells, such as policy.window"
@@ -32,7 +32,7 @@ def check_where(where: Where) -> None:
 
 
 def select(rows: pa.Table, where: Where, describe: Describe, warn: Callable[[str], None]) -> pa.Table:
-    """The rows that have one of the values of every key; ``*`` and ``?`` stand for any text, any character.
+    """Return the rows that have one of the values of every key; ``*`` and ``?`` stand for any text, any character.
 
     Raises NothingSelected naming the key at which no row was left. A value that no row has, beside others that some
     have, goes to ``warn``.
@@ -63,14 +63,14 @@ def _whole_labels(labels: Sequence[str], patterns: Sequence[str]) -> str:
 
 
 def as_typed(value: Any) -> str:
-    """A value as it is written on a command line and in a selection; a missing one is ``null``."""
+    """Return a value as it is written on a command line and in a selection; a missing one is ``null``."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _matches(pattern: str, value: str) -> bool:
-    """Whether a value matches a pattern; 0.10 is 0.1, but 1 (a token) is not 1.0 (all); True is true."""
+    """Return whether a value matches a pattern; 0.10 is 0.1, but 1 (a token) is not 1.0 (all); True is true."""
     if fnmatchcase(value, pattern) or (value in ("true", "false") and value == pattern.lower()):
         return True
     is_whole = [not any(mark in number for mark in ".eE") for number in (pattern, value)]
@@ -81,7 +81,7 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A nested description by dotted names: {"policy": {"window": 16}} -> {"policy.window": 16}."""
+    """Return a nested description by dotted names: {"policy": {"window": 16}} -> {"policy.window": 16}."""
     leaves: dict[str, Any] = {}
     for key, value in (description or {}).items():
         if isinstance(value, Mapping):
@@ -92,25 +92,25 @@ def flat(description: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def is_setting(key: str) -> bool:
-    """Whether a key of a selection names a setting of cells and no column of rows."""
+    """Return whether a key of a selection names a setting of cells and no column of rows."""
     return "." in key or key in SHORT
 
 
 def setting(description: Mapping[str, Any] | None, key: str) -> Any:
-    """A setting by its name on the command line, in the description of a cell; None if it has none."""
+    """Return a setting by its name on the command line, in the description of a cell; None if it has none."""
     leaves, name = flat(description), SHORT.get(key, key)
     value = leaves.get(name)
     return _UNNAMED.get(name) if value is None and "policy.name" in leaves else value
 
 
 def task_settings(description: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The settings of the task in the description of a cell; none if no description was kept."""
+    """Return the settings of the task in the description of a cell; none if no description was kept."""
     task = (description or {}).get("task")
     return task if isinstance(task, Mapping) else {}
 
 
 def common(descriptions: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """The settings that all descriptions have with one value, by dotted names; None if one is missing."""
+    """Return the settings that all descriptions have with one value, by dotted names; None if one is missing."""
     leaves = [flat(description) for description in descriptions]
     return {k: v for k, v in leaves[0].items() if all(k in other and other[k] == v for other in leaves)} or None
 
@@ -147,6 +147,6 @@ def conditions(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def is_selection(word: str) -> bool:
-    """Whether a word of the command line is a selection and no folder."""
+    """Return whether a word of the command line is a selection and no folder."""
     key, equals, _ = word.partition("=")
     return bool(equals) and "/" not in key

@@ -39,7 +39,7 @@ class Code:
 
 
 def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None" = None) -> Code:
-    """The code of a cell. A score, step or holder counts with what it imports of others, a task with its metric.
+    """Return the code of a cell. A score, step or holder counts with what it imports of others, a task with its metric.
 
     Parts of different files have different names: two hashes of one name are two versions of it. Reading it takes
     0.2 s, once per process.
@@ -66,7 +66,9 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
 
 
 def served_code(task: Task) -> Code:
-    """The code of a cell that a server answers: what asks it, what builds prompts, and the task with its metric."""
+    """Return the code of a cell that a server answers: what asks it, what builds prompts, and the task with its
+    metric.
+    """
     try:
         parts = {"servers": _package_sha256("servers"), "prompts": _package_sha256("models.prompts")}
         if modules := frozenset(_modules(task, (TASKS, EXTRAS))):
@@ -77,7 +79,7 @@ def served_code(task: Task) -> Code:
 
 
 def _modules(component: Any, within: str | tuple[str, ...]) -> Iterator[str]:
-    """The modules that define a component and its parts: in the packages `within`, and in plugins."""
+    """Yield the modules that define a component and its parts: in the packages `within`, and in plugins."""
     for part in parts_of(component):
         module = type(part).__module__
         if module.startswith(within) or module.partition(".")[0] not in (OURS, "builtins"):
@@ -94,7 +96,7 @@ def _component_sha256(modules: frozenset[str], within: str | tuple[str, ...]) ->
 
 @cache
 def _package_sha256(name: str) -> str:
-    """A package, eviction without its scores."""
+    """Return a package, eviction without its scores."""
     modules = modules_in(f"kvbench.{name}")
     return _sha256(tuple(module for module in modules if not module.startswith(SCORES[:-1])))
 

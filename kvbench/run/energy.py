@@ -8,7 +8,7 @@ import torch
 
 
 def energy_meter(devices: Collection[torch.device]) -> Callable[[], float] | None:
-    """A function that reads the joules used so far by some GPUs, the work of other processes included.
+    """Return a function that reads the joules used so far by some GPUs, the work of other processes included.
 
     NVML (package nvidia-ml-py) counts millijoules of a whole device since its driver was loaded. None if one of the
     devices is not a GPU or does not count, or the machine has no NVML.

@@ -57,7 +57,7 @@ def similar_runs(plan: Plan, results: ResultsFolder) -> SimilarRuns:
 
 
 def _is_padded(results: ResultsFolder, environment: str) -> bool:
-    """Whether every pass of a decode batch has the rows of a full one. False where the file is damaged."""
+    """Return whether every pass of a decode batch has the rows of a full one. False where the file is damaged."""
     with suppress(UserError):
         device = (results.read_environment(environment) or {}).get("device")
         return isinstance(device, dict) and device.get("narrow") == []
@@ -65,7 +65,7 @@ def _is_padded(results: ResultsFolder, environment: str) -> bool:
 
 
 def estimate(plan: Plan, similar: SimilarRuns) -> dict[str, float | None]:
-    """Seconds left of each group that has work left, by its key; None if a cell of it has no similar row.
+    """Return seconds left of each group that has work left, by its key; None if a cell of it has no similar row.
 
     A prompt takes what prompts of the group took on average, a row what rows of its cell did. A cell without rows takes
     what similar cells did: the same model, policy, score, schedule and store, on a task of the same benchmark and
@@ -77,7 +77,7 @@ def estimate(plan: Plan, similar: SimilarRuns) -> dict[str, float | None]:
 
 
 def starting(plan: Plan, similar: SimilarRuns, planning: float) -> float:
-    """Seconds until all models that have work left are loaded.
+    """Return seconds until all models that have work left are loaded.
 
     planning: what the plan took, which a run takes too. A model that was not loaded yet takes as long again.
     """
@@ -140,7 +140,7 @@ def submission(
 
 
 def _total(seconds: Iterable[float | None]) -> float | None:
-    """The sum of times; None if one is unknown."""
+    """Return the sum of times; None if one is unknown."""
     total = 0.0
     for value in seconds:
         if value is None:
@@ -158,7 +158,7 @@ def measure(plan: Plan, rows: Iterable[Row], results: ResultsFolder, kept: KeptD
 
 
 def first_prompts(plan: Plan, rows: Iterable[Row]) -> Plan:
-    """The first sample of each group with a kind of cell that neither `rows` nor an earlier group has."""
+    """Return the first sample of each group with a kind of cell that neither `rows` nor an earlier group has."""
     measured = set(_by_kind(rows))
 
     def first_sample(group: PrefillGroup) -> Iterator[PrefillJob]:
@@ -209,7 +209,9 @@ def _seconds_left(group: PrefillGroup, by_kind: Mapping[Hashable, Sequence[Row]]
 
 
 def _evict_seconds(cells: Iterable[Cell], evict: Mapping[str, float]) -> float:
-    """Seconds of one prompt. Those of each cell include the scores that it shares with others; they count once."""
+    """Return seconds of one prompt. Those of each cell include the scores that it shares with others; they count
+    once.
+    """
     sharing = defaultdict[Hashable, list[float]](list)
     for cell in cells:
         if evict[cell.id]:
@@ -227,12 +229,12 @@ def _scoring(cell: Cell) -> Hashable:
 def _decode_seconds(
     group: PrefillGroup, timed: Mapping[str, Sequence[Row]], padded: Collection[str]
 ) -> dict[str, float]:
-    """Seconds of an answer of each cell, whose rows are `timed`, among so many cells as decode together now."""
+    """Return seconds of an answer of each cell, whose rows are `timed`, among so many cells as decode together now."""
     most, task = group.model.max_batch, group.task
     joint = may_decode_jointly(group.cells[:1], most) and all(len(job.missing) == 1 for job in group.jobs)
 
     def together(cells: int, prompts: int) -> int:
-        """Cells of a batch, for so many of a prompt."""
+        """Return cells of a batch, for so many of a prompt."""
         return min(most, cells * (min(prompts, max(1, most // cells)) if joint else 1))
 
     def share(cells: int, row: Row) -> float:

@@ -141,14 +141,16 @@ def _evicted(model: LoadedModel, cell: Cell, shared: SharedPrefill, copy: bool) 
 
 
 def _is_copied_later(cell: Cell) -> bool:
-    """Whether a decode batch copies what the cell keeps as it lies in the full cache, and nothing else reads it."""
+    """Return whether a decode batch copies what the cell keeps as it lies in the full cache, and nothing else reads
+    it.
+    """
     changed = cell.policy.steps or cell.policy.positions == "cache" or cell.schedule.decode_every is not None
     own = type(cell.held).hold is not Holder.hold or type(cell.held).batch is not Holder.batch
     return not changed and not own
 
 
 def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Eviction:
-    """The eviction of a cell for a prompt, or for its first `tokens`."""
+    """Return the eviction of a cell for a prompt, or for its first `tokens`."""
     tokens = len(prompt.context) if tokens is None else tokens
     policy = cell.policy.resolve(
         prompt.prefix_tokens, tokens, cell.budget, prompt.question_tokens, prompt.suffix_tokens
@@ -157,7 +159,7 @@ def eviction_of(cell: Cell, prompt: Prompt, tokens: int | None = None) -> Evicti
 
 
 def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) -> IncrementalEviction:
-    """The eviction of a cell during prefill, block by block.
+    """Return the eviction of a cell during prefill, block by block.
 
     Its budget is the most that it may hold after any block; after a turn, with `tokens` read so far, the budget of
     these.
@@ -167,7 +169,7 @@ def incremental_eviction(cell: Cell, prompt: Prompt, tokens: int | None = None) 
 
 
 def batch_of(engine: Engine, compressed: list[HeldCache], max_new_tokens: int, question_tokens: int = 0) -> DecodeBatch:
-    """The decode batch of cells that share a holder; all of them evict from the answer too, or none does.
+    """Return the decode batch of cells that share a holder; all of them evict from the answer too, or none does.
 
     question_tokens: how many of the new tokens precede the first answer. The list is emptied: a cache can be freed as
     soon as the batch has its copy.
@@ -192,13 +194,13 @@ def batch_of(engine: Engine, compressed: list[HeldCache], max_new_tokens: int, q
 
 
 def clock(model: LoadedModel) -> float:
-    """Seconds, after the device has finished its work."""
+    """Return seconds, after the device has finished its work."""
     model.engine.sync()
     return time.perf_counter()
 
 
 def repeated(model: LoadedModel, shared: SharedPrefill, repeat: ContextRepetition | None) -> tuple[KVCache, float]:
-    """The cache with the record of a repetition, if a score asks for one."""
+    """Return the cache with the record of a repetition, if a score asks for one."""
     if repeat is None:
         return shared.cache, 0.0
     if repeat not in shared.repeated:
@@ -211,7 +213,7 @@ def repeated(model: LoadedModel, shared: SharedPrefill, repeat: ContextRepetitio
 def ranked(
     model: LoadedModel, shared: SharedPrefill, eviction: Eviction, cache: KVCache
 ) -> tuple[tuple[Ranking, ...], float]:
-    """The rankings of an eviction, and of other policies with the same raw scores if all can be ranked."""
+    """Return the rankings of an eviction, and of other policies with the same raw scores if all can be ranked."""
     score, policy = eviction.score, ranks_alike(eviction.policy, eviction.score)
     if (policy, score) not in shared.rankings:
         start = clock(model)

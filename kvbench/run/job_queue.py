@@ -67,8 +67,8 @@ class JobQueue:
         self._counted, self._others = -math.inf, 0
 
     def share(self, left: int) -> int:
-        """How many of `left` jobs to take together: all if no other process works on the folder, otherwise half of an
-        equal part, so that none waits long for the last.
+        """Return how many of `left` jobs to take together: all if no other process works on the folder, otherwise half
+        of an equal part, so that none waits long for the last.
         """
         if time.monotonic() >= self._counted + COUNT_SECONDS:
             self._counted = time.monotonic()
@@ -124,12 +124,12 @@ class JobQueue:
         self._heartbeat.loaded(model, seconds)
 
     def _replacing(self, row: Row) -> Row:
-        """A row that counts instead of the rows that the run found of its sample."""
+        """Return a row that counts instead of the rows that the run found of its sample."""
         replaces = self._run_context.replaced.get((row.cell, row.sample))
         return row if replaces is None else replace(row, replaces=replaces)
 
     def left(self, plan: Plan) -> Plan:
-        """The part of a plan that nobody has recorded yet."""
+        """Return the part of a plan that nobody has recorded yet."""
         self._arrivals.poll(self._recorder.path)
         recorded = self._arrivals.recorded
         if not recorded:

@@ -32,7 +32,7 @@ MOST_SECONDS = 60.0
 
 
 def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
-    """Whether several prompts of these cells fit into a batch of `tile` cells, and can be decoded in one if
+    """Return whether several prompts of these cells fit into a batch of `tile` cells, and can be decoded in one if
     their model can.
 
     They can where each cell has its own copy of what it keeps and evicts no further, and answers are the most likely
@@ -49,7 +49,7 @@ def may_decode_jointly(cells: Sequence[Cell], tile: int) -> bool:
 
 
 def decodes_jointly(model: LoadedModel, cells: Sequence[Cell]) -> bool:
-    """Whether several prompts of these cells are decoded in one batch.
+    """Return whether several prompts of these cells are decoded in one batch.
 
     The model takes the position of every row and has no local layer. A question that is read after the eviction is
     exact in plain PyTorch.
@@ -141,7 +141,7 @@ class JointBatch:
 
 
 def _evicted(model: LoadedModel, sample: Sample, decode_job: DecodeJob, result: JobResult) -> list[_Unanswered]:
-    """The cells of a prompt, which have read its question."""
+    """Return the cells of a prompt, which have read its question."""
     prompt, facts, engine = decode_job.prompts[sample.id], decode_job.prefill.facts, model.engine
     cells, start = decode_job.evict(), clock(model)
     logits = [decode_job.prefill.prefilled.logits] * len(cells)

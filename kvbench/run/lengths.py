@@ -28,8 +28,8 @@ class Lengths:
 
 
 def lengths_of(group: PrefillGroup) -> Lengths | None:
-    """The lengths of a group's prompts; None for texts and timed batches, which have no prompts, and where no prompt is
-    short enough for the model.
+    """Return the lengths of a group's prompts; None for texts and timed batches, which have no prompts, and where no
+    prompt is short enough for the model.
 
     Raises as `kvbench.models.loading.load.model_info` and `Task.generate` where texts are counted.
     """

@@ -84,7 +84,7 @@ class OneByOne:
         return 0
 
     def rows(self, job: PrefillJob, samples: Sequence[Sample]) -> JobResult:
-        """The rows of a job whose samples are valid, and their sidecar lines."""
+        """Return the rows of a job whose samples are valid, and their sidecar lines."""
         raise NotImplementedError
 
     def make(self, job: PrefillJob, samples: Samples, most_waiting: int) -> Iterator[JobResult]:
@@ -94,8 +94,8 @@ class OneByOne:
         yield from ()
 
     def result(self, job: PrefillJob, samples: Samples, made: JobResult | None = None) -> JobResult:
-        """The rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and exceptions of
-        a device are raised.
+        """Return the rows of a job, `made` or not yet. Exceptions become rows with that error, but OverLimit and
+        exceptions of a device are raised.
         """
         valid = [sample for sample in samples if isinstance(sample, Sample)]
         result = JobResult(job, self.environment_id)
@@ -130,7 +130,9 @@ class OneByOne:
 
 
 def cpu_devices(results: ResultsFolder) -> list[dict[str, Any]]:
-    """The `device` of every environment of a folder that is a CPU; none if a file is damaged, which reports name."""
+    """Return the `device` of every environment of a folder that is a CPU; none if a file is damaged, which reports
+    name.
+    """
     with suppress(UserError):
         devices = (environment.get("device") for environment in results.environments())
         return [device for device in devices if isinstance(device, dict) and "cuda" not in device]
@@ -138,7 +140,7 @@ def cpu_devices(results: ResultsFolder) -> list[dict[str, Any]]:
 
 
 def products_of(devices: Sequence[Mapping[str, Any]]) -> Products | None:
-    """The products that a folder began with; None if its rows have none or several."""
+    """Return the products that a folder began with; None if its rows have none or several."""
     products = {device["products"] for device in devices if "products" in device}
     return products.pop() if len(products) == 1 else None
 

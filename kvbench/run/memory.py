@@ -50,8 +50,9 @@ def cell_bytes(cell: Cell, tokens: int, max_new_tokens: int, pair_bytes: int, gr
 
 
 def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QUESTION, tail: int = 0) -> set[int]:
-    """How many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come first,
-    `question` from the question on and `tail` behind the user's text."""
+    """Return how many of the newest queries are recorded for a cell of a prompt of `tokens`, of which `head` come
+    first, `question` from the question on and `tail` behind the user's text.
+    """
     scores, applies = reads_rows(cell.policy, cell.score), bool(cell.policy.reading_steps)
     if not (scores or applies):
         return set()
@@ -61,7 +62,7 @@ def observed_rows(cell: Cell, head: int, tokens: int, question: int = ASSUMED_QU
 
 
 def rankings_of(cells: Iterable[Cell], tokens: int, heads: int, group: int) -> tuple[int, int]:
-    """How many rankings the cells of a prompt have among them, and the bytes of the largest.
+    """Return how many rankings the cells of a prompt have among them, and the bytes of the largest.
 
     heads: KV heads of all layers. group: query heads per KV head.
     """
@@ -103,7 +104,7 @@ def split_to_fit(cells: Sequence[T], bytes_of: Callable[[T], int], free: int, mo
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether an exception says that memory has run out."""
+    """Return whether an exception says that memory has run out."""
     says_so = isinstance(error, RuntimeError) and EXHAUSTED.search(str(error)) is not None
     return says_so or isinstance(error, torch.OutOfMemoryError)
 
@@ -123,7 +124,7 @@ def catch_oom(work: Callable[[], T]) -> T | str:
 
 
 def most_together(engine: Engine) -> int:
-    """Cells of a decode batch, no more than did fit when memory ran out before."""
+    """Return cells of a decode batch, no more than did fit when memory ran out before."""
     return min(engine.max_batch, engine.counters.max_cells or engine.max_batch)
 
 
@@ -193,8 +194,8 @@ def memory_of(group: PrefillGroup) -> Memory | None:
 
 
 def scoring_bytes(cells: Sequence[Cell], tokens: int, full: int, heads: int, group_size: int) -> int:
-    """Bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, and of the
-    rankings. full, heads, group_size: as `full_bytes` returns them.
+    """Return bytes of the queries that are observed for the cells of a prompt, with their outputs and log-sum-exp, and
+    of the rankings. full, heads, group_size: as `full_bytes` returns them.
     """
     rows = sum(set[int]().union(*(observed_rows(cell, 0, tokens) for cell in cells)))
     count, ranking_bytes = rankings_of(cells, tokens, heads, group_size)
@@ -223,8 +224,8 @@ def memory_text(group: PrefillGroup) -> str | None:
 
 
 def hidden_bytes(group: PrefillGroup) -> tuple[int, int] | None:
-    """Bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what all
-    scores make of the prompt's. None if no score asks for them. A score that reads the module gets a copy.
+    """Return bytes of the hidden states that are held for scores at a time, of one layer and pass, and at most of what
+    all scores make of the prompt's. None if no score asks for them. A score that reads the module gets a copy.
     """
     reading = (cell.score for cell in group.cells if cell.score.inputs.hidden_states)
     scores = {part for score in reading for part in score.recorded}
@@ -258,8 +259,8 @@ def unshared_text(groups: Iterable[PrefillGroup]) -> str | None:
 
 @lru_cache
 def full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
-    """Bytes of a cache of all tokens, without those outside a layer's sliding window; KV heads of all layers; query
-    heads per KV head.
+    """Return bytes of a cache of all tokens, without those outside a layer's sliding window; KV heads of all layers;
+    query heads per KV head.
     """
     text, dtype = text_and_dtype(spec)
     heads, (kv_heads, head_dim) = text.num_attention_heads, cache_heads(text)
@@ -269,13 +270,13 @@ def full_bytes(spec: ModelSpec, tokens: int) -> tuple[int, int, int]:
 
 
 def token_bytes(spec: ModelSpec, layout: Layout) -> int:
-    """Bytes of the KV pairs of a token, as `bytes_of_token`."""
+    """Return bytes of the KV pairs of a token, as `bytes_of_token`."""
     return bytes_of_token(*text_and_dtype(spec), layout)
 
 
 def bytes_of_token(config: Any, dtype: torch.dtype, layout: Layout) -> int:
-    """Bytes of the KV pairs of a token in all cache heads of the layers that are evicted from: those without a sliding
-    window, or all layers if each has one.
+    """Return bytes of the KV pairs of a token in all cache heads of the layers that are evicted from: those without a
+    sliding window, or all layers if each has one.
 
     config: of transformers. dtype: of the cache.
     """
@@ -289,13 +290,13 @@ def bytes_of_token(config: Any, dtype: torch.dtype, layout: Layout) -> int:
 
 @lru_cache
 def state_bytes_of(spec: ModelSpec) -> int:
-    """Bytes of the states of a sequence in layers without keys."""
+    """Return bytes of the states of a sequence in layers without keys."""
     return state_bytes(*text_and_dtype(spec))
 
 
 @lru_cache
 def text_and_dtype(spec: ModelSpec) -> tuple[Any, torch.dtype]:
-    """The configuration of a model's text part, and the dtype of its cache."""
+    """Return the configuration of a model's text part, and the dtype of its cache."""
     config: Any = shape_config(spec.shape) if spec.shape else plain_config(spec.folder())
     if config is None:
         config = read_config(spec.folder())

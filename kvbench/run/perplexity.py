@@ -53,7 +53,7 @@ class Perplexity(OneByOne):
 def run_texts(
     model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
 ) -> JobResult:
-    """Rows of a job, by sample and cell in the order of the job, and the curve of each. `samples` are its texts.
+    """Return rows of a job, by sample and cell in the order of the job, and the curve of each. `samples` are its texts.
 
     What a text or a cell cannot do (no token to score, a budget below the protected tokens, NaN in the cache) becomes a
     row with its `error`; the others go on. If caches go on from text to text, the texts before the missing ones are
@@ -170,7 +170,7 @@ class _Reading:
 def _nll(
     model: LoadedModel, prompt: Prompt, cells: Sequence[Cell], caches: Sequence[EvictingCache]
 ) -> tuple[list[EvictingCache], Float[Tensor, "cells targets"]]:
-    """The negative log-likelihood of each token, and the caches afterwards.
+    """Return the negative log-likelihood of each token, and the caches afterwards.
 
     The given part of a text is read first, in blocks like a prompt; its last token is fed like those that are scored.
     """
@@ -191,7 +191,7 @@ def _nll(
 
 
 def _caches(model: LoadedModel, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> list[EvictingCache]:
-    """An empty cache of each cell. A budget is a share of all tokens, or a number."""
+    """Return an empty cache of each cell. A budget is a share of all tokens, or a number."""
     caches, num_tokens = [], sum(prompt.tokens - 1 for prompt in prompts)  # the last token of a text is not read
     for cell in cells:
         in_blocks, every = cell.schedule.prefill_block is not None, cell.schedule.decode_every

@@ -35,13 +35,13 @@ Description = dict[str, Any]
 
 
 def describe(part: Any) -> Description:
-    """The name of a score, task or probe and its fields; never where its class lives, so that files can move."""
+    """Return the name of a score, task or probe and its fields; never where its class lives, so that files can move."""
     return {"name": part.name} | asdict(part)
 
 
 def describe_task(task: Task) -> Description:
-    """A task without its number of samples and the folder of its data; the hash of its data is included, and which of
-    its files differ from the lock.
+    """Return a task without its number of samples and the folder of its data; the hash of its data is included, and
+    which of its files differ from the lock.
     """
     parts = describe(task).items()
     description = {name: value for name, value in parts if name not in task.left_out}
@@ -53,7 +53,7 @@ def describe_task(task: Task) -> Description:
 
 @lru_cache
 def describe_model(spec: ModelSpec) -> Description:
-    """A model by the bytes of its files rather than its path: a folder that moves keeps its rows.
+    """Return a model by the bytes of its files rather than its path: a folder that moves keeps its rows.
 
     Arguments of a chat template are named where there are some.
     """
@@ -200,7 +200,7 @@ class Cell:
         return digest(canonical({key: model[key] for key in ("sha256", "shape")}))
 
     def job_number(self, sample: int) -> int:
-        """A number that samples have in common if one prefill serves them."""
+        """Return a number that samples have in common if one prefill serves them."""
         return self.task.job_number(sample, self.schedule.evict_after)
 
     @property
@@ -353,11 +353,11 @@ class Plan:
         return sum(len(group.jobs) for group in self.groups)
 
     def with_jobs(self, jobs: Callable[[PrefillGroup], Iterable[PrefillJob]]) -> "Plan":
-        """The plan with other jobs to do, given the jobs of each group."""
+        """Return the plan with other jobs to do, given the jobs of each group."""
         return Plan(tuple(replace(group, jobs=tuple(jobs(group))) for group in self.groups))
 
     def by_model(self) -> dict[ModelSpec, list[PrefillGroup]]:
-        """Groups with work left, models in the order of the plan, so that each is loaded once."""
+        """Return groups with work left, models in the order of the plan, so that each is loaded once."""
         return grouped((group for group in self.groups if group.jobs), lambda group: group.model)
 
 
@@ -417,7 +417,7 @@ class Shard:
             raise UserError(f"shard {self.index + 1}/{self.of}: allowed: 1/N to N/N")
 
     def part_of(self, plan: Plan) -> Plan:
-        """The plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""
+        """Return the plan with the jobs of this shard only, and all cells: a plan describes the complete sweep."""
         models = list(dict.fromkeys(group.model for group in plan.groups))
         selected = models if self.model is None else [models[self.model]]
         return plan.with_jobs(
@@ -426,7 +426,7 @@ class Shard:
 
 
 def shards_of(plan: Plan, number: int) -> list[Shard]:
-    """The shards in which something is to do, if the samples of each model are divided into `number` shards."""
+    """Return the shards in which something is to do, if the samples of each model are divided into `number` shards."""
     models = dict.fromkeys(group.model for group in plan.groups)
     shards = (Shard(index, number, model) for model in range(len(models)) for index in range(number))
     return [shard for shard in shards if shard.part_of(plan).rows_to_do]

@@ -9,7 +9,7 @@ from kvbench.support.quantity import count_noun, duration, size
 
 
 def total_text(seconds: Mapping[str, float | None], starting: float) -> str:
-    """The line of a plan about the time of all groups, and the seconds until the models are loaded."""
+    """Return the line of a plan about the time of all groups, and the seconds until the models are loaded."""
     estimated = [value for value in seconds.values() if value is not None]
     if len(estimated) < len(seconds):
         return (
@@ -23,7 +23,7 @@ def total_text(seconds: Mapping[str, float | None], starting: float) -> str:
 
 
 def written(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """Return seconds, minutes or hours."""
     if seconds < 120:
         return duration([seconds])
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -51,7 +51,7 @@ BROKEN = "the logits are no numbers (NaN or infinite) after {} new tokens"
 def run_prefill_job(
     model: LoadedModel, job: PrefillJob, samples: Sequence[Sample], environment: str, detail: KeptDetail = "none"
 ) -> JobResult:
-    """Rows of a job, by sample and cell in the order of the job. `samples` are those that it names.
+    """Return rows of a job, by sample and cell in the order of the job. `samples` are those that it names.
 
     Questions of one context start from the same full cache, evicted from once for each cell. What a sample or a cell
     cannot do (a prompt too long, a budget below the protected tokens, NaN in the cache) becomes a row with its `error`;
@@ -183,7 +183,8 @@ class DecodeJob:
         return self.shared.cells[0].task.samples_per_prompt
 
     def evict(self) -> list[HeldCache]:
-        """The caches of all cells, for the only answer to one prompt. Cells that cannot evict have a row that says so.
+        """Return the caches of all cells, for the only answer to one prompt. Cells that cannot evict have a row that
+        says so.
 
         Raises RuntimeError if memory runs out.
         """
@@ -192,8 +193,8 @@ class DecodeJob:
         return list(compressed.values())
 
     def _evict(self, units: Sequence[CellAnswer], part: JobResult, copy: bool = False) -> dict[str, HeldCache]:
-        """The caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict. copy:
-        as of `evict_cells`.
+        """Return the caches of the cells of these units, by the cells' ids; rows in `part` for those that cannot evict.
+        copy: as of `evict_cells`.
         """
         compressed, cells = dict[str, HeldCache](), list({cell.id: cell for cell, _ in units}.values())
         for cell, outcome in zip(cells, evict_cells(self.model, cells, self.shared, copy), strict=True):
@@ -247,7 +248,7 @@ class DecodeJob:
     def _generate(
         self, batch: DecodeBatch, task: Task, samples: Sequence[Sample], stop: Collection[int]
     ) -> list[dict[int, Answer]]:
-        """The answers to one question, of each cell to its sample, by sample."""
+        """Return the answers to one question, of each cell to its sample, by sample."""
         prompt, max_new_tokens = self.prompts[samples[0].id], samples[0].max_new_tokens
         choose: Sampler = greedy
         if task.temperature:
@@ -270,7 +271,7 @@ class DecodeJob:
     def _converse(
         self, batch: DecodeBatch, task: Task, lasts: Sequence[Sample], stop: Collection[int]
     ) -> list[dict[int, Answer]]:
-        """The answers of conversations up to their last turns that lack a row, by sample."""
+        """Return the answers of conversations up to their last turns that lack a row, by sample."""
         model, draws = self.model, self.draws
         turns = [zip(self.prompts[last.id].turns, (*last.earlier, last), strict=True) for last in lasts]
         questions = [[Question(ids, turn.max_new_tokens) for ids, turn in each] for each in turns]
@@ -304,7 +305,7 @@ class DecodeJob:
 def answers_of(
     batch: DecodeBatch, generations: Sequence[Generation], prompts: Sequence[Prompt], first: int
 ) -> list[Answer]:
-    """The answer of every cell of a batch that has been decoded, each to its prompt, or why it has none.
+    """Return the answer of every cell of a batch that has been decoded, each to its prompt, or why it has none.
 
     first: tokens that the batch had read before the answers.
     """
@@ -368,7 +369,9 @@ def record_answer(
 
 
 def second_request(model: LoadedModel, cell: Cell, second: Sample, environment: str) -> Row:
-    """The row of a second request, a prompt of its own for the same cell. Raises UserError if it has an error."""
+    """Return the row of a second request, a prompt of its own for the same cell. Raises UserError if it has an
+    error.
+    """
     (row,) = run_prefill_job(model, PrefillJob({second.id: (cell,)}), [second], environment).rows
     if row.error is not None:
         raise UserError(f"{row.error} (in the second request, after the first answer)")
@@ -376,7 +379,7 @@ def second_request(model: LoadedModel, cell: Cell, second: Sample, environment: 
 
 
 def prompt_of(model: LoadedModel, sample: Sample, cell: Cell) -> Prompt:
-    """The prompt of a sample for the cell's model. Raises ValueError for a prompt that it cannot read."""
+    """Return the prompt of a sample for the cell's model. Raises ValueError for a prompt that it cannot read."""
     max_tokens, spec, after = model.max_length - sample.max_new_tokens, cell.model, cell.schedule.evict_after
     prompt = build(
         model.tokenizer, sample, cell.task, max_tokens, chat=spec.chat, system=spec.system, evict_after=after
@@ -410,7 +413,7 @@ def prefill(
 
 
 def _recorded(cell: Cell, prompt: Prompt) -> set[int]:
-    """How many of the newest queries of a prompt are recorded for a cell."""
+    """Return how many of the newest queries of a prompt are recorded for a cell."""
     return memory.observed_rows(
         cell, prompt.prefix_tokens, len(prompt.context), prompt.question_tokens, prompt.suffix_tokens
     )
@@ -425,7 +428,7 @@ class BatchKind(NamedTuple):
 
 
 def batch_kind(cell: Cell) -> BatchKind:
-    """The kind of batch that decodes a cell."""
+    """Return the kind of batch that decodes a cell."""
     return BatchKind(repr(cell.held), cell.policy.layout, cell.schedule.decode_every is not None)
 
 

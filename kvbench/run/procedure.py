@@ -79,19 +79,19 @@ class Backend(Protocol):
         ...
 
     def devices(self, spec: ModelSpec) -> set[Any]:
-        """The devices of this machine, as torch names them, that a model takes."""
+        """Return the devices of this machine, as torch names them, that a model takes."""
         ...
 
     def procedure_of(self, task: Task) -> type[Procedure]:
-        """The procedure of a task."""
+        """Return the procedure of a task."""
         ...
 
 
 def backend_of(spec: ModelSpec) -> Backend:
-    """The backend that a model names."""
+    """Return the backend that a model names."""
     return resolve_name(spec.backend)()
 
 
 def procedure_of(group: PrefillGroup) -> type[Procedure]:
-    """The procedure of a group."""
+    """Return the procedure of a group."""
     return backend_of(group.model).procedure_of(group.task)

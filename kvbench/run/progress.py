@@ -10,16 +10,16 @@ class Progress(Protocol):
     """Receives the events of a run."""
 
     def loading(self, model: str) -> None:
-        """A model is about to be loaded."""
+        """Say that a model is about to be loaded."""
 
     def noted(self, text: str) -> None:
         """Something about the run that a user should know, as a sentence."""
 
     def recorded(self, rows: list[Any]) -> None:
-        """The rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
+        """Say that the rows of a job, or a probe's numbers of it, were recorded; each has an `error`."""
 
     def elsewhere(self, rows: int) -> None:
-        """A job with so many rows was left to another process."""
+        """Say that a job with so many rows was left to another process."""
 
 
 class Unseen(Progress):

@@ -41,7 +41,7 @@ class RequestMemory:
         return self.weights + max(self.prefill + (requests - 1) * self.decode, requests * self.decode)
 
     def requests(self, limit: int) -> int:
-        """How many requests fit at a time."""
+        """Return how many requests fit at a time."""
         room = limit - self.weights
         return 0 if self.peak() > limit else min(1 + (room - self.prefill) // self.decode, room // self.decode)
 
@@ -75,7 +75,9 @@ def request_memory(cell: Cell, lengths: Lengths) -> RequestMemory:
 
 
 def _activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
-    """Bytes of what one pass over so many tokens holds at a time. In a mixture of experts a token has several."""
+    """Return bytes of what one pass over so many tokens holds at a time. In a mixture of experts a token has
+    several.
+    """
     inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     experts = getattr(text, "num_experts_per_tok", None)
     if experts:
@@ -85,7 +87,7 @@ def _activations(text: Any, dtype: torch.dtype, tokens: int) -> int:
 
 @lru_cache
 def weights_of(spec: ModelSpec) -> int:
-    """Bytes of a model's weights in memory: of quantised ones the bytes of their files."""
+    """Return bytes of a model's weights in memory: of quantised ones the bytes of their files."""
     folder = spec.folder()
     if folder.is_dir() and quantization_settings(read_json(folder / "config.json")):
         return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
@@ -94,7 +96,7 @@ def weights_of(spec: ModelSpec) -> int:
 
 @lru_cache
 def tensor_shapes(spec: ModelSpec) -> tuple[tuple[int, ...], ...]:
-    """The shapes of a model's tensors, of its files or of the model that transformers makes without data."""
+    """Return the shapes of a model's tensors, of its files or of the model that transformers makes without data."""
     folder = spec.folder()
     if spec.shape is None and folder.is_dir() and (files := sorted(folder.glob("*.safetensors"))):
         shapes: list[tuple[int, ...]] = []

@@ -24,7 +24,7 @@ SIDE = {"cuda": 8192, "cpu": 1024}
 
 
 def ceiling(device: torch.device, dtype: torch.dtype, sync: Callable[[], None], scale: float = 1.0) -> dict[str, float]:
-    """The best of a few copies and matrix products, after one that is not timed.
+    """Return the best of a few copies and matrix products, after one that is not timed.
 
     Measured because a data sheet states a speed that the device never reaches. scale: of the sizes, smaller for tests.
     """
@@ -82,7 +82,7 @@ class Shape:
 
 
 def shape_of(model: Any) -> Shape:
-    """The shape of a loaded transformers model. Norms and biases are not counted."""
+    """Return the shape of a loaded transformers model. Norms and biases are not counted."""
     heads, (kv_heads, head_dim) = text_config(model.config).num_attention_heads, cache_heads(model.config)
     head, table = model.get_output_embeddings().weight, model.get_input_embeddings().weight
     matrices = (weight for weight in model.parameters() if weight.dim() >= 2)
@@ -99,7 +99,7 @@ def shape_of(model: Any) -> Shape:
 
 
 def weight_bytes(model: Any) -> int:
-    """Bytes of all parameters; torch lists each once."""
+    """Return bytes of all parameters; torch lists each once."""
     return sum(weight.nbytes for weight in model.parameters())
 
 
@@ -111,13 +111,15 @@ def attended_pairs(tokens: int, window: int | None) -> int:
 
 
 def prefill_flops(shape: Shape, tokens: int, passes: int = 1) -> int:
-    """A prefill: 2 per weight and token, 4 head_dim per query head and query-key pair, the head once per pass."""
+    """Return a prefill: 2 per weight and token, 4 head_dim per query head and query-key pair, the head once per
+    pass.
+    """
     pairs = sum(attended_pairs(tokens, window) for window in shape.windows)
     return 2 * shape.inner * tokens + 2 * shape.head * passes + 4 * shape.heads * shape.head_dim * pairs
 
 
 def prefill_bytes(shape: Shape, tokens: int, passes: int = 1) -> int:
-    """A prefill: weights once per pass, keys and values written once."""
+    """Return a prefill: weights once per pass, keys and values written once."""
     return shape.pass_bytes * passes + len(shape.windows) * shape.kv_heads * tokens * shape.pair_bytes
 
 
@@ -127,7 +129,7 @@ def score_bytes(full_bytes: float, kept_bytes: float) -> float:
 
 
 def step_flops(shape: Shape, held: Sequence[tuple[int, int]], tails: float) -> float:
-    """A decode step of all sequences.
+    """Return a decode step of all sequences.
 
     held: per sequence the KV pairs kept in all layers, and the query heads that read each of them. tails: new tokens
     that a step attends to, on average, including its own.
@@ -138,5 +140,5 @@ def step_flops(shape: Shape, held: Sequence[tuple[int, int]], tails: float) -> f
 
 
 def step_bytes(shape: Shape, held_bytes: float, tail_bytes: float) -> float:
-    """A decode step of all sequences: weights once, and the caches of all of them."""
+    """Return a decode step of all sequences: weights once, and the caches of all of them."""
     return shape.pass_bytes + held_bytes + tail_bytes

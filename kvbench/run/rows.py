@@ -89,7 +89,7 @@ class JobResult:
         return {folder: [line.to_json() for line in content] for folder, content in lines.items()}
 
     def part(self) -> "JobResult":
-        """An empty result of the same job."""
+        """Return an empty result of the same job."""
         return JobResult(self.job, self.environment, self.detail)
 
     def record(
@@ -121,7 +121,7 @@ class JobResult:
         self.rows += [error_row(cell, sample, error, self.environment, prompt) for cell in missing]
 
     def only(self, keys: Collection[tuple[str, int]]) -> "JobResult":
-        """The part about these (cell id, sample) pairs."""
+        """Return the part about these (cell id, sample) pairs."""
         lists = {name: getattr(self, name) for name in ("rows", "kept", "curves", "timings")}
         chosen = {name: [line for line in lines if (line.cell, line.sample) in keys] for name, lines in lists.items()}
         return replace(self, **chosen)
@@ -139,7 +139,7 @@ class JobResult:
 def measured_row(
     sample: Sample, prompt: Prompt, eviction: EvictionResult, num_tokens: int, environment: str, **measured: Any
 ) -> Row:
-    """The row of a sample that a cell has read.
+    """Return the row of a sample that a cell has read.
 
     num_tokens: read before the eviction. measured: the columns of the answer, of the scored text, or of the repetition.
     """
@@ -159,7 +159,7 @@ def measured_row(
 
 
 def served_row(cell: Cell, sample: Sample, prompt: Prompt, environment: str, **measured: Any) -> Row:
-    """The row of an answer from elsewhere: nothing is known of what its cache kept.
+    """Return the row of an answer from elsewhere: nothing is known of what its cache kept.
 
     measured: the columns of the answer or of the scored text.
     """
@@ -184,7 +184,7 @@ def with_second_answer(first: Mapping[str, Any], second: Mapping[str, Any]) -> d
 
 
 def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any]:
-    """The columns of an answer in two requests: all that the second one took is a part of decoding."""
+    """Return the columns of an answer in two requests: all that the second one took is a part of decoding."""
     tokens = (answer["new_tokens"], second.new_tokens or 0)
     seconds = (second.prefill_seconds, second.evict_seconds, second.decode_seconds)
     return {
@@ -205,7 +205,7 @@ def with_second_request(answer: Mapping[str, Any], second: Row) -> dict[str, Any
 
 
 def _mean_read(means: Sequence[int | None], tokens: Sequence[int]) -> int | None:
-    """The mean over the tokens after the first of several answers; None if none of them has such tokens."""
+    """Return the mean over the tokens after the first of several answers; None if none of them has such tokens."""
     weighed = [(mean, number - 1) for mean, number in zip(means, tokens, strict=True) if mean is not None]
     return round(sum(mean * later for mean, later in weighed) / sum(later for _, later in weighed)) if weighed else None
 
@@ -213,7 +213,7 @@ def _mean_read(means: Sequence[int | None], tokens: Sequence[int]) -> int | None
 def error_row(
     cell: Cell, sample: Sample | InvalidSample, error: str, environment: str, prompt: Prompt | None = None
 ) -> Row:
-    """The row of a sample that a cell could not do."""
+    """Return the row of a sample that a cell could not do."""
     prompted = _prompt_columns(sample, prompt) if prompt is not None and isinstance(sample, Sample) else {}
     columns = _cell_columns(cell, sample) | prompted
     return Row(**columns, error=error, environment=environment, code=cell.code.id)

@@ -29,11 +29,11 @@ class Claims(Protocol):
         ...
 
     def share(self, left: int) -> int:
-        """How many of `left` jobs to take together."""
+        """Return how many of `left` jobs to take together."""
         ...
 
     def left(self, plan: Plan) -> Plan:
-        """The part of a plan that nobody has recorded yet."""
+        """Return the part of a plan that nobody has recorded yet."""
         ...
 
     def wait(self, plan: Plan) -> Plan:
@@ -164,7 +164,7 @@ class _Run:
                 self._progress.recorded(result.rows)
 
     def _session(self, backend: Backend, prepared: Prepared, spec: ModelSpec) -> Session:
-        """The model, kept until another one is needed. Raises Stopped if the run was asked to stop meanwhile."""
+        """Return the model, kept until another one is needed. Raises Stopped if the run was asked to stop meanwhile."""
         if self._opened.session is None or self._opened.spec != spec:
             began = time.perf_counter() if self.works else self._began  # the first with the checks of all models
             self._opened.session = None  # first, so that there is room for the next

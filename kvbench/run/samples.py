@@ -9,7 +9,7 @@ from kvbench.tasks.task import InvalidSample, Sample
 
 
 def samples_of(tokenizer: Any, group: PrefillGroup) -> Iterator[Sample | InvalidSample]:
-    """The samples of which rows are missing, in ascending order."""
+    """Return the samples of which rows are missing, in ascending order."""
     missing = [sample for job in group.jobs for sample in job.missing]
     template = template_tokens(tokenizer, group.model.chat, group.model.system, group.task.chat)
     return group.task.numbered_answers(TokensOf(tokenizer, template), missing)

@@ -23,7 +23,7 @@ SCHEDULERS = (
 
 
 def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
-    """The shard that `--shard TEXT` names.
+    """Return the shard that `--shard TEXT` names.
 
     `environment` is looked at for auto alone: Kubernetes JOB_COMPLETION_INDEX, which needs auto/N, SLURM
     SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT, SkyPilot SKYPILOT_NODE_RANK and SKYPILOT_NUM_NODES.
@@ -41,7 +41,7 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
 
 
 def _shard_of_scheduler(text: str, of: str, environment: Mapping[str, str]) -> Shard:
-    """The shard of the only scheduler whose variables are set; `of`, if not empty, is the number of all."""
+    """Return the shard of the only scheduler whose variables are set; `of`, if not empty, is the number of all."""
     variables = ", ".join(scheduler.index for scheduler in SCHEDULERS)
     set_here = [scheduler for scheduler in SCHEDULERS if scheduler.index in environment]
     if len(set_here) != 1:

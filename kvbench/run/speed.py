@@ -36,7 +36,7 @@ class Speed:
         return f"{self.flops / 1e9:.3g} GFLOP/s and {self.bytes / 1e9:.3g} GB/s"
 
     def seconds(self, flops: float, bytes: float) -> float:
-        """The longer of computing and moving."""
+        """Return the longer of computing and moving."""
         return max(flops / self.flops, bytes / self.bytes)
 
 
@@ -46,7 +46,7 @@ SCALE = {"cuda": 1.0, "cpu": 0.5}
 
 @lru_cache
 def speed_of(device: torch.device, dtype: torch.dtype) -> Speed | None:
-    """The speed of a device, measured once; None where its memory is taken."""
+    """Return the speed of a device, measured once; None where its memory is taken."""
 
     def sync() -> None:
         if device.type == "cuda":
@@ -59,7 +59,9 @@ def speed_of(device: torch.device, dtype: torch.dtype) -> Speed | None:
 
 
 def model_shape(spec: ModelSpec) -> roofline.Shape:
-    """The dimensions of a model, of its files: matrices of vocabulary times hidden size are embeddings or the head."""
+    """Return the dimensions of a model, of its files: matrices of vocabulary times hidden size are embeddings or the
+    head.
+    """
     text, dtype = text_and_dtype(spec)
     table, matrices = (text.vocab_size, text.hidden_size), [shape for shape in tensor_shapes(spec) if len(shape) > 1]
     kv_heads, head_dim = cache_heads(text)
@@ -102,7 +104,7 @@ def _speed_of_group(group: PrefillGroup) -> Speed | None:
 
 
 def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
-    """Seconds of what is left of a group, if prompts and answers have the most tokens."""
+    """Return seconds of what is left of a group, if prompts and answers have the most tokens."""
     lengths, shape = lengths_of(group), model_shape(group.model)
     assert lengths is not None
     tokens, later = lengths.read, lengths.later
@@ -123,7 +125,7 @@ def seconds_by_speed(group: PrefillGroup, speed: Speed) -> float:
 
 
 def decode_batches(group: PrefillGroup) -> Iterator[Sequence[Cell]]:
-    """The cells that decode together, from several prompts where they can."""
+    """Yield the cells that decode together, from several prompts where they can."""
     tile, waiting = group.model.max_batch, list[Cell]()
     joint = may_decode_jointly(group.cells, tile) and all(len(job.missing) == 1 for job in group.jobs)
     for cells in (cells for job in group.jobs for cells in job.missing.values()):

@@ -46,8 +46,8 @@ def settled(
     stale: Stale,
     tell: Callable[[str], None],
 ) -> Settled:
-    """The rows of `cells` that need no second run, by what `stale` says of other code; a failed row needs one only with
-    `retry_errors`. `rows`: a table with the columns of `SETTLED`.
+    """Return the rows of `cells` that need no second run, by what `stale` says of other code; a failed row needs one
+    only with `retry_errors`. `rows`: a table with the columns of `SETTLED`.
 
     Rows whose code is not known are taken as they are, and to `tell` goes how many; with "rerun" they are made again.
     Raises UserError for rows of other code with "stop".
@@ -112,7 +112,7 @@ def is_known(code: str | None) -> bool:
 
 
 def _made_by(rows: Sequence[RowsOfCode], cells: dict[str, Cell], results: ResultsFolder) -> str:
-    """Which code made rows and which runs now, by hash, commit and the parts that differ."""
+    """Return which code made rows and which runs now, by hash, commit and the parts that differ."""
     codes = list(dict.fromkeys(row.code or "" for row in rows))
     first_row = rows[0]
     current = cells[first_row.cell].code

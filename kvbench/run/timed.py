@@ -129,7 +129,7 @@ def run_timed(
 
 
 def _try_repetition(model: LoadedModel, cell: Cell, prompt: Prompt, failures: dict[str, str]) -> Repetition | None:
-    """One repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
+    """Return one repetition; None, and the reason in `failures`, if the cell fails or has failed before."""
     if cell.id not in failures:
         try:
             repetition = catch_oom(lambda: _time_cell(model, cell, prompt, energy_meter(model.engine.gpus)))
@@ -243,12 +243,12 @@ def _reset_peaks(engine: Engine) -> None:
 
 
 def _peaks(engine: Engine, name: str) -> dict[str, float]:
-    """The most that torch has allocated, summed over GPUs; only CUDA reports it."""
+    """Return the most that torch has allocated, summed over GPUs; only CUDA reports it."""
     return {name: float(sum(map(torch.cuda.max_memory_allocated, engine.gpus)))} if engine.gpus else {}
 
 
 def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: dict[str, float]) -> dict[str, float]:
-    """The least work of each part, and the speed of the device."""
+    """Return the least work of each part, and the speed of the device."""
     task, shape = _task(cell), roofline.shape_of(model.engine.model)
     passes = -(-task.context_length // (cell.schedule.block_of(task.context_length) or model.engine.prefill_chunk))
     tails, quantities = task.new_tokens / 2, repetition.quantities
@@ -270,7 +270,7 @@ def _roofline(model: LoadedModel, cell: Cell, repetition: Repetition, speed: dic
 
 
 def _columns(cell: Cell, repetition: Repetition) -> dict[str, float | str | None]:
-    """The columns of a row: seconds and bytes per sequence of the batch, as in every other row."""
+    """Return the columns of a row: seconds and bytes per sequence of the batch, as in every other row."""
     batch, quantities = _task(cell).batch, repetition.quantities
     evicting = [quantities[name] for name in ("score_seconds", "cut_seconds") if name in quantities]
     return {
@@ -307,7 +307,7 @@ class StepClock:
             self._marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        """The duration of each step, once all have ended."""
+        """Return the duration of each step, once all have ended."""
         if self._device.type != "cuda":
             return [end - start for start, end in pairwise(self._marks)]
         self._marks[-1].synchronize()

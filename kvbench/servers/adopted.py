@@ -72,7 +72,7 @@ class Adopted:
         return description | {"config": dict(self.config)}
 
     def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
-        """The answer to a prompt. Raises UserError where there is none, or more than one."""
+        """Return the answer to a prompt. Raises UserError where there is none, or more than one."""
         answers = self.of(prompt, sample)
         if not answers:
             raise UserError(f"{self.name} has no answer to this prompt")
@@ -81,7 +81,7 @@ class Adopted:
         return prompt, answers[0]
 
     def of(self, prompt: Prompt, sample: Sample) -> tuple[Answer, ...]:
-        """The answers to a prompt."""
+        """Return the answers to a prompt."""
         if own := self.by_sample.get((prompt.sha256, sample.id)):
             return (own,)
         key = self._key_of(prompt, sample)
@@ -93,8 +93,9 @@ class Adopted:
         return next((key for key in keys if key in self.answers), None)
 
     def placed(self, prompts: Iterable[tuple[Task, Prompt, Sample]]) -> "tuple[Adopted, list[int]]":
-        """The same with the sample of each answer that order alone tells: lines of pred.py, and prompts with the same
-        question and right answers, if there are as many as answers. And how many different answers each prompt has.
+        """Return the same with the sample of each answer that order alone tells: lines of pred.py, and prompts with the
+        same question and right answers, if there are as many as answers. And how many different answers each prompt
+        has.
 
         Raises UserError for lines of pred.py that do not fit the rows of a task of LongBench.
         """
@@ -117,7 +118,9 @@ class Adopted:
         return replace(self, by_sample=by_sample), found
 
     def _by_row(self, task: Task) -> list[Answer]:
-        """The answers to the samples of a task whose rows the lines are. Raises UserError where one is another row."""
+        """Return the answers to the samples of a task whose rows the lines are. Raises UserError where one is another
+        row.
+        """
         if not task.has_pred_lines:
             raise UserError(
                 f"{self.name}: its lines have no prompt, as pred.py of LongBench writes them: they belong to a task of "
@@ -146,7 +149,7 @@ class Adopted:
 
 
 def read(path: Path, kept: float | None = None) -> Adopted:
-    """The answers of a file or folder.
+    """Return the answers of a file or folder.
 
     Raises MissingFile where there is none, UserError for what is none of the formats.
     """
@@ -183,7 +186,7 @@ def _of_folder(folder: KvpressFolder, kept: float | None) -> Adopted:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, jsonl.Row]]:
-    """Every line that is not blank, with its place in words. Raises UserError for one that is no JSON object."""
+    """Yield every line that is not blank, with its place in words. Raises UserError for one that is no JSON object."""
     with path.open("rb") as file:
         for number, content in enumerate(file, 1):
             where = f"{path}, line {number}"
@@ -195,7 +198,7 @@ def _lines(path: Path) -> Iterator[tuple[str, jsonl.Row]]:
 
 
 def _of_line(line: jsonl.Row, where: str, kept: float | None) -> tuple[Format, str | None, Answer]:
-    """The format of a line, the key of its prompt, None where only its place tells it, and its answer."""
+    """Return the format of a line, the key of its prompt, None where only its place tells it, and its answer."""
     if "arguments" in line and "resps" in line:
         prompt, text = _first_text(line["arguments"]), _only_answer(line["resps"], where)
         if prompt is None or text is None:
@@ -221,7 +224,7 @@ def _of_line(line: jsonl.Row, where: str, kept: float | None) -> tuple[Format, s
 
 
 def _whole(text: str, name: str, where: str) -> str:
-    """The text. Raises UserError for half of a character, which no file can hold."""
+    """Return the text. Raises UserError for half of a character, which no file can hold."""
     try:
         return jsonl.text({name: text}, name)
     except UserError as error:
@@ -229,7 +232,9 @@ def _whole(text: str, name: str, where: str) -> str:
 
 
 def _longbench_key(line: jsonl.Row, where: str) -> str | None:
-    """The key of a line's prompt, None for a line of pred.py. Raises UserError for one that does not say its prompt."""
+    """Return the key of a line's prompt, None for a line of pred.py. Raises UserError for one that does not say its
+    prompt.
+    """
     prompt, question, right = line.get("prompt"), line.get("input"), line.get("answers")
     if isinstance(prompt, str):
         return sha256(_whole(prompt, "prompt", where))
@@ -244,12 +249,12 @@ def _longbench_key(line: jsonl.Row, where: str) -> str | None:
 
 
 def _first_text(node: Any) -> str | None:
-    """The first text in nested lists and objects: their forms differ between versions of lm-eval."""
+    """Return the first text in nested lists and objects: their forms differ between versions of lm-eval."""
     return next(_leaves(node), None)
 
 
 def _leaves(node: Any) -> Iterator[str | None]:
-    """The texts in nested lists and objects, None for another value."""
+    """Yield the texts in nested lists and objects, None for another value."""
     if isinstance(node, (list, dict)):
         for inner in node.values() if isinstance(node, dict) else node:
             yield from _leaves(inner)
@@ -258,7 +263,7 @@ def _leaves(node: Any) -> Iterator[str | None]:
 
 
 def _only_answer(resps: Any, where: str) -> str | None:
-    """The answer of a sample. Raises UserError for repeats that differ: a row has one answer."""
+    """Return the answer of a sample. Raises UserError for repeats that differ: a row has one answer."""
     texts = list(dict.fromkeys(_leaves(resps)))
     if len(texts) > 1:
         raise UserError(
@@ -269,7 +274,7 @@ def _only_answer(resps: Any, where: str) -> str | None:
 
 
 def _key_of(prompt: str) -> str:
-    """The key of a prompt of lm-eval: of a chat that it logged as JSON text, the key of its turns."""
+    """Return the key of a prompt of lm-eval: of a chat that it logged as JSON text, the key of its turns."""
     try:
         turns, question = conversation(json.loads(prompt))
     except (ValueError, RecursionError):
@@ -278,7 +283,7 @@ def _key_of(prompt: str) -> str:
 
 
 def _chat(turns: Sequence[tuple[str, str]]) -> str:
-    """The key of a chat; a single turn is the same as its text."""
+    """Return the key of a chat; a single turn is the same as its text."""
     return sha256(turns[0][1] if len(turns) == 1 else json.dumps(turns))
 
 
@@ -287,5 +292,5 @@ def _question(question: str, references: Sequence[str]) -> str:
 
 
 def sha256(text: str) -> str:
-    """The hash of a text; half of a character, which no prompt has, is hashed too."""
+    """Return the hash of a text; half of a character, which no prompt has, is hashed too."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

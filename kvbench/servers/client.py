@@ -69,7 +69,7 @@ class Client:
         )
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that the server answers to a request below its URL.
+        """Return the JSON object that the server answers to a request below its URL.
 
         Raises Refused for a request that it does not do, Unreachable where nobody answers, KeyRefused for a key.
         """
@@ -99,7 +99,9 @@ class Client:
             return None
 
     def _whole(self, method: str, url: str, seconds: float, body: Mapping[str, Any] | None = None) -> "_Answer":
-        """The answer to one request. Raises TimeoutError if it is not whole in time, UserError if it is too large."""
+        """Return the answer to one request. Raises TimeoutError if it is not whole in time, UserError if it is too
+        large.
+        """
         http = self._http
 
         def ask() -> _Answer:
@@ -157,7 +159,7 @@ class Client:
             raise Refused(f"{self._endpoint.url}: a stream broke off{self._hidden('', error)}", status) from None
 
     def _hidden(self, before: str, words: object) -> str:
-        """A server's or a library's own words in one short line, the key in them replaced."""
+        """Return a server's or a library's own words in one short line, the key in them replaced."""
         text = str(words)
         if self._secret:
             text = text.replace(self._secret, "***")
@@ -193,7 +195,7 @@ class _Answer(NamedTuple):
         return any(line.startswith(b"data:") for line in self.content.splitlines())
 
     def object(self) -> dict[str, Any] | None:
-        """The content where it is one JSON object."""
+        """Return the content where it is one JSON object."""
         try:
             content = self.json()
         except ValueError:
@@ -201,7 +203,7 @@ class _Answer(NamedTuple):
         return content if isinstance(content, dict) else None
 
     def json(self) -> Any:
-        """The content, in whatever Unicode; its type says nothing. Raises ValueError for what is no JSON."""
+        """Return the content, in whatever Unicode; its type says nothing. Raises ValueError for what is no JSON."""
         try:
             return json.loads(self.content)
         except RecursionError:
@@ -217,12 +219,12 @@ class _Passing(Exception):
 
 
 def _after(header: str | None) -> float | None:
-    """The seconds of a Retry-After header; dates are not read."""
+    """Return the seconds of a Retry-After header; dates are not read."""
     return float(header) if header is not None and header.isdecimal() else None
 
 
 def _pause(state: Any) -> float:
-    """Seconds before the next try: what the server asks for, else twice as many each time."""
+    """Return seconds before the next try: what the server asks for, else twice as many each time."""
     error = state.outcome.exception()
     requested = error.after if isinstance(error, _Passing) else None
     doubled = FIRST_PAUSE * 2.0 ** (state.attempt_number - 1)

@@ -57,7 +57,7 @@ class Server:
     way: Way = "ids"
 
     def answer(self, prompt: Prompt, sample: Sample, task: TaskSettings, seed: int = 0) -> tuple[Prompt, Answer]:
-        """The answer to a prompt, and the prompt as it was sent, whose hash names its text.
+        """Return the answer to a prompt, and the prompt as it was sent, whose hash names its text.
 
         Raises UserError for a prompt that cannot be sent in this way, and for a server that read another number of
         tokens; what `Client.post` raises.
@@ -98,7 +98,7 @@ class Server:
         return [-float(value) for value in scored]
 
     def choose_way(self) -> "Server":
-        """The server in the way of `endpoint.api`, or the first of ids, text and chat that it takes.
+        """Return the server in the way of `endpoint.api`, or the first of ids, text and chat that it takes.
 
         Raises UserError where it takes none of them, with its words about the last; what `Client.post` raises.
         """
@@ -141,7 +141,9 @@ class _OtherCount(UserError):
 
 
 def text_of(tokenizer: Any, ids: Sequence[int]) -> str:
-    """The text that a tokenizer, which may put special tokens before it, reads as these ids. Raises UserError."""
+    """Return the text that a tokenizer, which may put special tokens before it, reads as these ids. Raises
+    UserError.
+    """
     whole = tokenizer.decode(list(ids))
     for text in (whole.removeprefix(tokenizer.bos_token or ""), whole):
         if tokenizer(text).input_ids == list(ids):
@@ -170,8 +172,8 @@ def _text_answer(content: dict[str, Any], stop: Collection[str]) -> Answer:
 
 
 def _chat_answer(content: dict[str, Any], stop: Collection[str]) -> Answer:
-    """An answer of a chat. A server that parses reasoning returns it in a field of its own, which has one of two names,
-    or says only how long it was.
+    """Return an answer of a chat. A server that parses reasoning returns it in a field of its own, which has one of two
+    names, or says only how long it was.
     """
     message = _choice(content).get("message")
     message = message if isinstance(message, dict) else {}
@@ -206,7 +208,7 @@ def _ending(choice: dict[str, Any], stop: Collection[str]) -> Ending | None:
 
 
 def _count(content: dict[str, Any], *names: str) -> int | None:
-    """A number of tokens that the server counted; None where it says none. Raises Refused for another value."""
+    """Return a number of tokens that the server counted; None where it says none. Raises Refused for another value."""
     count: Any = content.get("usage")
     for name in names:
         count = count.get(name) if isinstance(count, dict) else None

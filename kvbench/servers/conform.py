@@ -69,7 +69,7 @@ class Observed:
     logprobs: str | None = None
 
     def pairs(self, tokens: int) -> int | None:
-        """The budget in tokens; None where its words are no number."""
+        """Return the budget in tokens; None where its words are no number."""
         try:
             number = float(self.budget)
         except ValueError:
@@ -126,7 +126,7 @@ def _planted(sample: Sample) -> bool:
 
 
 def _logprobs(server: Server, prompt: Prompt) -> str | None:
-    """The problem with log-probabilities of a text, compared with its tokens in reverse; None without any."""
+    """Return the problem with log-probabilities of a text, compared with its tokens in reverse; None without any."""
     backwards = Prompt(tuple(reversed(prompt.context)), (), "")
     try:
         text, reverse = server.nll(prompt), server.nll(backwards)
@@ -140,7 +140,9 @@ def _logprobs(server: Server, prompt: Prompt) -> str | None:
 
 
 def verdicts(observed: Sequence[Observed], dense: Mapping[str, str] | None = None) -> Iterator[Verdict]:
-    """Every check that these servers allow. `dense`: answers of the full cache here, by the hash of the prompt."""
+    """Yield every check that these servers allow. `dense`: answers of the full cache here, by the hash of the
+    prompt.
+    """
     for server in observed:
         yield Verdict("read", server.name, _unread(server))
         yield Verdict("own", server.name, _foreign(server))

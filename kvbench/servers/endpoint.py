@@ -55,7 +55,7 @@ class ServedModel(ModelSpec):
     runs_here = False
 
     def folder(self) -> Path:
-        """The folder of the tokenizer. Raises MissingFile where there is none."""
+        """Return the folder of the tokenizer. Raises MissingFile where there is none."""
         assert self.path is not None
         local = Path(self.path).expanduser()
         if not local.is_dir():
@@ -72,7 +72,7 @@ class ServedModel(ModelSpec):
         return local
 
     def sha256(self) -> str:
-        """A hash of the tokenizer's files. Raises as `folder` does."""
+        """Return a hash of the tokenizer's files. Raises as `folder` does."""
         return content_hash(self.folder(), TOKENIZER)
 
 
@@ -138,7 +138,7 @@ class Endpoint:
             raise UserError(f"endpoint.body names {', '.join(sorted(ours))}, which kvbench sends itself: leave it out")
 
     def secret(self) -> str | None:
-        """The key. Raises UserError if its variable is not set."""
+        """Return the key. Raises UserError if its variable is not set."""
         if self.key is None:
             return None
         value = os.environ.get(self.key, "").strip()
@@ -209,7 +209,7 @@ class ServedCell(Cell):
         return "flat"
 
     def job_number(self, sample: int) -> int:
-        """As many samples make a job as are asked at a time."""
+        """Return as many samples make a job as are asked at a time."""
         return sample // self.endpoint.concurrency
 
     def check(self) -> None:
@@ -229,7 +229,7 @@ class ServedCell(Cell):
 
 
 def served_cell(model: ServedModel, endpoint: Endpoint, task: Any, seed: int) -> ServedCell:
-    """The cell of a task, by its labels."""
+    """Return the cell of a task, by its labels."""
     from kvbench.eviction.schedule import Schedule
 
     return ServedCell(

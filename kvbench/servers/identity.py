@@ -17,7 +17,7 @@ MODEL = ("id", "owned_by", "root", "max_model_len")
 
 
 def identity(server: Server) -> dict[str, Any]:
-    """The `device` of rows: how the server was asked, and what it says of itself."""
+    """Return the `device` of rows: how the server was asked, and what it says of itself."""
     endpoint, client = server.endpoint, server.client
     pages: dict[str, Any] = {}
     for page in PAGES:

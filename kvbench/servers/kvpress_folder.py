@@ -58,7 +58,7 @@ class KvpressFolder:
 
     @classmethod
     def read(cls, folder: Path) -> "KvpressFolder":
-        """Raises MissingFile where there are no predictions, UserError for files that cannot be read or paired."""
+        """Raise MissingFile where there are no predictions, UserError for files that cannot be read or paired."""
         file = folder / PREDICTIONS
         if not file.is_file():
             raise MissingFile(f"{folder} holds no {PREDICTIONS}: give the folder of one evaluation of kvpress")
@@ -87,7 +87,7 @@ def _predictions(file: Path) -> Iterator[Prediction]:
 
 
 def right_answers(cell: str, where: str) -> Sequence[str]:
-    """The right answers in a cell of a table: a list as Python or numpy writes it, or one text.
+    """Return the right answers in a cell of a table: a list as Python or numpy writes it, or one text.
 
     Python would join the texts of numpy, which have no commas between them, so these are read first. Raises UserError
     for an array that numpy has shortened, and for a list of other things than texts and numbers.
@@ -115,8 +115,9 @@ def _is_large(value: object) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration that is recorded; empty without a file. Raises UserError for one that cannot be read, and for
-    a value that is no single text, number or truth value, or outside its range."""
+    """Return the configuration that is recorded; empty without a file. Raises UserError for one that cannot be read,
+    and for a value that is no single text, number or truth value, or outside its range.
+    """
     if not path.is_file():
         return {}
     content = yaml_of(small_file(path), path)
@@ -138,7 +139,7 @@ def _check(name: str, value: object, where: str) -> None:
 
 
 def _labels(config: Mapping[str, Any]) -> dict[str, str]:
-    """The method, and its budget where the press evicts a share of the KV pairs of a prompt."""
+    """Return the method, and its budget where the press evicts a share of the KV pairs of a prompt."""
     press, ratio = config.get("press_name"), config.get("compression_ratio")
     if not isinstance(press, str):
         return {}

@@ -12,7 +12,7 @@ from kvbench.tasks.task import Sample
 
 
 def prompts_of(cell: ServedCell) -> Iterator[dict[str, Any]]:
-    """Every prompt of a cell: its text and token ids, the right answers, and the hash that rows have.
+    """Yield every prompt of a cell: its text and token ids, the right answers, and the hash that rows have.
 
     `text` is what the tokenizer reads as `ids`, without the special tokens that it puts before a text. Raises UserError
     for a prompt that cannot be built.

@@ -39,7 +39,7 @@ class Source(Protocol):
         ...
 
     def answer(self, prompt: Prompt, sample: Sample, cell: ServedCell) -> tuple[Prompt, Answer]:
-        """The answer, and the prompt as it was read. Raises ValueError for a sample that has none."""
+        """Return the answer, and the prompt as it was read. Raises ValueError for a sample that has none."""
         ...
 
     def nll(self, prompt: Prompt) -> list[float]:
@@ -76,7 +76,7 @@ class Asked:
 
 
 def ask(cell: ServedCell, tokenizer: Tokenizer, stack: ExitStack) -> Asked:
-    """The server of a cell, in the way that it can be asked. Raises what `Server.choose_way` raises."""
+    """Return the server of a cell, in the way that it can be asked. Raises what `Server.choose_way` raises."""
     client = stack.enter_context(Client(cell.endpoint))
     return Asked(Server(client, cell.endpoint, cell.model, tokenizer).choose_way())
 
@@ -165,7 +165,9 @@ class Requests:
 
 
 def read_tokenizer(model: ModelSpec) -> Tokenizer:
-    """The tokenizer of a model, its chat template tried. Raises UserError or MissingFile where it cannot be used."""
+    """Return the tokenizer of a model, its chat template tried. Raises UserError or MissingFile where it cannot be
+    used.
+    """
     tokenizer = Tokenizer.read(model.folder())
     if tokenizer.chat_template is not None and model.chat != "never":
         check_ends(tokenizer, model.system, f"model.path={model.path}")
@@ -174,7 +176,7 @@ def read_tokenizer(model: ModelSpec) -> Tokenizer:
 
 
 def prompt_for(tokenizer: Any, cell: ServedCell, sample: Sample) -> Prompt:
-    """The prompt of a sample as our own models read it whole. Raises UserError for one that cannot be built."""
+    """Return the prompt of a sample as our own models read it whole. Raises UserError for one that cannot be built."""
     if cell.task.scores_text:
         return begin(tokenizer, sample.context, (cell.task.context_length or 0) + 1)
     spec, most = cell.model, (cell.model.max_length or UNLIMITED) - sample.max_new_tokens
@@ -202,7 +204,7 @@ def _run_job(
     source: Source,
     environment_id: str,
 ) -> JobResult:
-    """The rows of a job; its prompts are asked together."""
+    """Return the rows of a job; its prompts are asked together."""
     result, prompts = JobResult(job, environment_id), dict[int, Prompt]()
     for sample in samples:
         if isinstance(sample, InvalidSample):
@@ -257,7 +259,7 @@ def _add_answer(
 
 
 def _read(tokenizer: Tokenizer, cell: ServedCell, sample: Sample, prompt: Prompt, answer: Answer) -> tuple[str, Final]:
-    """The whole text of an answer, its reasoning included, and its final part."""
+    """Return the whole text of an answer, its reasoning included, and its final part."""
     setting = cell.task.reasoning
     if answer.reasoning is None:
         turn = turn_before(prompt, sample, answer.ended, answer.is_raw)

@@ -29,7 +29,7 @@ class TornStream(ValueError):
 
 
 def joined(content: bytes, arrivals: Sequence[tuple[int, float]]) -> tuple[dict[str, Any], Times | None]:
-    """The answer as if it had come as a whole, and its times; None for an answer of several tokens in one piece.
+    """Return the answer as if it had come as a whole, and its times; None for an answer of several tokens in one piece.
 
     arrivals: for each read, the bytes that were there after it, and seconds since the request. Raises ValueError for
     events that are no JSON objects, and for a server's error; TornStream for a torn stream.
@@ -68,7 +68,7 @@ def joined(content: bytes, arrivals: Sequence[tuple[int, float]]) -> tuple[dict[
 
 
 def _events(content: bytes) -> Iterator[tuple[dict[str, Any] | None, int]]:
-    """The objects of a stream, None for its end, each with the place of its last byte. Raises ValueError."""
+    """Yield the objects of a stream, None for its end, each with the place of its last byte. Raises ValueError."""
     end = 0
     for line in content.splitlines(keepends=True):
         end += len(line)

@@ -81,7 +81,7 @@ class Tokenizer:
         chat_template: str | None = None,
         **variables: Any,
     ) -> str:
-        """The text of a conversation. Raises what the template raises."""
+        """Return the text of a conversation. Raises what the template raises."""
         assert not tokenize
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -97,12 +97,12 @@ class Tokenizer:
 
 
 def _text(token: Any) -> str | None:
-    """A special token as a text; older files write it as an object."""
+    """Return a special token as a text; older files write it as an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The template in a file of its own, or in the configuration: one text, or several by name."""
+    """Return the template in a file of its own, or in the configuration: one text, or several by name."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text("utf-8")

@@ -40,7 +40,7 @@ def help_of(target: type) -> dict[str, str]:
 
 
 def _parts(hint: Any) -> Iterator[type]:
-    """The dataclasses that a value of a field can be."""
+    """Yield the dataclasses that a value of a field can be."""
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
     for inner in get_args(hint):
@@ -62,6 +62,6 @@ def check_ranges(settings: Any, group: str) -> None:
 
 @cache
 def _hints(target: type) -> list[tuple[str, Any]]:
-    """The annotated fields of a class and its bases."""
+    """Return the annotated fields of a class and its bases."""
     hints = get_type_hints(target, include_extras=True)
     return [(name, hint) for name, hint in hints.items() if hasattr(hint, "__metadata__")]

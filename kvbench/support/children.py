@@ -15,7 +15,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def python(*words: str) -> list[str]:
-    """The command that runs this interpreter with these words."""
+    """Return the command that runs this interpreter with these words."""
     return [sys.executable, "-P", *words]
 
 

@@ -36,5 +36,5 @@ def _code(code: CodeType) -> str:
 
 
 def _constant(constant: Any) -> str:
-    """A set has another order in every process."""
+    """Return a set has another order in every process."""
     return repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)

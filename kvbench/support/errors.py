@@ -18,7 +18,7 @@ class MissingFile(FileNotFoundError):
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust has panicked; its exception is no `Exception`."""
+    """Return whether a library in Rust has panicked; its exception is no `Exception`."""
     return type(error).__name__ == "PanicException"
 
 

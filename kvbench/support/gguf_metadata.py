@@ -11,7 +11,9 @@ PLAIN = ("F32", "F16", "BF16")
 
 
 def metadata(file: Path) -> dict[str, Any]:
-    """The metadata of a GGUF file by name. Raises UserError without the package gguf, MissingFile for another file."""
+    """Return the metadata of a GGUF file by name. Raises UserError without the package gguf, MissingFile for another
+    file.
+    """
     stat = file.stat()
     return _metadata(file, stat.st_size, stat.st_mtime_ns)
 
@@ -30,7 +32,9 @@ def _metadata(file: Path, size: int, changed: int) -> dict[str, Any]:
 
 
 def quantization(fields: dict[str, Any]) -> str | None:
-    """The type that most weights are stored in, in llama.cpp's words (`Q4_1`, `Q4_K_M`); None for plain numbers."""
+    """Return the type that most weights are stored in, in llama.cpp's words (`Q4_1`, `Q4_K_M`); None for plain
+    numbers.
+    """
     from gguf.constants import LlamaFileType
 
     number = fields.get("general.file_type")

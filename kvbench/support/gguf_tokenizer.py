@@ -35,7 +35,7 @@ def _byte_level(use_regex: bool) -> dict[str, Any]:
 
 
 def _pattern(digits: str) -> tuple[dict[str, Any], ...]:
-    """The pattern of Llama 3 and Qwen 2, which differ in the digits of a part."""
+    """Return the pattern of Llama 3 and Qwen 2, which differ in the digits of a part."""
     regex = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
         + digits
@@ -57,7 +57,8 @@ RULES = {
 
 
 def tokenizer_json(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The content of `tokenizer.json`. fields: the metadata of a GGUF file by name; `where` begins error messages.
+    """Return the content of `tokenizer.json`. fields: the metadata of a GGUF file by name; `where` begins error
+    messages.
 
     Raises UserError for a kind of tokenizer, or a rule of splitting, that is not known here.
     """
@@ -109,7 +110,7 @@ def tokenizer_json(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _beginning(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The post-processor that puts the token of the beginning before a text."""
+    """Return the post-processor that puts the token of the beginning before a text."""
     number = fields["tokenizer.ggml.bos_token_id"]
     token = fields["tokenizer.ggml.tokens"][number]
     first = {"SpecialToken": {"id": token, "type_id": 0}}
@@ -123,7 +124,7 @@ def _beginning(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`: special tokens and the chat template of a GGUF file."""
+    """Return the content of `tokenizer_config.json`: special tokens and the chat template of a GGUF file."""
     tokens: Sequence[str] = fields["tokenizer.ggml.tokens"]
     names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: fields.get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}

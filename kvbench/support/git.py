@@ -14,7 +14,7 @@ _DIGITS = 8
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """The output of a git command, or None if it fails or there is no git."""
+    """Return the output of a git command, or None if it fails or there is no git."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     clean["GIT_NO_LAZY_FETCH"] = "1"
     try:
@@ -36,7 +36,9 @@ class Change:
 
 
 def last_change(file: Path) -> Change | None:
-    """The newest commit that changed a file. None without a history, or with one that was cut off and may hide it."""
+    """Return the newest commit that changed a file. None without a history, or with one that was cut off and may hide
+    it.
+    """
     folder, name = file.resolve().parent, file.resolve().name
     said = git(folder, "rev-list", "-1", "--timestamp", f"--abbrev={_DIGITS}", "--abbrev-commit", "HEAD", "--", name)
     if not said or git(folder, "rev-parse", "--is-shallow-repository") != "false":

@@ -69,7 +69,7 @@ def _files(conf: Path, group: str) -> list[Path]:
 
 
 def _read(file: Path) -> Named:
-    """Raises UserError for a file that does not say what it names."""
+    """Raise UserError for a file that does not say what it names."""
     try:
         content = yaml.load(file.read_text("utf-8"), LOADER)
         says, target, keys = str(content["says"]), str(content["_target_"]), dict(content.get("keys") or {})

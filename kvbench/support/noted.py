@@ -54,7 +54,8 @@ def declared(target: str) -> dict[str, Any]:
 
 @cache
 def defaults(target: type) -> dict[str, Any]:
-    """The settings of a dataclass and their defaults, as a settings file writes them; of a part its settings or kind.
+    """Return the settings of a dataclass and their defaults, as a settings file writes them; of a part its settings or
+    kind.
 
     Left out are `name`, which each file has, defaults that no file can write, and fields that the class lists in
     `only_if_stated`: they are settings of the files that state them. Never change the result.
@@ -65,7 +66,7 @@ def defaults(target: type) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A default as a settings file writes it: a list for a tuple."""
+    """Return a default as a settings file writes it: a list for a tuple."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -80,7 +81,7 @@ def _default(field: "Field[Any]") -> Any:
 
 
 def _defaults(target: str) -> dict[str, Any]:
-    """The default of each field of a class, and `only_if_stated` as the class has it."""
+    """Return the default of each field of a class, and `only_if_stated` as the class has it."""
     values: dict[str, Any] = {}
     for place in dict.fromkeys(reversed(_line(target))):  # from the first base on
         for field in place.node.body if _is_dataclass(place.node) else ():
@@ -130,8 +131,8 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _line(target: str) -> list[Place]:
-    """A class and its bases of ours, depth first; the last place of one is as in Python's order. Raises LookupError
-    for a class of others.
+    """Return a class and its bases of ours, depth first; the last place of one is as in Python's order. Raises
+    LookupError for a class of others.
     """
     module, _, name = target.rpartition(".")
     place = _found(module, name)
@@ -156,7 +157,7 @@ def _of_field(name: str, hint: Place) -> dict[str, str]:
 
 
 def _means(hint: ast.AST) -> Iterator[str]:
-    """The texts of `Help` in `Annotated[type, Help("text")]`."""
+    """Yield the texts of `Help` in `Annotated[type, Help("text")]`."""
     if isinstance(hint, ast.Subscript) and isinstance(hint.value, ast.Name) and hint.value.id == "Annotated":
         assert isinstance(hint.slice, ast.Tuple)
         for note in hint.slice.elts[1:]:
@@ -165,7 +166,7 @@ def _means(hint: ast.AST) -> Iterator[str]:
 
 
 def _parts(hint: Place) -> Iterator[str]:
-    """The dotted names of the dataclasses that a value can be."""
+    """Yield the dotted names of the dataclasses that a value can be."""
     for node in ast.walk(hint.node):
         place = _found(hint.module, node.id) if isinstance(node, ast.Name) else None
         if place is None:
@@ -177,7 +178,7 @@ def _parts(hint: Place) -> Iterator[str]:
 
 
 def _followed(hint: Place) -> Place:
-    """The type that a name stands for; another hint as it is."""
+    """Return the type that a name stands for; another hint as it is."""
     while isinstance(hint.node, ast.Name):
         place = _found(hint.module, hint.node.id)
         if place is None or isinstance(place.node, ast.ClassDef):
@@ -211,7 +212,7 @@ def _found(module: str, name: str) -> Place | None:
 
 @cache
 def _names(module: str) -> dict[str, ast.AST]:
-    """The classes, imports and named types of a module, by name."""
+    """Return the classes, imports and named types of a module, by name."""
     path = ROOT.joinpath(*module.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     names: dict[str, ast.AST] = {}

@@ -48,7 +48,7 @@ def check_growth(data: bytes, columns: Sequence[str] | None = None) -> None:
 
 
 def text_bytes(column: Any) -> int:
-    """The bytes of all texts of a column of Arrow, each as often as it comes."""
+    """Return the bytes of all texts of a column of Arrow, each as often as it comes."""
     import pyarrow as pa
     from pyarrow import compute
 

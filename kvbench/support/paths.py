@@ -12,33 +12,33 @@ from kvbench.support.errors import MissingFile
 
 
 def conf() -> Path:
-    """The folder of the YAML settings: policies, scores, tasks, models. Raises `MissingFile` without it."""
+    """Return the folder of the YAML settings: policies, scores, tasks, models. Raises `MissingFile` without it."""
     return _shipped("conf")
 
 
 def extras() -> list[Path]:
-    """The folders of the extras inside the package, by name."""
+    """Return the folders of the extras inside the package, by name."""
     return sorted(path.parent for path in (Path(str(files("kvbench"))) / "extras").glob("*/__init__.py"))
 
 
 def papers() -> Path:
-    """The folder of the numbers that papers published, one CSV per paper. Raises `MissingFile` without it."""
+    """Return the folder of the numbers that papers published, one CSV per paper. Raises `MissingFile` without it."""
     return _shipped("results/papers")
 
 
 def assets() -> Path:
-    """The folder of the embedded model and its tokenizer. Raises `MissingFile` without it."""
+    """Return the folder of the embedded model and its tokenizer. Raises `MissingFile` without it."""
     return _shipped("models/assets")
 
 
 def home() -> Path:
-    """The folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
+    """Return the folder of caches that outlive a command: `KVBENCH_HOME`, or `~/.cache/kvbench`."""
     folder = os.environ.get("KVBENCH_HOME")
     return Path(folder) if folder else Path.home() / ".cache" / "kvbench"
 
 
 def _shipped(name: str) -> Path:
-    """The folder `name` inside the package (a wheel), else beside it (a checkout)."""
+    """Return the folder `name` inside the package (a wheel), else beside it (a checkout)."""
     package = Path(str(files("kvbench")))
     is_checkout = (package.parent / "pyproject.toml").is_file()
     folders = [package / name, package.parent / name] if is_checkout else [package / name]

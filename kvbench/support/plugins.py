@@ -59,29 +59,31 @@ class Item:
     source: Source
 
     def __str__(self) -> str:
-        """Its name in error messages, with the plugin that it comes from."""
+        """Return its name in error messages, with the plugin that it comes from."""
         return f"{self.group} {self.name}" + ("" if self.source.name == OURS else f" of plugin {self.source}")
 
 
 def sources() -> tuple[Source, ...]:
-    """Settings of kvbench and of its extras, then of every plugin by name. Raises UserError for one that is broken."""
+    """Return settings of kvbench and of its extras, then of every plugin by name. Raises UserError for one that is
+    broken.
+    """
     return (*own_sources(), *map(source_of, plugins()))
 
 
 def own_sources() -> tuple[Source, ...]:
-    """The folders of kvbench's settings: `conf`, then one of each extra that has some."""
+    """Return the folders of kvbench's settings: `conf`, then one of each extra that has some."""
     extras = ((f"{OURS}.extras.{folder.name}", folder / "conf") for folder in paths.extras())
     found = ((OURS, paths.conf()), *((package, conf) for package, conf in extras if conf.is_dir()))
     return tuple(Source(OURS, __version__, package, conf) for package, conf in found)
 
 
 def plugins() -> list[EntryPoint]:
-    """The entry points of installed plugins, by the name of their distribution."""
+    """Return the entry points of installed plugins, by the name of their distribution."""
     return list(_entry_points(tuple(sys.path)))
 
 
 def usable_plugins() -> list[Source]:
-    """The settings of every plugin that is not broken; `sources` says what is wrong with the others."""
+    """Return the settings of every plugin that is not broken; `sources` says what is wrong with the others."""
     found = []
     for point in plugins():
         with suppress(UserError):
@@ -90,12 +92,12 @@ def usable_plugins() -> list[Source]:
 
 
 def plugin_packages() -> list[str]:
-    """The packages of installed plugins, outermost names only."""
+    """Return the packages of installed plugins, outermost names only."""
     return sorted({point.value.partition(".")[0] for point in plugins()})
 
 
 def source_of(point: EntryPoint) -> Source:
-    """The settings that an entry point names. Raises ValueError, naming the distribution, if there are none."""
+    """Return the settings that an entry point names. Raises ValueError, naming the distribution, if there are none."""
     assert point.dist is not None, "entry points of installed distributions know theirs"
     name, version = point.dist.name, point.dist.version
     entry = f"plugin {name} {version}: its entry point {ENTRY_POINTS}: {point.name} = {point.value!r}"
@@ -130,8 +132,8 @@ def groups() -> list[str]:
 
 @lru_cache
 def held_groups() -> dict[str, str]:
-    """The groups whose members hold the kept pairs of a cell, which extras and plugins bring, and the member that a run
-    has unless it names another. A plugin that is broken brings none; `sources` says what is wrong.
+    """Return the groups whose members hold the kept pairs of a cell, which extras and plugins bring, and the member
+    that a run has unless it names another. A plugin that is broken brings none; `sources` says what is wrong.
     """
     found: dict[str, str] = {}
     for source in (*own_sources()[1:], *usable_plugins()):
@@ -140,7 +142,7 @@ def held_groups() -> dict[str, str]:
 
 
 def _brought(conf: Path) -> dict[str, str]:
-    """The groups that a folder of settings brings, each with its usual member: the defaults of its `run.yaml`.
+    """Return the groups that a folder of settings brings, each with its usual member: the defaults of its `run.yaml`.
 
     Raises UserError for a file that names none.
     """
@@ -158,7 +160,7 @@ def _brought(conf: Path) -> dict[str, str]:
 
 
 def items(group: str) -> dict[str, Item]:
-    """Every name of a group. Raises UserError for a name that two sources have. Never change the result."""
+    """Return every name of a group. Raises UserError for a name that two sources have. Never change the result."""
     return _items(group, tuple(sys.path))
 
 
@@ -179,7 +181,8 @@ def _items(group: str, _: tuple[str, ...]) -> dict[str, Item]:
 
 
 def foreign(part: Any) -> dict[str, dict[str, str]]:
-    """The third-party packages that define the class of a component or of one in its fields, with hash and version.
+    """Return the third-party packages that define the class of a component or of one in its fields, with hash and
+    version.
 
     The version is of the plugin that owns the package, blank for code that is installed in another way. `sha256`
     covers all Python files of the package, so that editing a score between two runs changes it; of a class that was
@@ -202,7 +205,7 @@ def foreign(part: Any) -> dict[str, dict[str, str]]:
 
 
 def parts_of(part: Any) -> Iterator[Any]:
-    """A component, the components in its fields, and what it runs."""
+    """Yield a component, the components in its fields, and what it runs."""
     if is_dataclass(part):
         yield part
         for value in (*(getattr(part, field.name) for field in fields(part)), *getattr(part, "runs", ())):
@@ -224,6 +227,6 @@ def _code(module: ModuleType) -> str:
 
 @lru_cache(maxsize=8)
 def _entry_points(_: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Cached by search path, because the lookup reads the metadata of every installed distribution."""
+    """Cache by search path, because the lookup reads the metadata of every installed distribution."""
     points = entry_points(group=ENTRY_POINTS)
     return tuple(sorted(points, key=lambda point: (point.dist.name if point.dist else "", point.name)))

@@ -38,7 +38,7 @@ def parse_size(text: str) -> int | None:
 
 
 def duration(seconds: Iterable[float]) -> str:
-    """Seconds or milliseconds: 0.0123 -> "12 ms", 1.234 -> "1.23 s"."""
+    """Return seconds or milliseconds: 0.0123 -> "12 ms", 1.234 -> "1.23 s"."""
 
     def scale(largest: float) -> tuple[float, int, str]:
         if largest < 0.9995:
@@ -60,7 +60,7 @@ def numbered(numbers: Sequence[int], noun: str = "sample", most: int = 5) -> str
 
 
 def shortened(texts: Sequence[str], most: int) -> str:
-    """The first ``most`` texts with commas, and how many more there are: "a, b and 3 more"."""
+    """Return the first ``most`` texts with commas, and how many more there are: "a, b and 3 more"."""
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 

@@ -52,7 +52,7 @@ class Entry:
 
 @lru_cache
 def member_names(text: str) -> tuple[str, ...]:
-    """The names that a file stands for; none for a file of one name, and for one that is no YAML."""
+    """Return the names that a file stands for; none for a file of one name, and for one that is no YAML."""
     if f"\n{MEMBERS}:" not in text:
         return ()
     try:
@@ -90,13 +90,13 @@ def _text(value: Any) -> str:
 
 
 def _texts(node: Mapping[str, Any], key: str) -> dict[str, str]:
-    """The texts of a mapping in a file; none where it is left out, or is something else."""
+    """Return the texts of a mapping in a file; none where it is left out, or is something else."""
     content = node.get(key)
     return {str(name): str(text) for name, text in content.items()} if isinstance(content, Mapping) else {}
 
 
 def _filled(node: Any, marks: Mapping[str, str]) -> Any:
-    """A node with the words of a member for the marks in its texts."""
+    """Return a node with the words of a member for the marks in its texts."""
     if isinstance(node, dict):
         return {key: _filled(value, marks) for key, value in node.items()}
     if isinstance(node, str):

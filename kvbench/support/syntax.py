@@ -36,7 +36,7 @@ class Statement:
 
 
 def code_sha256(modules: Iterable[str], packages: Sequence[str] = ()) -> str:
-    """The hash of what these modules do, in any order, and the functions that they import from `packages`.
+    """Return the hash of what these modules do, in any order, and the functions that they import from `packages`.
 
     Raises NoSource.
     """
@@ -49,7 +49,7 @@ def code_sha256(modules: Iterable[str], packages: Sequence[str] = ()) -> str:
 
 
 def closure(modules: Iterable[str], within: str | tuple[str, ...]) -> set[str]:
-    """These modules and those that they import, directly or not, whose names begin so. Raises NoSource."""
+    """Return these modules and those that they import, directly or not, whose names begin so. Raises NoSource."""
     todo, reached = list(modules), set[str]()
     while todo:
         module = todo.pop()
@@ -64,7 +64,7 @@ def closure(modules: Iterable[str], within: str | tuple[str, ...]) -> set[str]:
 
 
 def modules_in(package: str) -> list[str]:
-    """The modules of an installed package and of the packages in it. Raises NoSource."""
+    """Return the modules of an installed package and of the packages in it. Raises NoSource."""
     folder = Path(_file(package)).parent
     names = (path.relative_to(folder).with_suffix("").as_posix().replace("/", ".") for path in folder.rglob("*.py"))
     return sorted(f"{package}.{name}".removesuffix(".__init__") for name in names)
@@ -72,7 +72,7 @@ def modules_in(package: str) -> list[str]:
 
 @cache
 def statements(module: str) -> tuple[Statement, ...]:
-    """The statements at the top of a module, as its file is when they are asked for first. Raises NoSource."""
+    """Return the statements at the top of a module, as its file is when they are asked for first. Raises NoSource."""
     try:
         source = Path(_file(module)).read_bytes()
         package = module if _file(module).endswith("__init__.py") else module.rpartition(".")[0]
@@ -84,7 +84,9 @@ def statements(module: str) -> tuple[Statement, ...]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """No search for garbage, which trees are not: beside the objects of torch it takes as long as reading them."""
+    """Yield no search for garbage, which trees are not: beside the objects of torch it takes as long as reading
+    them.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -130,14 +132,14 @@ def _write(node: ast.AST, package: str, texts: list[str], imports: list[tuple[st
 
 
 def _has_no_effect(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring, or there for type checkers only."""
+    """Return whether a statement is a docstring, or there for type checkers only."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _own(node: ast.ImportFrom, package: str) -> str | None:
-    """The module that an import is from, if it is of the same top package; else None."""
+    """Return the module that an import is from, if it is of the same top package; else None."""
     if node.level:
         parents = package.split(".")[: len(package.split(".")) - node.level + 1]
         return ".".join([*parents, *filter(None, [node.module])])
@@ -147,7 +149,7 @@ def _own(node: ast.ImportFrom, package: str) -> str | None:
 
 @cache
 def _functions(module: str) -> dict[str, str]:
-    """The hashes of the functions that a module defines, by name; none if it is no module."""
+    """Return the hashes of the functions that a module defines, by name; none if it is no module."""
     if not _is_module(module):
         return {}
     return {statement.function: statement.sha256 for statement in statements(module) if statement.function is not None}
@@ -163,7 +165,7 @@ def _is_module(name: str) -> bool:
 
 @cache
 def _file(module: str) -> str:
-    """The file of a module, which is not imported; its package is. Raises NoSource."""
+    """Return the file of a module, which is not imported; its package is. Raises NoSource."""
     loaded: Any = sys.modules.get(module)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)

@@ -20,8 +20,8 @@ a misspelt one, else the first."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""One line: line ends and tabs become blanks, invisible characters escapes such as \x1b, except the characters of
-    `keep`.
+    r"""Return one line: line ends and tabs become blanks, invisible characters escapes such as \x1b, except the
+    characters of `keep`.
 
     Half of a surrogate pair, which no file can hold, is escaped too, as are U+FFFE and U+FFFF, which no XML can.
     """
@@ -51,5 +51,5 @@ def closest(name: str, allowed: Iterable[str]) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of a sentence, folded between words, the later ones indented; a longer word stays whole."""
+    """Return lines of a sentence, folded between words, the later ones indented; a longer word stays whole."""
     return textwrap.wrap(text, max(width, 10), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)

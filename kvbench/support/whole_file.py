@@ -11,7 +11,7 @@ LARGEST = 2**28
 
 
 def read_whole(path: Path, most: int = LARGEST) -> bytes:
-    """The bytes of a file. Raises UserError for more than `most`."""
+    """Return the bytes of a file. Raises UserError for more than `most`."""
     check_size(path, most)
     return path.read_bytes()
 
@@ -30,7 +30,7 @@ def check_unpacked(archive: ZipFile, most: int = LARGEST) -> None:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file with their ends. Raises UserError for one of more than `LARGEST` bytes."""
+    """Yield the lines of a file with their ends. Raises UserError for one of more than `LARGEST` bytes."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(LARGEST + 1):

@@ -9,7 +9,8 @@ from kvbench.support.errors import UserError
 
 
 def csv_rows(file: Path) -> Iterator[dict[str, str]]:
-    """Every row by the names of the header, as Python's `csv` reads it, one at a time. A byte order mark is no text.
+    """Yield every row by the names of the header, as Python's `csv` reads it, one at a time. A byte order mark is no
+    text.
 
     Raises UserError for what is no CSV in UTF-8, a header that repeats a name, and rows of another length.
     """

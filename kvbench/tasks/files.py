@@ -65,7 +65,7 @@ class FromFiles(ABC):
         return self.hash_data()
 
     def identity(self) -> dict[str, Any]:
-        """The hash of its data. Raises MissingFile."""
+        """Return the hash of its data. Raises MissingFile."""
         return {} if self.data_sha256 is None else {"data_sha256": self.data_sha256}
 
     def check_unchanged(self) -> None:
@@ -89,13 +89,13 @@ class FromFiles(ABC):
 
 
 def folder(root: str | None) -> Path:
-    """The folder of the setting `data.root`."""
+    """Return the folder of the setting `data.root`."""
     home = os.environ.get(HOME)
     return Path(root or os.environ.get(VARIABLE) or (os.path.join(home, "data") if home else "data")).expanduser()
 
 
 def find(root: str | None, name: str) -> Path:
-    """A file under `data.root`. Raises MissingFile."""
+    """Return a file under `data.root`. Raises MissingFile."""
     path = folder(root) / name
     if not path.is_file():
         raise NoData(root, name)
@@ -112,12 +112,12 @@ def listing(root: str | None, pattern: str) -> tuple[str, ...]:
 
 
 def absent(root: str | None, source: Source) -> list[str]:
-    """The files and patterns of a source that match nothing under `data.root`."""
+    """Return the files and patterns of a source that match nothing under `data.root`."""
     return [name for name in source.patterns if not any(path.is_file() for path in folder(root).glob(name))]
 
 
 def command(root: str | None, name: str) -> str:
-    """The command that fetches a source into `data.root`."""
+    """Return the command that fetches a source into `data.root`."""
     return f"kvbench data pull {name}" + (f" data.root={shlex.quote(root)}" if root else "")
 
 
@@ -128,7 +128,9 @@ def limit_samples(task: Any, available: Callable[[], int]) -> None:
 
 
 def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None, str], Read]:
-    """A cached reader of a file under `data.root`, which reads again if the file has changed. Raises MissingFile."""
+    """Return a cached reader of a file under `data.root`, which reads again if the file has changed. Raises
+    MissingFile.
+    """
 
     @lru_cache
     def cached(root: str | None, name: str, path: Path, *state: int) -> Read:
@@ -144,12 +146,12 @@ def remembered(read: Callable[[str | None, str], Read]) -> Callable[[str | None,
 
 
 def own_name(path: str) -> str:
-    """The name of a user's own file among the files of a task: its absolute path."""
+    """Return the name of a user's own file among the files of a task: its absolute path."""
     return str(Path(path).expanduser().absolute())
 
 
 def own_file(path: str, form: str) -> Path:
-    """A user's own file, `task.path`. Raises MissingFile, with the form of its lines, where there is none."""
+    """Return a user's own file, `task.path`. Raises MissingFile, with the form of its lines, where there is none."""
     if not (file := Path(own_name(path))).is_file():
         raise MissingFile(f"task.path={path}: no such file; {form}")
     return file
@@ -168,7 +170,7 @@ def current_sha256(root: str | None, name: str) -> str:
 
 
 def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]:
-    """A prompt template, filled as text, in two parts: up to the end of the context, and the rest.
+    """Return a prompt template, filled as text, in two parts: up to the end of the context, and the rest.
 
     Braces in the fields stay. `file` is the template's, for messages.
 
@@ -192,7 +194,9 @@ def fill(template: str, fields: Mapping[str, str], file: str) -> tuple[str, str]
 
 
 def json_object(root: str | None, file: str) -> dict[str, Any]:
-    """The object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is not JSON."""
+    """Return the object of a JSON file under `data.root`; empty for any other value. Raises UserError if it is not
+    JSON.
+    """
     path = find(root, file)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -162,7 +162,9 @@ def math_calc(prediction: str, references: Sequence[str], *, skip_first: bool = 
 
 
 def qa_english(prediction: str, references: Sequence[str]) -> float:
-    """The largest F1 of words over the references, as LongBench's `qa_f1`; the benchmark's page calls it ROUGE F1."""
+    """Return the largest F1 of words over the references, as LongBench's `qa_f1`; the benchmark's page calls it ROUGE
+    F1.
+    """
     first(references)
     answer = english(prediction)
     return max(f1(answer, english(reference)) for reference in references)
@@ -223,7 +225,7 @@ def loose_code_debug(prediction: str, references: Sequence[str]) -> float:
 
 
 def first(references: Sequence[str]) -> str:
-    """The reference that counts. Raises UserError if there is none."""
+    """Return the reference that counts. Raises UserError if there is none."""
     if not references:
         raise UserError("a prediction is scored against at least one reference, got none")
     return references[0]
@@ -237,7 +239,7 @@ def _pair(references: Sequence[str]) -> tuple[str, str]:
 
 
 def number(text: str) -> int | float:
-    """A label that is a number. Raises UserError for others."""
+    """Return a label that is a number. Raises UserError for others."""
     try:
         return int(text)
     except ValueError:
@@ -249,17 +251,17 @@ def number(text: str) -> int | float:
 
 
 def _blanked(text: str, characters: str) -> str:
-    """A text with a blank for each of these characters."""
+    """Return a text with a blank for each of these characters."""
     return text.translate(dict.fromkeys(map(ord, characters), " "))
 
 
 def _without_marks(text: str) -> str:
-    """An answer to code_debug without quotes, dashes, asterisks, line breaks and the word option."""
+    """Return an answer to code_debug without quotes, dashes, asterisks, line breaks and the word option."""
     return re.sub(" {2,}", " ", re.sub("[Oo]ption", " ", _blanked(text, "\n`'\"-*")))
 
 
 def _after(text: str, phrases: Sequence[str]) -> str | None:
-    """The text one character after the first of the phrases that occurs, in their order; None if none occurs."""
+    """Return the text one character after the first of the phrases that occurs, in their order; None if none occurs."""
     for phrase in phrases:
         place = text.find(phrase)
         if place >= 0:
@@ -294,7 +296,7 @@ MEMBERS = tuple(OFFICIAL)
 
 
 def metric_of(member: str, scorer: str, skip_first: bool = False) -> Metric:
-    """The metric of a task. `skip_first` applies to math_calc."""
+    """Return the metric of a task. `skip_first` applies to math_calc."""
     if member == "math_calc":
         return partial(math_calc, skip_first=skip_first)
     return METRICS[scorer][member]
@@ -431,7 +433,7 @@ class SyntheticInfiniteBench(InfiniteBench):
             yield read(index, row_of(size))
 
     def _row(self, index: int, size: int) -> jsonl.Row:
-        """The row of a sample with `size` lines of noise or key-value pairs."""
+        """Return the row of a sample with `size` lines of noise or key-value pairs."""
         rng, depth = random.Random(f"{self.seed} {self.member} {index}"), index * STRIDE % DEPTHS
         if self.member == "kv_retrieval":
             records: dict[str, str] = {}
@@ -448,14 +450,14 @@ class SyntheticInfiniteBench(InfiniteBench):
 
 
 def hidden(name: str, digits: str, lines: int, before: int) -> jsonl.Row:
-    """The row whose digits follow `before` of `lines` lines."""
+    """Return the row whose digits follow `before` of `lines` lines."""
     needle = f"The {name} is {digits}. Remember it. {digits} is the {name}."
     context = " ".join([NOISE] * before + [needle] + [NOISE] * (lines - before))
     return {"context": context, "input": f"What is the {name}?", "answer": [digits]}
 
 
 def retrieval(records: Mapping[str, str], key: str) -> jsonl.Row:
-    """The row that asks for the value of a key."""
+    """Return the row that asks for the value of a key."""
     listed = ", ".join(f'"{name}": "{value}"' for name, value in records.items())
     return {
         "context": f"JSON data:\n{{{listed}}}",
@@ -465,7 +467,7 @@ def retrieval(records: Mapping[str, str], key: str) -> jsonl.Row:
 
 
 def _largest(tokens: Callable[[int], int], limit: int, guess: int) -> int:
-    """The largest size of at most `limit` tokens, 0 if there is none; few calls from a good guess."""
+    """Return the largest size of at most `limit` tokens, 0 if there is none; few calls from a good guess."""
     low, high, step = guess, guess, 1
     while low and tokens(low) > limit:
         low, high, step = max(0, low - step), low, 2 * step
@@ -477,7 +479,7 @@ def _largest(tokens: Callable[[int], int], limit: int, guess: int) -> int:
 
 
 def fields(member: str, row: jsonl.Row) -> dict[str, str]:
-    """The template fields of a row of a task.
+    """Return the template fields of a row of a task.
 
     Raises UserError if a field is missing or has another type, or if the context is empty.
     """
@@ -499,7 +501,7 @@ def fields(member: str, row: jsonl.Row) -> dict[str, str]:
 
 
 def options(row: jsonl.Row) -> list[str]:
-    """The four options of a multiple choice. Raises UserError for others."""
+    """Return the four options of a multiple choice. Raises UserError for others."""
     values = jsonl.field(row, "options")
     if not isinstance(values, list) or len(values) != len(LETTERS) or not all(isinstance(v, str) for v in values):
         raise UserError(f"its options are {str(values)[:80]}: a list of four texts")
@@ -507,7 +509,7 @@ def options(row: jsonl.Row) -> list[str]:
 
 
 def references(member: str, answer: Any, options: Sequence[str]) -> tuple[str, ...]:
-    """The references of a row of a task; of a multiple choice the option's text and its letter.
+    """Return the references of a row of a task; of a multiple choice the option's text and its letter.
 
     Raises UserError: the answer is empty, of another type, or not one of the options.
     """

@@ -23,7 +23,7 @@ class Line:
     content: bytes
 
     def read(self) -> Row:
-        """The JSON object. Raises UserError for anything else."""
+        """Return the JSON object. Raises UserError for anything else."""
         try:
             row = json.loads(self.content.decode("utf-8"), object_pairs_hook=unrepeated)
         except UnicodeDecodeError as error:
@@ -38,7 +38,7 @@ class Line:
 
 
 def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError for a key that it has twice: only one of the values would count."""
+    """Return an object of JSON. Raises ValueError for a key that it has twice: only one of the values would count."""
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
@@ -47,7 +47,7 @@ def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def rows(root: str | None, name: str, indices: Collection[int] | None = None) -> Iterator[Line]:
-    """Those rows of a file under `data.root`, or all of them, in ascending order. Blank lines are not rows.
+    """Yield those rows of a file under `data.root`, or all of them, in ascending order. Blank lines are not rows.
 
     Raises UserError if there is no such row, MissingFile if there is no file.
     """
@@ -81,26 +81,26 @@ def values_of(lines: Iterable[Line], read: Callable[[Row], Value]) -> Iterator[V
 
 
 def column(read: Callable[[Row], Value]) -> Callable[[str | None, str], tuple[Value | None, ...]]:
-    """A cached reader of `values` of a file: `read` of each row."""
+    """Return a cached reader of `values` of a file: `read` of each row."""
     return remembered(lambda root, name: tuple(values(root, name, read)))
 
 
 @remembered
 def count(root: str | None, name: str) -> int:
-    """Number of rows of a file. Raises MissingFile."""
+    """Return number of rows of a file. Raises MissingFile."""
     with find(root, name).open("rb") as file:
         return sum(bool(line.strip()) for line in file)
 
 
 def field(row: Row, name: str) -> Any:
-    """A field of a row. Raises UserError if it is absent."""
+    """Return a field of a row. Raises UserError if it is absent."""
     if name not in row:
         raise UserError(f"it has no {name}, only {', '.join(map(str, row)) or 'nothing'}")
     return row[name]
 
 
 def text(row: Row, name: str) -> str:
-    """A field that is a text. Raises UserError for another type and for a text that UTF-8 cannot encode."""
+    """Return a field that is a text. Raises UserError for another type and for a text that UTF-8 cannot encode."""
     value = field(row, name)
     if not isinstance(value, str):
         raise UserError(f"its {name} is {JSON_KINDS.get(type(value), type(value).__name__)}, not a text")
@@ -122,7 +122,7 @@ def nonempty_text(row: Row, name: str) -> str:
 
 
 def integer(row: Row, name: str) -> int:
-    """A field that is a whole number. Raises UserError for any other value."""
+    """Return a field that is a whole number. Raises UserError for any other value."""
     value = field(row, name)
     if type(value) is not int:
         raise UserError(f"its {name} is {str(value)[:80]!r}: a whole number")
@@ -130,7 +130,7 @@ def integer(row: Row, name: str) -> int:
 
 
 def texts(row: Row, name: str) -> tuple[str, ...]:
-    """A field that is a list of at least one text. Raises UserError for any other value."""
+    """Return a field that is a list of at least one text. Raises UserError for any other value."""
     value = field(row, name)
     if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
         verb = "are" if name.endswith("s") else "is"
@@ -161,12 +161,12 @@ class RowTask(FromFiles, Task):
         return [(self.files[0], number) for number in self.row_numbers]
 
     def read_lines(self, file: str, numbers: Collection[int] | None = None) -> Iterator[Line]:
-        """Those rows of a file, or all of them, in ascending order. Raises as `rows`."""
+        """Return those rows of a file, or all of them, in ascending order. Raises as `rows`."""
         return rows(self.root, file, numbers)
 
     @abstractmethod
     def row_reader(self, tokens: TokenCounter) -> Callable[[int, Row], Sample]:
-        """The function that makes a sample of its index and row, and raises ValueError for an invalid row.
+        """Return the function that makes a sample of its index and row, and raises ValueError for an invalid row.
 
         Raises UserError if no row can become a sample or be scored: a template or a package is missing.
         """

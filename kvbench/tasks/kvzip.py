@@ -91,7 +91,9 @@ class Squad(SharedContext):
 
 @remembered
 def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ...]:
-    """Numbers of the rows of each paragraph, in the order of their first rows; a row without a paragraph is alone."""
+    """Return numbers of the rows of each paragraph, in the order of their first rows; a row without a paragraph is
+    alone.
+    """
     paragraphs: dict[str | int, list[int]] = {}
     for number, context in enumerate(jsonl.values(root, file, lambda row: jsonl.nonempty_text(row, "context"))):
         paragraphs.setdefault(number if context is None else context, []).append(number)
@@ -99,7 +101,7 @@ def _rows_by_paragraph(root: str | None, file: str) -> tuple[tuple[int, ...], ..
 
 
 def _question(line: jsonl.Line) -> tuple[str, Question | str]:
-    """The paragraph and the question of a row, or the error in it."""
+    """Return the paragraph and the question of a row, or the error in it."""
     context = ""
     try:
         row = line.read()
@@ -223,7 +225,7 @@ def option(prediction: str, reference: str) -> float:
 
 
 def f1_or_inclusion(prediction: str, reference: str) -> float:
-    """The larger of `inclusion` and the F1 `2 P R / (P + R)` of the multisets of normalised words."""
+    """Return the larger of `inclusion` and the F1 `2 P R / (P + R)` of the multisets of normalised words."""
     words, expected = normalized(prediction).split(), normalized(reference).split()
     shared = sum((Counter(words) & Counter(expected)).values())
     f1 = 2 * shared / (len(words) + len(expected)) if shared else 0.0

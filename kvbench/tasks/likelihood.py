@@ -235,7 +235,7 @@ class BookSum(jsonl.RowTask, Likelihood):
 
 @remembered
 def _first_of_chapters(root: str | None, file: str) -> tuple[int, ...]:
-    """The first row of every chapter, and the rows without a chapter."""
+    """Return the first row of every chapter, and the rows without a chapter."""
     first: dict[str | int, int] = {}
     for number, chapter in enumerate(jsonl.values(root, file, lambda row: jsonl.text(row, "chapter"))):
         first.setdefault(number if chapter is None else chapter, number)

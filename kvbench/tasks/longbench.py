@@ -110,7 +110,7 @@ def rouge_zh(prediction: str, reference: str) -> float:
 
 @lru_cache
 def rouge_package() -> Any:
-    """The scorer of rouge 1.0.1, for F of ROUGE-L only."""
+    """Return the scorer of rouge 1.0.1, for F of ROUGE-L only."""
     return pinned("rouge", "1.0.1").Rouge(metrics=["rouge-l"], stats=["f"])
 
 
@@ -336,7 +336,7 @@ class LongBenchTask(jsonl.RowTask):
         return tokens
 
     def _entry(self, file: str, kind: type, label: str) -> Any:
-        """The value of this task in one of the benchmark's two tables."""
+        """Return the value of this task in one of the benchmark's two tables."""
         value = json_object(self.root, file).get(self.member)
         if type(value) is not kind:
             raise UserError(f"{find(self.root, file)} has no {label} for {self.member}")
@@ -352,7 +352,8 @@ class LongBenchTask(jsonl.RowTask):
 
 
 def classes(root: str | None, file: str) -> tuple[str, ...]:
-    """The possible answers: `all_classes` of the last row that has any, as in eval.py; it is the same in all rows.
+    """Return the possible answers: `all_classes` of the last row that has any, as in eval.py; it is the same in all
+    rows.
 
     Raises UserError if no row has a list of at least one text.
     """
@@ -365,7 +366,7 @@ def classes(root: str | None, file: str) -> tuple[str, ...]:
 
 
 def bucket_of(row: jsonl.Row) -> Bucket:
-    """The range of a row's `length`. Raises UserError unless that is a whole number."""
+    """Return the range of a row's `length`. Raises UserError unless that is a whole number."""
     length = jsonl.integer(row, "length")
     return "0-4k" if length < 4000 else "4-8k" if length < 8000 else "8k+"
 

@@ -42,7 +42,8 @@ def weights(name: str) -> dict[str, float]:
 
 
 def average(means: Mapping[str, float], name: str) -> float:
-    """The average of that name over task means, in their unit: `mean over groups of (mean over the group's tasks)`.
+    """Return the average of that name over task means, in their unit: `mean over groups of (mean over the group's
+    tasks)`.
 
     `means` is by task, "qasper" or "longbench/qasper"; tasks that the average leaves out may be there.
 

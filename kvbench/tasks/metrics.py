@@ -30,7 +30,7 @@ ARTICLE = re.compile(r"\b(a|an|the)\b")
 def pinned(
     package: str, version: str, module: str | None = None, *, purpose: str = "the metric is that of", fix: str = FIX
 ) -> Any:
-    """The module of a package at exactly this version, imported without its warnings.
+    """Return the module of a package at exactly this version, imported without its warnings.
 
     Raises UserError that says what it is for: it is not installed, or at another version.
     """
@@ -47,7 +47,9 @@ def pinned(
 
 @lru_cache
 def rouge_scorer(task: str, kind: str, use_stemmer: bool) -> Any:
-    """A scorer of rouge-score for one kind of ROUGE. Raises UserError that names `task` if it is not installed."""
+    """Return a scorer of rouge-score for one kind of ROUGE. Raises UserError that names `task` if it is not
+    installed.
+    """
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ModuleNotFoundError:
@@ -56,7 +58,7 @@ def rouge_scorer(task: str, kind: str, use_stemmer: bool) -> Any:
 
 
 def english(text: str) -> list[str]:
-    """The words of a text in lower case, without ASCII punctuation, then without the words a, an, the.
+    """Return the words of a text in lower case, without ASCII punctuation, then without the words a, an, the.
 
     Punctuation is deleted, so that "state-of-the-art" is one word. Typographic quotes stay.
     """
@@ -64,13 +66,13 @@ def english(text: str) -> list[str]:
 
 
 def chinese(text: str) -> list[str]:
-    """The words of a text by jieba 0.42.1 in exact mode; white space and punctuation are words of their own."""
+    """Return the words of a text by jieba 0.42.1 in exact mode; white space and punctuation are words of their own."""
     return list(jieba_tokenizer().cut(text, cut_all=False))
 
 
 @lru_cache
 def jieba_tokenizer() -> Any:
-    """A tokenizer with the package's own dictionary; jieba's default reads a cached one from /tmp."""
+    """Return a tokenizer with the package's own dictionary; jieba's default reads a cached one from /tmp."""
     jieba = pinned("jieba", "0.42.1")
     tokenizer = jieba.Tokenizer()
     with tokenizer.get_dict_file() as file:

@@ -161,7 +161,9 @@ class Needle(FromFiles, Task):
             yield Sample(0, self.name, context, QUESTIONS[self.style], prefix, (ANSWER,), self.max_new_tokens)
 
     def _around_needle(self, tokens: TokenCounter, special: bool) -> str:
-        """The essays truncated to length, encoded again, and truncated to the room that buffer and needle leave."""
+        """Return the essays truncated to length, encoded again, and truncated to the room that buffer and needle
+        leave.
+        """
         needle = tokens.encode(NEEDLE, special)
         room = self.context_length - self.buffer
         if len(needle) >= room:
@@ -183,7 +185,7 @@ class Needle(FromFiles, Task):
 
 @lru_cache(maxsize=2)
 def _encoded(tokens: TokenCounter, text: str, length: int, special: bool) -> list[int]:
-    """Tokens of the essays, repeated until there are `length`; all cells of a length share them."""
+    """Return tokens of the essays, repeated until there are `length`; all cells of a length share them."""
     repeated = text
     while len(ids := tokens.encode(repeated, special)) < length:
         repeated += text

@@ -130,7 +130,7 @@ def _is_visible(character: str) -> bool:
 
 
 def _content(turn: jsonl.Row) -> str:
-    """The text of a message; of its parts, if it has any. Raises UserError for images and other parts."""
+    """Return the text of a message; of its parts, if it has any. Raises UserError for images and other parts."""
     parts = turn.get("content")
     if isinstance(parts, list) and parts and all(isinstance(part, dict) for part in parts):
         if other := [part.get("type") for part in parts if part.get("type") != "text"]:
@@ -140,7 +140,7 @@ def _content(turn: jsonl.Row) -> str:
 
 
 def _parts(row: jsonl.Row) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str]:
-    """The context of a line, as a text or as messages, and its question. Raises UserError."""
+    """Return the context of a line, as a text or as messages, and its question. Raises UserError."""
     check_names(row)
     if "messages" not in row:
         context = jsonl.nonempty_text(row, "context")
@@ -154,7 +154,9 @@ def _parts(row: jsonl.Row) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str
 
 
 def conversation(messages: Any) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The turns of a list of messages before its last one, as role and text, and the last text. Raises UserError."""
+    """Return the turns of a list of messages before its last one, as role and text, and the last text. Raises
+    UserError.
+    """
     if not isinstance(messages, list) or not messages or not all(isinstance(turn, dict) for turn in messages):
         raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")
     turns = tuple((jsonl.text(turn, "role"), _content(turn)) for turn in messages)

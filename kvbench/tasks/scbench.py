@@ -89,11 +89,11 @@ class SCBench(SharedContext):
 
     @abstractmethod
     def _count(self, row: jsonl.Row) -> int:
-        """The number of questions of a row. Raises UserError for an invalid row."""
+        """Return the number of questions of a row. Raises UserError for an invalid row."""
 
     @abstractmethod
     def _content(self, row: jsonl.Row) -> ContextWithQuestions:
-        """Raises UserError for a missing field, a wrong type, an empty context, or questions without answers."""
+        """Raise UserError for a missing field, a wrong type, an empty context, or questions without answers."""
 
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
         if self.member.startswith("summary"):
@@ -209,7 +209,7 @@ def _list(row: jsonl.Row, name: str, length: int) -> list[Any]:
 
 
 def _answer(value: Any) -> str:
-    """A text: items of a list joined by ", ", a number as it is written. Raises UserError for others."""
+    """Return a text: items of a list joined by ", ", a number as it is written. Raises UserError for others."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
@@ -254,7 +254,7 @@ def similarity(candidate: str, reference: str) -> float:
 
 
 def function_in(prediction: str, language: str) -> str:
-    """The part of an answer that is compared; see `pass_at_1`."""
+    """Return the part of an answer that is compared; see `pass_at_1`."""
     blocks = BLOCKS.findall(prediction.strip())
     if not blocks:
         return prediction.strip()

@@ -81,14 +81,14 @@ class SharedContext(FromFiles, Task):
 
     @abstractmethod
     def counts(self) -> Sequence[int]:
-        """Number of questions about each context, 1 if it is not known. Raises as `generate` does."""
+        """Return number of questions about each context, 1 if it is not known. Raises as `generate` does."""
 
     @abstractmethod
     def read_contexts(self, contexts: Collection[int]) -> Iterator[tuple[int, ContextWithQuestions]]:
-        """Those contexts with their questions, in ascending order. Raises as `generate` does."""
+        """Return those contexts with their questions, in ascending order. Raises as `generate` does."""
 
     def context_of(self, sample: int) -> int:
-        """The number of the context of a sample. Raises as `generate` does."""
+        """Return the number of the context of a sample. Raises as `generate` does."""
         starts = self._starts
         if not 0 <= sample < starts[-1]:
             raise UserError(f"{self.name} has {starts[-1]} questions, none is {sample}")
@@ -110,7 +110,7 @@ class SharedContext(FromFiles, Task):
     def _sample(
         self, index: int, content: ContextWithQuestions, questions: Sequence[Question], place: int, templated: bool
     ) -> Sample:
-        """The sample of the last of `questions`, the one at `place`; `templated`: for a chat template."""
+        """Return the sample of the last of `questions`, the one at `place`; `templated`: for a chat template."""
         opening, last = self.opening, questions[-1]
         *earlier, now = (self.turn(question, turn, content, templated) for turn, question in enumerate(questions))
         return Sample(
@@ -134,7 +134,9 @@ class SharedContext(FromFiles, Task):
         return self.instruction + GAP
 
     def turn(self, question: Question, turn: int, content: ContextWithQuestions, templated: bool) -> Turn:
-        """A question of `content` as it is asked in turn `turn` of a conversation, from 0, and its right answer."""
+        """Return a question of `content` as it is asked in turn `turn` of a conversation, from 0, and its right
+        answer.
+        """
         answer = f"\n{question.references[0]}" if self.turns == "gold" else None
         return Turn(phrased(self.ask, question.text), answer, self.max_new_tokens)
 
@@ -151,5 +153,5 @@ def require_question_field(task: str, ask: str) -> None:
 
 
 def phrased(ask: str, question: str) -> str:
-    """A question in the wording of `ask`, after the gap that separates it from the context."""
+    """Return a question in the wording of `ask`, after the gap that separates it from the context."""
     return GAP + ask.replace("{question}", question).strip()

@@ -99,7 +99,7 @@ class TokenCounter(Protocol):
     """
 
     def __call__(self, text: str, /) -> int:
-        """Number of tokens of a text, without special tokens."""
+        """Return number of tokens of a text, without special tokens."""
         ...
 
     def encode(self, text: str, special: bool) -> list[int]:
@@ -107,11 +107,11 @@ class TokenCounter(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens spelled out."""
+        """Return the text of token ids, special tokens spelled out."""
         ...
 
     def starts(self, text: str) -> list[int]:
-        """The character at which each token of a text starts, also those that the tokenizer adds around it."""
+        """Return the character at which each token of a text starts, also those that the tokenizer adds around it."""
         ...
 
 
@@ -196,7 +196,7 @@ class TaskSettings:
             )
 
     def context_of(self, sample: int) -> int:
-        """A number that samples with the same context share, and no others; known without reading the sample."""
+        """Return a number that samples with the same context share, and no others; known without reading the sample."""
         return sample
 
 
@@ -263,7 +263,7 @@ class Task(TaskSettings, ABC):
         """Raise MissingFile if its data is no longer what `identity` said first."""
 
     def job_number(self, sample: int, evict_after: str) -> int:
-        """A number that samples have in common if one prefill serves them.
+        """Return a number that samples have in common if one prefill serves them.
 
         evict_after: what is read before an eviction, as in `kvbench.eviction.schedule.Schedule`.
         """
@@ -273,7 +273,7 @@ class Task(TaskSettings, ABC):
         return self.context_of(prompt) if is_shared else prompt
 
     def has_full_cache(self, in_blocks: bool) -> bool:
-        """Whether a row of the full cache is comparable, where others read in blocks or not."""
+        """Return whether a row of the full cache is comparable, where others read in blocks or not."""
         return True
 
     def value(self, final: str | None, sample: Sample) -> float:
@@ -286,7 +286,8 @@ class Task(TaskSettings, ABC):
         return self.score(final or "", sample)
 
     def follow_up(self, sample: Sample, answer: str) -> Sample | None:
-        """The second request of a protocol with two, a prompt that holds the first answer; None if there is no other.
+        """Return the second request of a protocol with two, a prompt that holds the first answer; None if there is no
+        other.
 
         It is read, evicted from and answered as a prompt of its own, and its answer is the one that is scored.
         """

@@ -15,7 +15,7 @@ from kvbench.work.sweep import RunOutput, make, rows_of
 def rows_of_item(
     name: str, request: Request, sweep: Sweep, task: Callable[[Shard], Task], screen: RunOutput
 ) -> list[Row]:
-    """All rows of an item; its launcher makes what is missing, in parts by `task`.
+    """Return all rows of an item; its launcher makes what is missing, in parts by `task`.
 
     Raises RowsElsewhere if that has not ended.
     """

@@ -27,7 +27,7 @@ def screen() -> Console:
 
 @contextmanager
 def progress(plan: Plan, quiet: bool = False) -> Iterator[Progress]:
-    """The progress of a run of `plan`, cleared up when the block ends; `quiet`: none."""
+    """Yield the progress of a run of `plan`, cleared up when the block ends; `quiet`: none."""
     bar = Bar(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

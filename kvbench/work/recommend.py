@@ -64,7 +64,7 @@ class Need:
 
 
 def need_of(settings: Mapping[str, str]) -> Need:
-    """The need of `SETTINGS` as a command line writes them. Raises UserError for values that are not allowed."""
+    """Return the need of `SETTINGS` as a command line writes them. Raises UserError for values that are not allowed."""
     memory = settings.get("memory")
     memory_bytes = None if memory is None else parse_size(memory)
     if memory is not None and not memory_bytes:
@@ -148,7 +148,9 @@ def recommend(
 
 
 def _with_defaults(words: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
-    """The words of the sweep, and a sentence for each setting that was assumed. Raises UserError without prompts."""
+    """Return the words of the sweep, and a sentence for each setting that was assumed. Raises UserError without
+    prompts.
+    """
     words, named, assumed = list(words), {override.key for override in parse(words)}, dict[str, str]()
     if data is not None:
         if beside := [word for word in words if word.startswith(("task=", "task.path="))]:
@@ -208,7 +210,7 @@ def _check(sweep: Sweep) -> None:
 
 
 def _candidates(sweep: Sweep, need: Need) -> tuple[list[Candidate], Lengths]:
-    """The cells that evict, with what they take and whether that fits, and the lengths of the prompts.
+    """Return the cells that evict, with what they take and whether that fits, and the lengths of the prompts.
 
     Raises UserError where there is none, or no full cache.
     """
@@ -281,7 +283,7 @@ def _rounds(
 
 
 def _round(sweep: Sweep, cells: Sequence[Cell], prompts: int) -> Sweep:
-    """The sweep of these cells on the first prompts, with what of it is recorded now."""
+    """Return the sweep of these cells on the first prompts, with what of it is recorded now."""
     cells = [replace(cell, task=replace(cell.task, samples=prompts)) for cell in cells]
     since, empty = file_sizes(sweep.results), replace(sweep, plan=plan(cells, set()))
     done, replaced = settled(empty.rows(SETTLED), cells, sweep.results, sweep.retry, sweep.stale, lambda text: None)

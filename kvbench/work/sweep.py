@@ -44,7 +44,7 @@ SILENT = RunOutput(_ignore, lambda plan: nullcontext())
 
 
 def logger_of(words: Sequence[str]) -> Logger:
-    """Where the settings of a command mirror its rows. Raises UserError if it cannot work here."""
+    """Return where the settings of a command mirror its rows. Raises UserError if it cannot work here."""
     logger: Logger = around("logger", parse(words))
     logger.check()
     return logger
@@ -80,7 +80,8 @@ def make(
 
 @contextmanager
 def _requesting_answers(sweep: Sweep) -> Iterator[None]:
-    """When the block refuses, request no cell of a model that has not answered: reports would miss its rows for ever.
+    """Yield when the block refuses, request no cell of a model that has not answered: reports would miss its rows for
+    ever.
 
     Of a part of a sweep, the models of that part alone.
     """
@@ -105,7 +106,7 @@ def _requested(sweep: Sweep) -> dict[str, int]:
 
 
 def recorded_rows(sweep: Sweep) -> pa.Table:
-    """The rows of a sweep that has ended, as columns: those that its table needs. Raises as `rows_of`."""
+    """Return the rows of a sweep that has ended, as columns: those that its table needs. Raises as `rows_of`."""
     rows = sweep.rows(NEEDED, keep=True)
     if lost_rows := sweep.plan.rows - rows.num_rows:
         raise MissingFile(
@@ -116,7 +117,7 @@ def recorded_rows(sweep: Sweep) -> pa.Table:
 
 
 def rows_of(sweep: Sweep) -> list[Row]:
-    """The rows of a sweep that has ended. Raises MissingFile if some were lost during the run."""
+    """Return the rows of a sweep that has ended. Raises MissingFile if some were lost during the run."""
     return fetched(recorded_rows(sweep))
 
 
@@ -151,7 +152,7 @@ def _run(sweep: Sweep, screen: RunOutput, opened: Opened | None) -> int:
 
 
 def _with_devices(run_context: RunContext, plan: Plan) -> RunContext:
-    """The context of a run that takes the devices of its models, and reads their energy."""
+    """Return the context of a run that takes the devices of its models, and reads their energy."""
     devices = set[Any]().union(*(backend_of(model).devices(model) for model in {cell.model for cell in plan.cells}))
     if not devices:
         return run_context

@@ -57,7 +57,9 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
 
 
 def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> Kernels:
-    """The kernels of a model, checked as above; for None Triton on a GPU where it can run, else plain PyTorch."""
+    """Return the kernels of a model, checked as above; for None Triton on a GPU where it can run, else plain
+    PyTorch.
+    """
     if kernels is None:
         try:
             return chosen_kernels("triton" if device.type == "cuda" else "torch", device, dtype, head_dim)
@@ -83,12 +85,12 @@ def check_installed(kernels: Kernels) -> None:
 
 
 def column_sums_of(kernels: Kernels) -> Callable[..., Any] | None:
-    """The chosen implementation of `column_sums`; None: plain PyTorch, chunk by chunk."""
+    """Return the chosen implementation of `column_sums`; None: plain PyTorch, chunk by chunk."""
     return import_module("kvbench.cache.kernels.column_sums_triton").column_sums if kernels == "triton" else None
 
 
 def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
-    """The chosen implementation of `ragged_decode`; None: plain PyTorch."""
+    """Return the chosen implementation of `ragged_decode`; None: plain PyTorch."""
     if kernels == "torch":
         return None
     if kernels == "triton":
@@ -97,10 +99,10 @@ def ragged_decode_of(kernels: Kernels) -> Callable[..., Any] | None:
 
 
 def tail_kernels_of(kernels: Kernels) -> Any:
-    """The module with `append` and `with_tail` for the tails of a decode batch; None: plain PyTorch."""
+    """Return the module with `append` and `with_tail` for the tails of a decode batch; None: plain PyTorch."""
     return import_module("kvbench.cache.kernels.tail") if kernels == "triton" else None
 
 
 def kernel_module(operation: str) -> Any:
-    """The module of a Triton kernel, by its name in this folder."""
+    """Return the module of a Triton kernel, by its name in this folder."""
     return import_module(f"kvbench.cache.kernels.{operation}")

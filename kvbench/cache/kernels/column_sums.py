@@ -84,7 +84,8 @@ def column_sums(
     softcap: float | None = None,
     diagonal: bool = True,
 ) -> Sums:
-    """The requested sums over the newest rows of a dense layer, in float32 or wider; head h reads KV head h // group.
+    """Return the requested sums over the newest rows of a dense layer, in float32 or wider; head h reads KV head h //
+    group.
 
     Raises UserError as `check_terms` does.
     """
@@ -115,7 +116,7 @@ def column_sums(
     own = o[:, :, None]
 
     def zeroed() -> Tensor:
-        """Outputs [heads, queries, tokens, head_dim] without a pair."""
+        """Return outputs [heads, queries, tokens, head_dim] without a pair."""
         remaining = rest + (-lse.to(wide)).exp()[..., None]
         return (own - weights[..., None] * v[:, None]) / remaining[..., None]
 

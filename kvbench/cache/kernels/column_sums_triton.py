@@ -51,7 +51,8 @@ def column_sums(
     diagonal: bool = True,
     segments: Segments | None = None,
 ) -> Sums:
-    """The requested sums over the newest rows of a dense layer, in float32; query head h reads KV head h // group.
+    """Return the requested sums over the newest rows of a dense layer, in float32; query head h reads KV head h //
+    group.
 
     segments: the pairs of each KV head in flat keys and values [pairs, head_dim]; columns beyond them are 0.
 

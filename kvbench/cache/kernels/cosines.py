@@ -53,7 +53,7 @@ def _key_diff(
 
 @triton.jit
 def _directions(keys, start, begin, length, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of keys over their norms; 0 behind the pairs of a segment."""
+    """Return a block of keys over their norms; 0 behind the pairs of a segment."""
     k = block_of(keys, start, begin, length, dims, HEAD_DIM, BLOCK)
     return k / tl.maximum(tl.sqrt(tl.sum(k * k, 1)), 1e-12)[:, None]
 

@@ -37,8 +37,8 @@ def _deviations(
     keys, values, deviations, starts, lengths, longest, sink, lag, plane, HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The standard deviation over the channels of each state of a partition, relative to the range of every channel in
-    the next partition.
+    """Compute the standard deviation over the channels of each state of a partition, relative to the range of every
+    channel in the next partition.
     """
     segment, states = tl.program_id(0).to(tl.int64), keys
     if tl.program_id(2) == 1:
@@ -69,7 +69,7 @@ def _deviations(
 def _lag_scores(
     of_keys, of_values, result, lengths, longest, sink, lag, CROSS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The places, or with CROSS the shares themselves, from the deviations of keys and values."""
+    """Write the places, or with CROSS the shares themselves, from the deviations of keys and values."""
     segment = tl.program_id(0).to(tl.int64)
     row, length = segment * longest, tl.load(lengths + segment)
     slot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -104,8 +104,8 @@ def _lag_scores(
 
 @triton.jit
 def _of_partition(of_keys, of_values, row, begins, first, lag, compared, BLOCK: tl.constexpr):
-    """A block of the deviations in the partition of each slot, [slots, BLOCK], -inf behind it; the slots of these, and
-    which there are.
+    """Return a block of the deviations in the partition of each slot, [slots, BLOCK], -inf behind it; the slots of
+    these, and which there are.
     """
     place = first + tl.arange(0, BLOCK)[None, :]
     inside = compared[:, None] & (place < lag)

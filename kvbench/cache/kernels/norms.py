@@ -78,7 +78,7 @@ def _weighed(
 
 @triton.jit
 def _norm(states, SQUARED: tl.constexpr):
-    """The norm of every row."""
+    """Return the norm of every row."""
     if SQUARED:
         norm = tl.sqrt(tl.sum(states * states, 1))
     else:
@@ -109,7 +109,7 @@ def _leverages(
     keys, values, shares, starts, lengths, longest, span, plane, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The squared norm of every key and value over the sum of its span; 0 behind the pairs."""
+    """Write the squared norm of every key and value over the sum of its span; 0 behind the pairs."""
     segment, states = tl.program_id(0).to(tl.int64), keys
     if tl.program_id(2) == 1:
         states = values
@@ -130,7 +130,7 @@ def _leverages(
 
 @triton.jit
 def _cur(of_keys, of_values, lengths, longest, sink, LEVERAGE: tl.constexpr, BLOCK: tl.constexpr):
-    """The scores from the shares of keys and values, in place of the scores of keys."""
+    """Write the scores from the shares of keys and values, in place of the scores of keys."""
     segment = tl.program_id(0).to(tl.int64)
     row, length = segment * longest, tl.load(lengths + segment)
     total = tl.zeros([BLOCK], tl.float32)
@@ -146,7 +146,7 @@ def _cur(of_keys, of_values, lengths, longest, sink, LEVERAGE: tl.constexpr, BLO
 
 @triton.jit
 def _joined(of_keys, of_values, row, begin, length, LEVERAGE: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of shares as `LEVERAGE` says; 0 behind the pairs."""
+    """Return a block of shares as `LEVERAGE` says; 0 behind the pairs."""
     slot = begin + tl.arange(0, BLOCK)
     key = tl.load(of_keys + row + slot, mask=slot < length, other=0.0)
     value = tl.load(of_values + row + slot, mask=slot < length, other=0.0)

@@ -28,7 +28,7 @@ MEASURED: dict[tuple[str, tuple[int, int], int], dict[str, int]] = {}
 
 
 def launch_sizes(kernel: str, queries: Tensor) -> dict[str, int]:
-    """The block size, warps and stages of a kernel for these queries."""
+    """Return the block size, warps and stages of a kernel for these queries."""
     if MEASURED:
         capability = torch.cuda.get_device_capability(queries.device) if queries.is_cuda else (0, 0)
         if (measured := MEASURED.get((kernel, capability, queries.itemsize))) is not None:
@@ -37,7 +37,7 @@ def launch_sizes(kernel: str, queries: Tensor) -> dict[str, int]:
 
 
 def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:
-    """The sizes that a kernel is compiled for. Raises UserError for float64, and for head_dim above 256."""
+    """Return the sizes that a kernel is compiled for. Raises UserError for float64, and for head_dim above 256."""
     head_dim = queries.shape[-1]
     if queries.dtype == torch.float64 or head_dim > 256:
         raise UserError(f"no kernel for {queries.dtype} of head_dim {head_dim}: use model.kernels=torch")
@@ -46,7 +46,7 @@ def compiled_sizes(queries: Float[Tensor, "*rows head_dim"]) -> dict[str, int]:
 
 @triton.jit
 def product(left, right, UPCAST: tl.constexpr):
-    """A matrix product that sums in float32."""
+    """Return a matrix product that sums in float32."""
     if UPCAST:
         left, right = left.to(tl.float32), right.to(tl.float32)
     return tl.dot(left, right, input_precision="ieee")
@@ -64,8 +64,9 @@ def logits(q, k_columns, scaling, softcap, CAPPED: tl.constexpr, UPCAST: tl.cons
 
 @triton.jit
 def softmax_step(top, mass, total, z, v, UPCAST: tl.constexpr, FINE: tl.constexpr = False):
-    """One step of an online softmax: a block of logits z [rows, pairs] and values v [pairs, dims] joins the largest
-    logit so far, the sum of exp(logit - top), and the values weighted by them. FINE: half precision weights are split.
+    """Return one step of an online softmax: a block of logits z [rows, pairs] and values v [pairs, dims] joins the
+    largest logit so far, the sum of exp(logit - top), and the values weighted by them. FINE: half precision weights are
+    split.
     """
     new_top = tl.maximum(top, tl.max(z, 1))
     shrink = tl.exp(top - new_top)
@@ -78,7 +79,7 @@ def softmax_step(top, mass, total, z, v, UPCAST: tl.constexpr, FINE: tl.constexp
 
 @triton.jit
 def block_of(pairs, start, begin, length, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of keys or values of a segment, [BLOCK, dims]; 0 behind its pairs and dimensions."""
+    """Return a block of keys or values of a segment, [BLOCK, dims]; 0 behind its pairs and dimensions."""
     slot = begin + tl.arange(0, BLOCK)
     inside = (slot[:, None] < length) & (dims[None, :] < HEAD_DIM)
     place = (start + slot[:, None]) * HEAD_DIM + dims[None, :]

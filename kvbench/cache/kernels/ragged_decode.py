@@ -37,7 +37,7 @@ def ragged_decode(
     scaling: float,
     softcap: float | None = None,
 ) -> tuple[SegmentRows, SegmentLse]:
-    """The reference, one segment after the other: outputs and log-sum-exp, in float32 or wider.
+    """Return the reference, one segment after the other: outputs and log-sum-exp, in float32 or wider.
 
     The rows of a segment attend to the KV pairs `starts : starts + lengths`, all of them older than every row. An empty
     segment gives 0 and -inf, which `merged` with another part leaves out.
@@ -110,7 +110,7 @@ def check_softcap(kernels: str, softcap: float | None) -> None:
 def merged(
     outputs: Float[Tensor, "parts *rows head_dim"], lse: Float[Tensor, "parts *rows"]
 ) -> tuple[Float[Tensor, "*rows head_dim"], Float[Tensor, "*rows"]]:
-    """One softmax over parts that were each normalised alone; rows without any KV pair give 0 and -inf."""
+    """Return one softmax over parts that were each normalised alone; rows without any KV pair give 0 and -inf."""
     total = lse.logsumexp(dim=0)
     shares = torch.where(total == -torch.inf, torch.zeros_like(lse), (lse - total).exp())
     return (shares[..., None] * outputs).sum(dim=0), total
@@ -124,7 +124,7 @@ def _sequences(
     lengths: PerSegment,
     longest: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
-    """The arguments of a varlen function, where a segment is a sequence of one head: queries, keys and values
+    """Return the arguments of a varlen function, where a segment is a sequence of one head: queries, keys and values
     [tokens, 1, head_dim], the bounds of the sequences of queries and of keys, and the longest of each.
     """
     segments, rows, head_dim = queries.shape
@@ -143,7 +143,7 @@ def _sequences(
 def _by_segment(
     outputs: Tensor, lse: Tensor, queries: SegmentRows, lengths: PerSegment
 ) -> tuple[SegmentRows, SegmentLse]:
-    """Outputs and log-sum-exp by segment; 0 and -inf for empty ones, whatever the varlen function returns."""
+    """Return outputs and log-sum-exp by segment; 0 and -inf for empty ones, whatever the varlen function returns."""
     empty = (lengths == 0)[:, None]
     outputs = outputs.view(queries.shape).masked_fill(empty[..., None], 0)
     return outputs, lse.view(queries.shape[:2]).float().masked_fill(empty, -torch.inf)

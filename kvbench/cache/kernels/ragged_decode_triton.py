@@ -32,7 +32,8 @@ def ragged_decode(
     longest: int | None = None,
     fine: bool = False,
 ) -> tuple[SegmentRows, SegmentLse]:
-    """Outputs and log-sum-exp in float32, as `ragged_decode.ragged_decode`. `longest` spares reading `lengths` back.
+    """Return outputs and log-sum-exp in float32, as `ragged_decode.ragged_decode`. `longest` spares reading `lengths`
+    back.
 
     fine: half precision weights are split into two parts, so that outputs are as precise as float32.
 

@@ -46,7 +46,7 @@ def row_sums(
     scaling: float,
     softcap: float | None = None,
 ) -> Float[Tensor, "segments slots"]:
-    """One number per pair of every segment, 0 behind its pairs, in float32 or wider.
+    """Return one number per pair of every segment, 0 behind its pairs, in float32 or wider.
 
     The rows of a segment are the query heads of the newest token, whose pair is the last one.
     """

@@ -171,7 +171,7 @@ def _evict(
 def _candidates(
     begin, row, length, first, last, takes_slot, numbers, scores, order, ORDERED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """A block of slots: their numbers and positions, which may be evicted, and the scores of these, others 0."""
+    """Return a block of slots: their numbers and positions, which may be evicted, and the scores of these, others 0."""
     column = begin + tl.arange(0, BLOCK)
     slot = column
     if ORDERED:
@@ -247,7 +247,9 @@ def _reorder(
 
 @triton.jit
 def _between(begin, row, first, last, scores, BLOCK: tl.constexpr):
-    """A block of slots: their numbers, which lie from `first` to before `last`, and the scores of these, others 0."""
+    """Return a block of slots: their numbers, which lie from `first` to before `last`, and the scores of these, others
+    0.
+    """
     slot = begin + tl.arange(0, BLOCK)
     candidate = (slot >= first) & (slot < last)
     return slot, candidate, tl.load(scores + row + slot, mask=candidate, other=0.0)

@@ -64,7 +64,8 @@ def with_tail(
     softcap: float | None = None,
     sinks: Float[Tensor, "heads"] | None = None,
 ) -> SegmentRows:
-    """One softmax over the prefixes, whose outputs and log-sum-exp are given, and the tails, in the dtype of `rows`.
+    """Return one softmax over the prefixes, whose outputs and log-sum-exp are given, and the tails, in the dtype of
+    `rows`.
 
     The rows of a segment are the `new` newest tokens of each of its query heads; each attends to the tail up to itself.
     `sinks`: one learned extra logit per query head.

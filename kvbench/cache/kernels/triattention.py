@@ -89,7 +89,7 @@ def _foreseen(
     first, begin, length, number, w_real, w_imaginary, spread, HALF: tl.constexpr, BLOCK: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr
 ):  # fmt: skip
-    """The scores of a block of keys for one query head; 0 behind the pairs of a segment."""
+    """Return the scores of a block of keys for one query head; 0 behind the pairs of a segment."""
     slot = begin + tl.arange(0, BLOCK)
     inside = (slot[:, None] < length) & (number[None, :] < HALF)
     place = first + slot[:, None] * 2 * HALF + number[None, :] * FIRST

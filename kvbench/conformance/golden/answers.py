@@ -34,7 +34,7 @@ SCORERS = {"official_88b3daa": "official_88b3daa", "lava": "loose"}
 
 
 def check_function(row: Row) -> Iterator[Verdict]:
-    """One metric of LongBench on one answer."""
+    """Yield one metric of LongBench on one answer."""
     name = f"{row['fn']} {row.get('note') or repr(row['pred'][:40])}"
     if row["fn"] == "classification_score":
         actual = classification(row["pred"], row["ground_truth"], row["kwargs"]["all_classes"])
@@ -46,7 +46,7 @@ def check_function(row: Row) -> Iterator[Verdict]:
 
 
 def check_longbench(row: Row) -> Iterator[Verdict]:
-    """A row of LongBench: the metric of its task, over all of its answers."""
+    """Yield a row of LongBench: the metric of its task, over all of its answers."""
     task = row["task"]
     name = f"longbench/{task} {str(row.get('_id', ''))[:8]} {row['pred'][:40]!r}"
     if task not in longbench.METRICS:
@@ -69,7 +69,7 @@ def check_ruler(row: Row) -> Iterator[Verdict]:
 
 
 def check_needle(row: Row) -> Iterator[Verdict]:
-    """The needle's three scores of an answer."""
+    """Yield the needle's three scores of an answer."""
     name = f"needle {row.get('note') or row.get('file', '').rpartition('/')[2]}"
     if "response" not in row:
         yield Verdict(name, "the answer's text is not in the file", absent=True)
@@ -108,7 +108,7 @@ def check_predictions(row: Row, folder: Path) -> Iterator[Verdict]:
 
 
 def check_odd_answer(description: str, expected: Any) -> Verdict:
-    """The score of InfiniteBench's official scorer for an odd answer; "ValueError" if it raises one."""
+    """Return the score of InfiniteBench's official scorer for an odd answer; "ValueError" if it raises one."""
     if description.startswith("kv_retrieval"):
         task, answer = "kv_retrieval", "5e6b"
         labels = [str(["5e6b"])] if "list label" in description else ["5e6b"]

@@ -115,7 +115,7 @@ def load(path: Path) -> Case:
 
 
 def eviction_of(case: Case) -> Eviction:
-    """The policy, score and budget that a spec describes.
+    """Return the policy, score and budget that a spec describes.
 
     Raises UserError, naming it, for a field or an array that is missing, unknown, not supported or no match.
     """
@@ -155,7 +155,7 @@ def eviction_of(case: Case) -> Eviction:
 
 
 def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
-    """The score of `conf/score/NAME.yaml`. Raises UserError for an unknown name or parameter."""
+    """Return the score of `conf/score/NAME.yaml`. Raises UserError for an unknown name or parameter."""
     from kvbench.config.compose import load_entry, options  # Hydra's grammar takes a while to import
     from kvbench.config.settings import build
 
@@ -171,7 +171,7 @@ def make_score(name: str, parameters: Mapping[str, Any]) -> Score:
 
 
 def cache_of(case: Case, eviction: Eviction) -> KVCache:
-    """The cache that a model would return: every token, with the rows of the policy's window."""
+    """Return the cache that a model would return: every token, with the rows of the policy's window."""
     queries, keys, values = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
     rows, scaling = eviction.policy.rows(keys.shape[2]), keys.shape[3] ** -0.5
     layers: list[LayerCache] = []
@@ -198,7 +198,7 @@ def cache_of(case: Case, eviction: Eviction) -> KVCache:
 
 
 def repetition_of(spec: dict[str, Any]) -> Repetition | None:
-    """The repetition that a spec describes, or None. Raises ValueError for one that is not allowed."""
+    """Return the repetition that a spec describes, or None. Raises ValueError for one that is not allowed."""
     params = spec["score"]["params"]
     if params.get("probe") is None:
         return None
@@ -234,7 +234,9 @@ def repeated_scores(case: Case, repetition: Repetition, repeat: ContextRepetitio
 
 
 def schedule_of(case: Case) -> dict[str, Any]:
-    """The schedule of evictions after the first, {} without any. Raises UserError for a value that is not allowed."""
+    """Return the schedule of evictions after the first, {} without any. Raises UserError for a value that is not
+    allowed.
+    """
     number = SCHEDULES[case.spec["kind"]]
     if number is None:
         return {}
@@ -341,7 +343,7 @@ def _check_fields(spec: dict[str, Any]) -> None:
 
 
 def _allocation(field: str, value: Any, kinds: tuple[type, ...]) -> Any:
-    """A head or layer allocation: an object of its kind and exactly its parameters, which are numbers."""
+    """Return a head or layer allocation: an object of its kind and exactly its parameters, which are numbers."""
     if not isinstance(value, dict):
         raise UserError(f"{field} {value!r} is not supported; allowed: an object of a kind and its parameters")
     by_kind = {kind().kind: kind for kind in kinds}

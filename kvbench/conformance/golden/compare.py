@@ -47,7 +47,7 @@ def check(case: Case) -> Verdict:
 
 
 def _check_prompt(case: Case, eviction: Eviction) -> Comparison:
-    """The eviction after the prompt, and those while decoding."""
+    """Return the eviction after the prompt, and those while decoding."""
     cache = cache_of(case, eviction)
     decision = eviction.decide(cache)
     smaller = eviction.evict(cache, decision)
@@ -60,7 +60,7 @@ def _check_prompt(case: Case, eviction: Eviction) -> Comparison:
 
 
 def _compare_decision(case: Case, decision: Decision) -> Comparison:
-    """The scores of the candidates."""
+    """Return the scores of the candidates."""
     expected = case.arrays["scores"]
     if decision.rankings is None:
         return 0.0, None if np.isnan(expected).all() else "nothing was ranked, but scores are expected"
@@ -78,7 +78,8 @@ def _compare_decision(case: Case, decision: Decision) -> Comparison:
 
 
 def _compare_scores(name: str, actual: np.ndarray, case: Case, times: int = 1) -> Comparison:
-    """The largest |actual - expected| over `times` x tolerance x max(|expected|, floor x the largest of the head).
+    """Return the largest |actual - expected| over `times` x tolerance x max(|expected|, floor x the largest of the
+    head).
 
     The last axis runs along a head. Entries expected as NaN are skipped; NaN elsewhere counts as infinitely far.
     """
@@ -123,7 +124,7 @@ def _compare_kept(case: Case, decision: Decision) -> str | None:
 
 
 def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None:
-    """The compacted cache must hold exactly the kept pairs, oldest first, with their keys and values."""
+    """Return the compacted cache must hold exactly the kept pairs, oldest first, with their keys and values."""
     dense = [torch.from_numpy(case.arrays[name]) for name in ("key", "value")]
     for layer, kept in zip(cache.layers, decision.kept, strict=True):
         keys, values = (part[layer.index].repeat_interleave(len(kept) // len(part[0]), dim=0)[kept] for part in dense)
@@ -135,7 +136,7 @@ def _compare_cache(case: Case, decision: Decision, cache: KVCache) -> str | None
 
 
 def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision: Decision, smaller: KVCache) -> Steps:
-    """The evictions that follow the prompt's, one after every generated token."""
+    """Return the evictions that follow the prompt's, one after every generated token."""
     incremental = IncrementalEviction(eviction, capacity_after(eviction, cache, decision), decoding=True)
     remembered = incremental.remember(cache, decision, smaller)
     incremental = incremental.with_answer_budget(remembered, schedule_of(case).get("answer_budget"))
@@ -145,7 +146,7 @@ def steps_after_prompt(case: Case, eviction: Eviction, cache: KVCache, decision:
 
 
 def _steps_by_block(case: Case, eviction: Eviction) -> Steps:
-    """The evictions after every block of the prompt, starting from an empty cache."""
+    """Return the evictions after every block of the prompt, starting from an empty cache."""
     layers, query_heads, kv_heads, tokens, head_dim = (case.shape[axis] for axis in AXES)
     incremental = IncrementalEviction(eviction, eviction.pairs(tokens))
     arrays = (torch.from_numpy(case.arrays[name]) for name in ("query", "key", "value"))
@@ -171,7 +172,7 @@ def _run_steps(
 
 
 def compare_steps(case: Case, steps: Steps) -> Comparison:
-    """Every array of every eviction, in the order of positions and padded like the expected ones."""
+    """Return every array of every eviction, in the order of positions and padded like the expected ones."""
     kept, scores, sums = [], [], []
     for step in (step for layers in steps for step in layers):
         layer = step.layer
@@ -195,7 +196,7 @@ def compare_steps(case: Case, steps: Steps) -> Comparison:
 
 
 def _compare_last_step(case: Case, steps: Steps) -> Comparison:
-    """A block-wise case expects the last eviction by position: its scores, the lengths and what is kept."""
+    """Return a block-wise case expects the last eviction by position: its scores, the lengths and what is kept."""
     shape = case.arrays["scores"].shape
     scores, kept = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for layer, step in enumerate(steps[-1]):

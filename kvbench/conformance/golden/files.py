@@ -41,7 +41,7 @@ def verdicts(path: Path, sources: prompts.Sources) -> Iterator[Verdict]:
 
 
 def _read(path: Path) -> Any:
-    """The content of a .json, or of the lines of a .jsonl. Raises ValueError for a file that is neither."""
+    """Return the content of a .json, or of the lines of a .jsonl. Raises ValueError for a file that is neither."""
     try:
         content = read_whole(path).decode("utf-8")
         if path.suffix == ".json":
@@ -52,7 +52,7 @@ def _read(path: Path) -> Any:
 
 
 def _row_checks(path: Path, rows: list[Any], sources: prompts.Sources) -> Iterator[Check]:
-    """The checks of a file of rows; one of unknown shape fails by itself.
+    """Yield the checks of a file of rows; one of unknown shape fails by itself.
 
     RULER makes its samples in sequence, each at the place of its row, so its rows are checked together.
     """
@@ -94,7 +94,7 @@ def _object_checks(path: Path, content: Any, sources: prompts.Sources) -> Iterat
 
 
 def _until_error(name: str, check: Callable[[], Iterable[Verdict]]) -> Iterator[Verdict]:
-    """The verdicts of a check, up to the case that cannot be read or run."""
+    """Yield the verdicts of a check, up to the case that cannot be read or run."""
     try:
         yield from check()
     except FileNotFoundError as error:

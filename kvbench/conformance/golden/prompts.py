@@ -29,7 +29,7 @@ class Sources:
     tokenizer: str | None
 
     def tokens(self, file: Path) -> TokensOf:
-        """The tokenizer that counted. Raises FileNotFoundError if it is not there."""
+        """Return the tokenizer that counted. Raises FileNotFoundError if it is not there."""
         beside = [file.parent.parent / "tokenizer", file.parent.parent / "ruler" / "tokenizer"]
         folders = [Path(self.tokenizer)] if self.tokenizer else beside
         for folder in folders:
@@ -40,7 +40,7 @@ class Sources:
 
 
 def check_ruler_rows(file: Path, rows: Mapping[int, Row], sources: Sources) -> Iterator[Verdict]:
-    """Rows of RULER's own generators by index: the prompt, byte for byte, and the answers.
+    """Yield rows of RULER's own generators by index: the prompt, byte for byte, and the answers.
 
     The path names era, length and task.
     """
@@ -55,7 +55,7 @@ def check_ruler_rows(file: Path, rows: Mapping[int, Row], sources: Sources) -> I
 
 
 def check_ruler_generation(file: Path, content: Row, sources: Sources) -> Iterator[Verdict]:
-    """Samples of RULER by the hashes of their prompts, and their lengths in tokens."""
+    """Yield samples of RULER by the hashes of their prompts, and their lengths in tokens."""
     for entry in content["samples"]:
         era = next((era for commit, era in ERAS.items() if commit in entry["version"]), "2024")
         name = f"ruler/{entry['task']} {era} {entry['max_seq_length']}"
@@ -75,7 +75,7 @@ def check_ruler_generation(file: Path, content: Row, sources: Sources) -> Iterat
 
 
 def check_needle_contexts(file: Path, cases: Sequence[Row], sources: Sources) -> Iterator[Verdict]:
-    """The official needle's contexts by hash, the place of the needle and the number of tokens."""
+    """Yield the official needle's contexts by hash, the place of the needle and the number of tokens."""
     for case in cases:
         name = f"needle/official {case['context_length']} tokens, depth {case['depth_percent']}"
         fields = {"context_length": case["context_length"], "depth": case["depth_percent"]}
@@ -105,13 +105,15 @@ def check_truncation(file: Path, cases: Sequence[Row], sources: Sources) -> Iter
 
 
 def task_of(name: str, root: str | None, **fields: Any) -> Task:
-    """The task of a file in conf/task with other settings. Raises ValueError for an unknown name."""
+    """Return the task of a file in conf/task with other settings. Raises ValueError for an unknown name."""
     tree = resolved({"seed": 42, "data": {"root": root}, "task": load_entry("task", name) | fields})
     return build("task", tree["task"])
 
 
 def _ruler_samples(file: Path, name: str, era: str, length: int, count: int, sources: Sources) -> list[Sample]:
-    """Samples as RULER made them: the essays of its golden rows were split without the English sentence splitter."""
+    """Return samples as RULER made them: the essays of its golden rows were split without the English sentence
+    splitter.
+    """
     fields: dict[str, Any] = {"era": era, "context_length": length, "samples": count}
     task: Any = task_of(f"ruler/{name}", sources.root, **fields)
     if getattr(task, "haystack", "") == "essay":

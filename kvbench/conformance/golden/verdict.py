@@ -24,19 +24,19 @@ class Verdict:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a JSON file is a number."""
+    """Return whether a value of a JSON file is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def compare_number(name: str, actual: float, expected: Any) -> Verdict:
-    """Whether a number is the expected one to 1e-9."""
+    """Return whether a number is the expected one to 1e-9."""
     if is_number(expected) and abs(actual - expected) <= TOLERANCE:
         return Verdict(name, detail=f"{actual:.12g}")
     return Verdict(name, f"got {actual!r}, expected {expected!r}")
 
 
 def compare_text(name: str, quantity: str, actual: Any, expected: Any) -> Verdict:
-    """Whether a value is exactly the expected one; long texts are shown from their first difference."""
+    """Return whether a value is exactly the expected one; long texts are shown from their first difference."""
     if actual == expected:
         short = " ".join(str(expected).split())
         return Verdict(name, detail=f"{quantity} {short if len(short) <= 40 else f'{short[:37]}...'}")

@@ -30,7 +30,7 @@ def check(score: Score, policy: Policy = WINDOWED) -> None:
 
 
 def failures(policy: Policy, score: Score) -> list[str]:
-    """The properties that do not hold and what happened, whatever exception the score raises."""
+    """Return the properties that do not hold and what happened, whatever exception the score raises."""
     failed = []
     for holds in PROPERTIES:
         try:

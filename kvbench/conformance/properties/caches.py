@@ -29,7 +29,7 @@ def random_layer(
     window: int = 16,
     seed: int = 0,
 ) -> LayerCache:
-    """A dense layer with peaked attention, values with an offset, and a window of its newest `window` rows."""
+    """Return a dense layer with peaked attention, values with an offset, and a window of its newest `window` rows."""
     generator = torch.Generator().manual_seed(seed + 1000 * index)
     queries = 1.5 * torch.randn(heads, min(window, tokens), head_dim, generator=generator)
     keys = torch.randn(kv_heads, tokens, head_dim, generator=generator)
@@ -50,7 +50,8 @@ class Probed(dict[Hashable, Scores]):
 
 
 def layer_of(queries: Tensor, keys: Tensor, values: Tensor, index: int = 0) -> LayerCache:
-    """A layer of given arrays. `queries` are the newest rows; they also serve as the rows that repeat the context.
+    """Return a layer of given arrays. `queries` are the newest rows; they also serve as the rows that repeat the
+    context.
 
     The hidden state of a token is its keys side by side.
     """
@@ -78,13 +79,13 @@ def future_queries_of(queries: Tensor, scaling: float) -> FutureQueryStats:
 
 
 def random_cache(tokens: int, layers: int = LAYERS, seed: int = 0, **sizes: int) -> KVCache:
-    """A cache of several random layers."""
+    """Return a cache of several random layers."""
     return KVCache(tuple(random_layer(tokens, index, seed=seed, **sizes) for index in range(layers)), tokens)
 
 
 @lru_cache
 def recorded(tokens: int, seed: int = 0) -> KVCache:
-    """A random cache with every query recorded, so that it serves windows of any length."""
+    """Return a random cache with every query recorded, so that it serves windows of any length."""
     return random_cache(tokens, seed=seed, window=tokens)
 
 
@@ -100,7 +101,7 @@ def without_newest(tokens: int, newest: int) -> KVCache:
 
 @lru_cache
 def with_equal_pairs(tokens: int) -> KVCache:
-    """A cache whose KV pairs and queries are all the same."""
+    """Return a cache whose KV pairs and queries are all the same."""
     keys = values = torch.ones(KV_HEADS, tokens, HEAD_DIM)
     queries = torch.ones(HEADS, tokens, HEAD_DIM)
     return KVCache(tuple(layer_of(queries, keys, values, index) for index in range(LAYERS)), tokens)
@@ -122,7 +123,9 @@ def saturated(dtype: torch.dtype) -> KVCache:
 
 @lru_cache
 def beginning_of_text(tokens: int, later: float) -> KVCache:
-    """The first tokens of a text whose other 30 tokens have only the number `later` in keys, values and queries."""
+    """Return the first tokens of a text whose other 30 tokens have only the number `later` in keys, values and
+    queries.
+    """
     generator = torch.Generator().manual_seed(3)
     sizes = (HEADS, KV_HEADS, KV_HEADS)
     queries, keys, values = (torch.randn(heads, tokens + 30, HEAD_DIM, generator=generator) for heads in sizes)

@@ -47,7 +47,8 @@ def require(holds: object, message: str) -> None:
 
 
 def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: Any) -> Eviction:
-    """An eviction of `tokens` to `pairs` per head, with fields of the policy replaced; the head of the prompt has 5.
+    """Return an eviction of `tokens` to `pairs` per head, with fields of the policy replaced; the head of the prompt
+    has 5.
 
     Of the newest tokens that a policy protects, no more than these small budgets hold.
     """
@@ -58,12 +59,14 @@ def evicting(policy: Policy, score: Score, pairs: int, tokens: int, **fields: An
 
 
 def masks(decision: Decision) -> Tensor:
-    """The kept masks, [layers, cache heads, tokens]."""
+    """Return the kept masks, [layers, cache heads, tokens]."""
     return torch.stack(decision.kept)
 
 
 def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> None:
-    """The budget of all heads is spent; of whole heads or layers, less is left than another of them needs."""
+    """Require that the budget of all heads is spent; of whole heads or layers, less is left than another of them
+    needs.
+    """
     policy, unused = eviction.policy, budget - pairs
     whole = max(1, tokens - policy.protected) * (HEADS if policy.layers.kind == "lazy" else 1)
     limit = whole if policy.keeps_whole else 1
@@ -71,7 +74,7 @@ def require_spent(budget: int, pairs: int, eviction: Eviction, tokens: int) -> N
 
 
 def budget_is_spent_and_protected_tokens_stay(policy: Policy, score: Score) -> None:
-    """The smaller cache holds what was decided: exactly the budget, first and newest tokens included."""
+    """Require that the smaller cache holds what was decided: exactly the budget, first and newest tokens included."""
     eviction, cache = evicting(policy, score, BUDGET, TOKENS), recorded(TOKENS)
     decision = eviction.decide(cache)
     smaller = eviction.evict(cache, decision)
@@ -172,7 +175,7 @@ def query_heads_can_be_stored_apart(policy: Policy, score: Score) -> None:
 
 
 def official_variant_stays_near_the_budget(policy: Policy, score: Score) -> None:
-    """It may overspend by a quarter or leave a few pairs, and never touches the protected tokens."""
+    """Allow that it overspends by a quarter or leaves a few pairs; it never touches the protected tokens."""
     eviction = evicting(policy, score, BUDGET, TOKENS, variant="official")
     decision = eviction.decide(recorded(TOKENS))
     mean = float(decision.lengths.float().mean())
@@ -205,7 +208,7 @@ def one_candidate_may_be_left_out(policy: Policy, score: Score) -> None:
 
 
 def no_candidate_may_stay(policy: Policy, score: Score) -> None:
-    """A budget of exactly the protected tokens keeps those alone."""
+    """Require that a budget of exactly the protected tokens keeps those alone."""
     for variant in ("paper", "official"):
         lengths = evicting(policy, score, 16, 60, sink=4, recent=12, variant=variant).decide(recorded(60)).lengths
         stale = policy.layers.kind in ("entropy", "lazy", "table") and variant == "official"  # of the whole budget
@@ -334,7 +337,9 @@ def blocks_hold_the_budget_and_do_not_look_ahead(policy: Policy, score: Score) -
 
 
 def _refuses(policy: Policy, score: Score, blocks: bool) -> bool:
-    """Whether the schedule is refused with a reason; a ragged last block may have fewer rows than a score takes."""
+    """Return whether the schedule is refused with a reason; a ragged last block may have fewer rows than a score
+    takes.
+    """
     try:
         check_steps(policy.resolve(5, PROMPT, TokenBudget(33)), score, blocks)
     except ValueError:
@@ -356,7 +361,7 @@ def _run(
 
 
 def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[list[LayerCache]]:
-    """The layers after each block; their queries differ in scale."""
+    """Return the layers after each block; their queries differ in scale."""
     layers = [incremental.start(index, HEADS, KV_HEADS, torch.empty(HEAD_DIM)) for index in range(LAYERS)]
     after, num_tokens = [], 0
     for queries, keys, values in blocks:
@@ -375,7 +380,7 @@ def _run_blocks(incremental: IncrementalEviction, blocks: list[Token]) -> list[l
 
 @lru_cache
 def _split(tokens: int, size: int) -> list[Token]:
-    """A random text in blocks of `size` tokens."""
+    """Return a random text in blocks of `size` tokens."""
     generator = torch.Generator().manual_seed(tokens)
     text = [torch.randn(heads, tokens, HEAD_DIM, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS)]
     return list(zip(*(part.split(size, dim=1) for part in text), strict=True))

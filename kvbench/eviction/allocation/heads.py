@@ -38,7 +38,7 @@ class Heads:
         return None
 
     def chooses(self, ranking: Ranking) -> Ranking:
-        """The ranking that each head chooses from; by default its own candidates."""
+        """Return the ranking that each head chooses from; by default its own candidates."""
         return ranking
 
     def __call__(self, ranking: Ranking, share: int, terms: AllocationBudget) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ class BinaryHeads(Heads):
         return lengths
 
     def strict(self, terms: AllocationBudget) -> bool:
-        """Whether the last head within the budget is evicted too."""
+        """Return whether the last head within the budget is evicted too."""
         return self.published_strict and terms.variant == "official"
 
 
@@ -201,7 +201,7 @@ HeadAllocation = UniformHeads | SharedHeads | ChunkHeads | FlatHeads | MixHeads 
 
 
 def normalized(ranking: Ranking, share: int) -> Ranking:
-    """The ranking with the scores of each head scaled by the part of their sum that its best `share` have."""
+    """Return the ranking with the scores of each head scaled by the part of their sum that its best `share` have."""
     best = ranking.scores.gather(1, ranking.order[:, :share]).clamp_min(0).sum(dim=1, keepdim=True)
     mass = ranking.scores.clamp_min(0).sum(dim=1, keepdim=True)  # beyond a head's candidates is -inf
     scale = torch.where(mass > 0, best / mass, 1)

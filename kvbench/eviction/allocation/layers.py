@@ -53,7 +53,7 @@ class Layers:
         return window
 
     def layer_weight(self, layer: LayerCache, rows: ObservationWindow | None, candidates: Ranked, recent: int) -> float:
-        """The weight of a layer, given the scores of its candidates. Default: 1."""
+        """Return the weight of a layer, given the scores of its candidates. Default: 1."""
         return 1.0
 
     def __call__(self, layer_weights: Sequence[float], terms: AllocationBudget) -> tuple[int, ...]:
@@ -398,7 +398,7 @@ def preference(layer: LayerCache, rows: ObservationWindow, recent: int, seeing: 
 
 
 def over_seeing(mean: Scores, variance: Scores, count: int) -> Scores:
-    """The unbiased variance of each column over the rows that attend to it: 0 for one row.
+    """Return the unbiased variance of each column over the rows that attend to it: 0 for one row.
 
     mean, variance: over `count` rows, where those that do not attend to the column count as 0.
     """

@@ -46,7 +46,7 @@ class AllocationBudget:
         return self.tokens - self.protected
 
     def limits(self, layers: int) -> tuple[int, ...]:
-        """The most that each layer can keep per cache head."""
+        """Return the most that each layer can keep per cache head."""
         return self.held or (self.candidates,) * layers
 
     def total(self, layers: int) -> int:
@@ -55,7 +55,8 @@ class AllocationBudget:
 
 
 def largest_remainder(targets: Sequence[int | float], total: int, most: int | Sequence[int]) -> tuple[int, ...]:
-    """The floor of each target, plus one each by descending fraction (then lower index) until the sum is `total`.
+    """Return the floor of each target, plus one each by descending fraction (then lower index) until the sum is
+    `total`.
 
     Entries that hold `most` (one number for all, or one each) are skipped. `total` must fit.
     """

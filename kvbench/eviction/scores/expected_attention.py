@@ -54,7 +54,7 @@ class FutureQueryScore(Score):
         return torch.cat((scores.new_zeros(scores.shape[0], self.sink), scores), dim=1)
 
     def of_pairs(self, statistics: FutureQueryStats, keys: Dense, values: Dense) -> Scores:
-        """The scores of the pairs behind the first `sink`."""
+        """Return the scores of the pairs behind the first `sink`."""
         raise NotImplementedError
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
@@ -130,7 +130,7 @@ class Cap(FutureQueryScore):
         return torch.stack([self._leverage(keys, values, query) for query in queries], dim=1).flatten(0, 1)
 
     def _leverage(self, keys: Dense, values: Dense, query: Float[Tensor, "kv_heads head_dim"]) -> Scores:
-        """The score of each column for one query head of each KV head, whose expected query is `query`."""
+        """Return the score of each column for one query head of each KV head, whose expected query is `query`."""
         along = [self._along(part.float(), query) for part in keys.split(COLUMN_CHUNK, dim=1)]
         logits = self.tau * torch.cat(along, dim=1)
         weights = (logits - logits.amax(dim=1, keepdim=True)).exp()

@@ -134,7 +134,7 @@ class Caote(WrappedScore):
         return kernel_module("caote").caote(host, *settings)
 
     def centre(self, share: Float[Tensor, "cache_heads tokens"], values: Values) -> Centres:
-        """The reference value of each head: the mean of its values, weighted by the host."""
+        """Return the reference value of each head: the mean of its values, weighted by the host."""
         grouped = share.float().unflatten(0, (values.shape[0], -1))
         return (grouped @ values.float()).flatten(0, 1)
 
@@ -233,5 +233,5 @@ def projected_norms(layer: LayerCache, tokens: int, power: int) -> Float[Tensor,
 
 
 def _norms(values: Tensor, matrix: Tensor, power: int) -> Tensor:
-    """The norms of the values of a KV head [tokens, head_dim] times a matrix, some tokens at a time."""
+    """Return the norms of the values of a KV head [tokens, head_dim] times a matrix, some tokens at a time."""
     return torch.cat([(part.float() @ matrix).norm(p=power, dim=-1) for part in values.split(TOKENS_AT_ONCE)])

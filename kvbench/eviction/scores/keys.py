@@ -172,7 +172,7 @@ class Cur(Score):
         return kernel_module("norms").cur(*states, heads.segments, self.leverage, self.span, self.sink)
 
     def _shares(self, squares: Float[Tensor, "heads slots"]) -> Float[Tensor, "heads slots"]:
-        """Squared norms over the sums of their spans."""
+        """Return squared norms over the sums of their spans."""
         slots, span = squares.shape[1], self.span or squares.shape[1]
         spans = F.pad(squares, (0, -slots % span)).unflatten(-1, (-1, span))
         return (spans / _positive(spans.sum(dim=-1, keepdim=True))).flatten(-2)[..., :slots]
@@ -186,5 +186,5 @@ class Cur(Score):
 
 
 def _positive(sums: Float[Tensor, "*_"]) -> Float[Tensor, "*_"]:
-    """Sums to divide by: a sum of 0, whose numbers are all 0, becomes the least positive number."""
+    """Return sums to divide by: a sum of 0, whose numbers are all 0, becomes the least positive number."""
     return sums.clamp_min(torch.finfo(sums.dtype).tiny)

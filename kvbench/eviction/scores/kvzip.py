@@ -107,7 +107,7 @@ class KVzip(Score):
         return (shaped - repeated.mean(dim=1, keepdim=True)) / spread
 
     def _first(self, layer: LayerCache) -> int:
-        """The first token that was repeated: the record holds only zeros before it."""
+        """Return the first token that was repeated: the record holds only zeros before it."""
         touched = (layer.recordings[self.inputs.repeat] != 0).any(dim=0)
         return int(touched.int().argmax()) if bool(touched.any()) else touched.shape[0]
 
@@ -149,7 +149,8 @@ def strongest(
     kernels: Kernels = "torch",
     norms: Float[Tensor, "queries"] | None = None,
 ) -> Float[Tensor, "heads columns"]:
-    """The largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them attend.
+    """Return the largest weight, or logit, that any of the newest rows gives each of `columns`, to which all of them
+    attend.
 
     The softmax of a row runs over all of `keys`: of the prefix, of the chunk, and of the repetition up to the
     row. In float32, a block of rows at a time, or by a kernel of `column_sums`, which supports weights only. norms:

@@ -43,11 +43,11 @@ class Random(Score):
         return drawn.to(heads.keys.device, non_blocking=True)
 
     def _drawn(self, layer: int, heads: int, tokens: int) -> Scores:
-        """The scores on the CPU, which depend on nothing else."""
+        """Return the scores on the CPU, which depend on nothing else."""
         return torch.rand(heads, tokens, generator=generator(self.seed, layer, tokens))
 
 
 def generator(*numbers: int) -> torch.Generator:
-    """A generator on the CPU that depends on these numbers only."""
+    """Return a generator on the CPU that depends on these numbers only."""
     digest = hashlib.sha256("/".join(map(str, numbers)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7]))

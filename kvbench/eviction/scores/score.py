@@ -128,7 +128,7 @@ class Score(Protocol):
     separate: ClassVar[bool] = False
 
     def claims(self) -> Iterator[Claim]:
-        """The facts that it needs of other settings, and those that it makes untrue."""
+        """Yield the facts that it needs of other settings, and those that it makes untrue."""
         inputs, does = self.inputs, ""
         if inputs.projections or inputs.hidden_states:
             does = "reads the model with the prompt, once, so it cannot evict again later"
@@ -160,7 +160,9 @@ class Score(Protocol):
         return (self,)
 
     def of_budget(self, budget: Budget) -> "Score":
-        """The score of a cell with this budget: the same for all budgets, unless it depends on how much is kept."""
+        """Return the score of a cell with this budget: the same for all budgets, unless it depends on how much is
+        kept.
+        """
         return self
 
     def __call__(self, layer: LayerCache, rows: ObservationWindow | None, reduce: Reduce) -> Scores:
@@ -176,29 +178,32 @@ class Score(Protocol):
         return None
 
     def refine(self, shaped: Ranked, layer: LayerCache) -> Ranked:
-        """The last step: pooled and reduced scores, one row per cache head, to final ones. Default: unchanged.
+        """Return the last step: pooled and reduced scores, one row per cache head, to final ones. Default: unchanged.
 
         Column j of `shaped` is token j of `layer`, which caches KV heads.
         """
         return shaped
 
     def second_stage(self, ranked: Ranked, layer: LayerCache, protected: int) -> SecondStage | None:
-        """How a head chooses its last pairs, if not by `ranked`, the final scores of the first columns of `layer`.
+        """Return how a head chooses its last pairs, if not by `ranked`, the final scores of the first columns of
+        `layer`.
 
         protected: tokens that are always kept. Default: by `ranked` too.
         """
         return None
 
     def of_heads(self, heads: Sequence[int]) -> "Score":
-        """The score of these cache heads of a layer alone; default: the same, whichever they are."""
+        """Return the score of these cache heads of a layer alone; default: the same, whichever they are."""
         return self
 
     def over_rows(self, reduce: Reduce) -> Reduce | None:
-        """How `row_term` of several rows is merged to the raw score; None: the raw score is made otherwise."""
+        """Return how `row_term` of several rows is merged to the raw score; None: the raw score is made otherwise."""
         return None
 
     def raw_segments(self, heads: RaggedHeads, sums: Slots | None) -> Slots:
-        """The raw score, merged over query heads, from the sums of `row_term` (None for `nothing`). Default: these."""
+        """Return the raw score, merged over query heads, from the sums of `row_term` (None for `nothing`). Default:
+        these.
+        """
         assert sums is not None
         return sums
 
@@ -207,8 +212,8 @@ class Score(Protocol):
         return raw
 
     def refine_segments(self, heads: RaggedHeads, pooled: Planes, out: Planes) -> Planes:
-        """The final score from the pooled one, as `weigh` and `refine` say, in `out`, which may be `pooled`. Default:
-        `pooled`.
+        """Return the final score from the pooled one, as `weigh` and `refine` say, in `out`, which may be `pooled`.
+        Default: `pooled`.
         """
         return pooled
 
@@ -220,17 +225,17 @@ class WindowScore(Score):
 
 
 def row_term_of(score: Score) -> RawTerm | None:
-    """The `row_term` of a score, unless it was declared for a class whose functions its own class replaces."""
+    """Return the `row_term` of a score, unless it was declared for a class whose functions its own class replaces."""
     return score.row_term if _declares(score, "row_term") else None
 
 
 def is_separate(score: Score) -> bool:
-    """Whether the heads of several layers can be scored at once."""
+    """Return whether the heads of several layers can be scored at once."""
     return score.separate and _declares(score, "separate")
 
 
 def _declares(score: Score, fact: str) -> bool:
-    """Whether the class of a score declares this of its own functions."""
+    """Return whether the class of a score declares this of its own functions."""
     for cls in type(score).__mro__:
         if fact in vars(cls):
             return True
@@ -240,6 +245,6 @@ def _declares(score: Score, fact: str) -> bool:
 
 
 def is_row_sum(score: Score) -> bool:
-    """Whether the score is its `row_term` and nothing else."""
+    """Return whether the score is its `row_term` and nothing else."""
     steps = ("raw_segments", "weigh_segments", "refine_segments")
     return row_term_of(score) is not None and all(getattr(type(score), step) is getattr(Score, step) for step in steps)

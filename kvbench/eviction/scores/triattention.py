@@ -144,8 +144,8 @@ class TriAttention(Score):
     def _queries_of(
         self, index: int, cache_heads: Sequence[int], group: int, keys: Float[Tensor, "pairs head_dim"]
     ) -> "HeadQueries":
-        """The queries of cache heads of a layer, on the device of its keys. Raises UserError for another number or size
-        of heads.
+        """Return the queries of cache heads of a layer, on the device of its keys. Raises UserError for another number
+        or size of heads.
         """
         device, read, head_dim, heads = keys.device, self._read, keys.shape[1], query_heads_of(cache_heads, group)
         layers, query_heads, half = read.mean.shape
@@ -173,14 +173,14 @@ class HeadQueries:
     interleaved: bool
 
     def turn(self, later: int | Int[Tensor, "*places"]) -> Complex[Tensor, "*places half"]:
-        """The mean over d of exp(i w_f (n + d)), where the next tokens are `later`."""
+        """Return the mean over d of exp(i w_f (n + d)), where the next tokens are `later`."""
         last = later[..., None] if isinstance(later, Tensor) else later
         angles = (last + self.ahead)[..., None] * self.frequencies
         return torch.polar(torch.ones_like(angles), angles).mean(dim=-2).to(self.mean.dtype)
 
 
 def complex_pairs(vectors: Float[Tensor, "*rest head_dim"], interleaved: bool) -> Complex[Tensor, "*rest half"]:
-    """The numbers that a rotation turns together, as one complex number each."""
+    """Return the numbers that a rotation turns together, as one complex number each."""
     half = vectors.shape[-1] // 2
     parts = vectors.unflatten(-1, (half, 2)).unbind(-1) if interleaved else vectors.split(half, dim=-1)
     return torch.complex(*(part.contiguous() for part in parts))

@@ -124,12 +124,12 @@ class Chunk:
         return along_v, (outputs * self._by_head(self.centre)).sum(-1)[..., None]
 
     def _by_head(self, numbers: Float[Tensor, "kv_heads *rest"]) -> Float[Tensor, "heads *rest"]:
-        """Numbers of KV heads for each query head."""
+        """Return numbers of KV heads for each query head."""
         return numbers.repeat_interleave(self.group, dim=0)
 
 
 def blocks(layer: LayerCache, rows: ObservationWindow) -> Iterator[tuple[ObservationWindow, int]]:
-    """The observed rows in blocks of at most `ROW_BLOCK`, each with the number of columns that it attends to."""
+    """Yield the observed rows in blocks of at most `ROW_BLOCK`, each with the number of columns that it attends to."""
     tokens, observed = layer.lengths[0], rows.queries.shape[1]
     for start in range(0, observed, ROW_BLOCK):
         stop = min(start + ROW_BLOCK, observed)
@@ -137,8 +137,8 @@ def blocks(layer: LayerCache, rows: ObservationWindow) -> Iterator[tuple[Observa
 
 
 def chunks(layer: LayerCache, rows: ObservationWindow, tokens: int) -> Iterator[Chunk]:
-    """The attention of `rows`, the newest of the first `tokens` tokens, over these tokens; none is held while the next
-    is made.
+    """Return the attention of `rows`, the newest of the first `tokens` tokens, over these tokens; none is held while
+    the next is made.
     """
     keys, values = layer.dense
     outputs = rows.outputs.float()
@@ -188,7 +188,7 @@ def over_columns(
 def fused_sums(
     layer: LayerCache, rows: ObservationWindow, terms: Sequence[Term], diagonal: bool = True
 ) -> dict[Term, Scores] | None:
-    """These sums in one pass of the kernel that `model.kernels` chose; None for plain PyTorch.
+    """Return these sums in one pass of the kernel that `model.kernels` chose; None for plain PyTorch.
 
     Raises UserError for sums that the kernel does not support.
     """

@@ -125,7 +125,7 @@ class Sentences:
         self._left: list[str] = []
 
     def take(self, size: int) -> list[list[int]]:
-        """The token ids of sentences with `size` tokens together; the last one is cut."""
+        """Return the token ids of sentences with `size` tokens together; the last one is cut."""
         taken, total, tries = list[list[int]](), 0, 0
         while tries < TRIES:
             tries += 1
@@ -157,7 +157,7 @@ class Sentences:
 def hidden(
     facts: Sequence[str], sentences: Sentences, tokens: TokenCounter, size: int, draw: np.random.Generator
 ) -> list[int]:
-    """The token ids of facts in their order, at drawn places between sentences; `size` tokens together."""
+    """Return the token ids of facts in their order, at drawn places between sentences; `size` tokens together."""
     told = [tokens.encode(" " + fact, special=False) for fact in facts]
     around = sentences.take(size - sum(map(len, told)))
     places = np.sort(draw.choice(range(len(around) + 1), len(told)))
@@ -170,7 +170,7 @@ def hidden(
 
 
 def names_only(target: str, output: str, question: str, labels: Collection[str]) -> bool:
-    """Whether the first sentence of an answer names the target and no other label, apart from the question's."""
+    """Return whether the first sentence of an answer names the target and no other label, apart from the question's."""
     answer = output.lower().split(".")[0].split("<context>")[0].split("<example>")[0]
     asked = question.lower()
     named = {label for label in map(str.lower, labels) if label in answer and label not in asked}
@@ -188,7 +188,7 @@ def _splitter() -> Callable[[str], list[str]]:
 
 @remembered
 def _read(root: str | None, name: str) -> tuple[Question, ...]:
-    """The questions of a file of bAbI. Raises UserError for a file that is none."""
+    """Return the questions of a file of bAbI. Raises UserError for a file that is none."""
     path = find(root, name)
     questions, facts = list[Question](), list[str]()
     try:

@@ -65,7 +65,7 @@ class _OfPrompt(Score):
         return filled
 
     def _of_tokens(self, layer: LayerCache, call: AttentionCall, compared: slice) -> Scores:
-        """The scores of these tokens alone."""
+        """Return the scores of these tokens alone."""
         raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ class Leverage(_OfPrompt):
         return torch.cat([standardized(torch.stack(span)) for span in zip(*heads, strict=True)], dim=1)
 
     def directions(self, layer: int, kv_heads: int, head_dim: int) -> torch.Tensor:
-        """The sketch of a layer, float64 [kv_heads, head_dim, sketch]; lengths are kept on average."""
+        """Return the sketch of a layer, float64 [kv_heads, head_dim, sketch]; lengths are kept on average."""
         if self.sketch is None:
             return torch.eye(head_dim).double().expand(kv_heads, -1, -1)
         drawn = torch.randn(kv_heads, head_dim, self.sketch, generator=generator(self.seed, layer, self.sketch))
@@ -211,5 +211,5 @@ class Compactor(_OfPrompt):
 
 
 def standardized(scores: torch.Tensor) -> Scores:
-    """Scores of the KV heads of a layer less their mean, over their standard deviation, in float32."""
+    """Return scores of the KV heads of a layer less their mean, over their standard deviation, in float32."""
     return ((scores - scores.mean()) / scores.std().clamp_min(1e-6)).float()

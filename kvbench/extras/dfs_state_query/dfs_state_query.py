@@ -142,7 +142,7 @@ class DFSStateQuery(Task):
 
 @lru_cache(maxsize=8)
 def drawn(seed: int, number: int, least: int, most: int, steps: range) -> tuple[Query, ...]:
-    """Queries, one of each number of steps after the other. least, most: nodes of a graph.
+    """Return queries, one of each number of steps after the other. least, most: nodes of a graph.
 
     Raises UserError if graphs so small are over before.
     """
@@ -181,7 +181,7 @@ def _edges(nodes: int, is_tree: bool, draw: random.Random) -> tuple[tuple[int, i
 
 
 def steps_of(edges: Sequence[tuple[int, int]]) -> int:
-    """Steps of a whole search, the last of which leaves the start: each node is entered and left once."""
+    """Return steps of a whole search, the last of which leaves the start: each node is entered and left once."""
     return 2 * len({node for edge in edges for node in edge}) - 1
 
 
@@ -202,7 +202,9 @@ def state(edges: Sequence[tuple[int, int]], steps: int) -> dict[str, Any]:
 
 
 def parsed(answer: str) -> Any:
-    """The JSON of an answer: all of it, a block of code, the first object with a current node, or the widest braces."""
+    """Return the JSON of an answer: all of it, a block of code, the first object with a current node, or the widest
+    braces.
+    """
     found = (match[1] for pattern in OBJECTS if (match := re.search(pattern, answer, re.DOTALL)))
     for text in (answer, *found):
         try:
@@ -213,7 +215,7 @@ def parsed(answer: str) -> Any:
 
 
 def is_right(answer: Any, reference: Mapping[str, Any]) -> bool:
-    """Whether node and stack are equal, and the visited nodes as sets."""
+    """Return whether node and stack are equal, and the visited nodes as sets."""
     if not isinstance(answer, Mapping):
         return False
     visited = answer.get("visited_nodes", [])

@@ -56,7 +56,9 @@ class GatedChunkHeads(Heads):
 def _evenness(
     scores: Float[Tensor, "cache_heads chunks size"], present: Bool[Tensor, "cache_heads chunks size"]
 ) -> Float[Tensor, "cache_heads chunks"]:
-    """The entropy of the scores of each chunk, as a part of the most for its number of tokens; 0 for one token."""
+    """Return the entropy of the scores of each chunk, as a part of the most for its number of tokens; 0 for one
+    token.
+    """
     least = scores.masked_fill(~present, torch.inf).amin(dim=2, keepdim=True).clamp_max(0)
     raised = torch.where(present, scores - least, 0)
     parts = raised / (raised.sum(dim=2, keepdim=True) + EPSILON)

@@ -80,7 +80,7 @@ class _Gated(Score):
         raise NotImplementedError
 
     def gate(self, weights: Weights, hidden: Float[Tensor, "new hidden"]) -> Scores:
-        """The scores of tokens by KV head."""
+        """Return the scores of tokens by KV head."""
         raise NotImplementedError
 
     def check_model(self, layers: int, kv_heads: int, weights: str) -> None:
@@ -157,8 +157,8 @@ class FastKVzip(_Gated):
 
 
 def read_gates(path: str) -> list[Weights]:
-    """The weights of each layer: of a .pt that holds them under `module` (Fast KVzip), else of a safetensors file whose
-    names begin with `layers.NUMBER.` (KVzap). No code in a file is run.
+    """Return the weights of each layer: of a .pt that holds them under `module` (Fast KVzip), else of a safetensors
+    file whose names begin with `layers.NUMBER.` (KVzap). No code in a file is run.
     """
     by_layer: dict[int, Weights] = defaultdict(dict)
     try:

@@ -119,11 +119,11 @@ class GraphWalks(Task):
 
     @abstractmethod
     def operation(self, node: str) -> str:
-        """The sentence that asks about a node."""
+        """Return the sentence that asks about a node."""
 
     @abstractmethod
     def result(self, edges: Sequence[Edge], node: int) -> Iterable[int]:
-        """The right nodes."""
+        """Return the right nodes."""
 
     def score(self, prediction: str, sample: Sample) -> float:
         given, right = final_nodes(prediction), final_nodes(*sample.references)
@@ -139,7 +139,7 @@ class GraphWalks(Task):
             yield self._largest(count_tokens, index)
 
     def _largest(self, tokens: TokenCounter, index: int) -> Sample:
-        """The sample with as many nodes as fit."""
+        """Return the sample with as many nodes as fit."""
         template: int = getattr(tokens, "template", 0)
 
         def length(nodes: int) -> int:
@@ -195,7 +195,7 @@ class Parents(GraphWalks):
 
 
 def name(node: int) -> str:
-    """The name of a node: the first digits of the MD5 of its number."""
+    """Return the name of a node: the first digits of the MD5 of its number."""
     return hashlib.md5(str(node).encode(), usedforsecurity=False).hexdigest()[:DIGITS]
 
 
@@ -224,5 +224,5 @@ def final_nodes(response: str) -> set[str] | None:
 
 
 def f1(given: Collection[str], right: Collection[str]) -> float:
-    """The F1 of two sets in 0..1; 1 if both are empty."""
+    """Return the F1 of two sets in 0..1; 1 if both are empty."""
     return 2 * len({*given} & {*right}) / (len(given) + len(right)) if given or right else 1.0

@@ -125,7 +125,7 @@ class Helmet(jsonl.RowTask):
 
     @abstractmethod
     def _parts(self, row: Row) -> Parts:
-        """The prompt of a row. Raises UserError for an invalid one."""
+        """Return the prompt of a row. Raises UserError for an invalid one."""
 
     def score(self, prediction: str, sample: Sample) -> float:
         return substring(_answer(sample, prediction), sample.references, self.begins.lower())
@@ -139,7 +139,9 @@ class Helmet(jsonl.RowTask):
         return Sample(index, self.name, context, parts.after, begins, answers, self.max_new_tokens, parts.labels)
 
     def _fitting(self, tokens: TokenCounter, parts: Parts, after: str) -> str:
-        """The context without as many of its last tokens as the prompt has too many: `tokenize` of model_utils.py."""
+        """Return the context without as many of its last tokens as the prompt has too many: `tokenize` of
+        model_utils.py.
+        """
         text, template = parts.before + parts.context + after, getattr(tokens, "template", 0)
         size = tokens(text) + template if template else len(tokens.encode(text, special=True))
         excess = size + self.max_new_tokens - self.context_length
@@ -352,17 +354,17 @@ class InContext(Helmet):
 
 
 def _of(task: Helmet, sizes: Sequence[int]) -> int:
-    """The size that belongs to the length of a task's prompts."""
+    """Return the size that belongs to the length of a task's prompts."""
     return sizes[LENGTHS.index(task.context_length)]
 
 
 def _answer(sample: Sample, prediction: str) -> str:
-    """An answer as it is scored: after the beginning that the prompt gave it."""
+    """Return an answer as it is scored: after the beginning that the prompt gave it."""
     return sample.answer_prefix.removeprefix("\n") + prediction
 
 
 def _drawn_keys(task: Helmet, keys: Mapping[int, Any]) -> Sequence[int]:
-    """All rows of the questions that are drawn, and those that cannot be read; a question has several rows."""
+    """Return all rows of the questions that are drawn, and those that cannot be read; a question has several rows."""
     distinct = sorted({key for key in keys.values() if key is not None})
     drawn = random.Random(task.seed).sample(distinct, min(task.questions or len(distinct), len(distinct)))
     chosen = {None, *drawn}
@@ -370,7 +372,7 @@ def _drawn_keys(task: Helmet, keys: Mapping[int, Any]) -> Sequence[int]:
 
 
 def _drawn_demos(task: WithExamples, demos: Sequence[Row], name: str, key: Callable[[Row], Any]) -> Sequence[Row]:
-    """The first examples with different keys after shuffling with the hash of a question's name."""
+    """Return the first examples with different keys after shuffling with the hash of a question's name."""
     order = np.random.default_rng(_digest(name) % 2**31).permutation(len(demos)) if task.shots else ()
     distinct: dict[Any, Row] = {}
     for place in order:
@@ -401,7 +403,7 @@ def _digest(text: str) -> int:
 
 @remembered
 def _read(root: str | None, name: str) -> tuple[Row, ...]:
-    """All rows of a file. Raises UserError for one that is no JSON object."""
+    """Return all rows of a file. Raises UserError for one that is no JSON object."""
     rows = []
     for line in jsonl.rows(root, name):
         try:
@@ -473,7 +475,7 @@ def _gold(passages: Sequence[Row]) -> str:
 
 
 def _passages_with(question: Row, *names: str) -> Sequence[Row]:
-    """The passages of a question. Raises UserError if one of them lacks one of these fields."""
+    """Return the passages of a question. Raises UserError if one of them lacks one of these fields."""
     passages = jsonl.field(question, "ctxs")
     if not isinstance(passages, list) or not all(isinstance(row, dict) and {*names} <= {*row} for row in passages):
         raise UserError(f"its ctxs are {str(passages)[:80]}: a list of passages with {', '.join(names)}")
@@ -497,14 +499,18 @@ def recall(text: str, references: Sequence[str]) -> float:
 
 
 def first_answer(text: str, prefix: str) -> str:
-    """The rest of the line after the first `prefix`, or the first line without one; a repeated prefix is dropped."""
+    """Return the rest of the line after the first `prefix`, or the first line without one; a repeated prefix is
+    dropped.
+    """
     match = re.search(f"{prefix}(.*)", text, re.IGNORECASE) or re.match("(.*)", text)
     assert match is not None
     return re.sub(f"^{prefix}", "", match[1].strip(), flags=re.IGNORECASE).strip()
 
 
 def ranking(text: str) -> list[str]:
-    """The distinct ids of the longest chain such as "[3] > [1]"; the whole text, changed, if it has no number."""
+    """Return the distinct ids of the longest chain such as "[3] > [1]"; the whole text, changed, if it has no
+    number.
+    """
     text = re.sub(r"[\[\]:]", "", text).lower().replace("id", "")
     chains = [match[0] for match in re.finditer(r"\d+(?:\s*>\s*\d+)*", text)]
     ids = [part.strip() for part in max(chains, key=len).split(">")] if chains else [text]

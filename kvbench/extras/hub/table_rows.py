@@ -32,7 +32,7 @@ Columns = tuple[tuple[str, str], ...] | None
 
 
 def table_rows(path: str, revision: str | None, subset: str | None, split: str, columns: Columns) -> Sequence[str]:
-    """The rows as canonical JSON with the keys of ``columns``, pairs of a role and a column (None: by role).
+    """Return the rows as canonical JSON with the keys of ``columns``, pairs of a role and a column (None: by role).
 
     Raises UserError for columns that are not there, a name of the Hub without a revision, settings of the Hub for a
     file, and where `datasets` is missing; MissingFile where there is no file or the Hub does not give it.
@@ -59,7 +59,7 @@ def table_rows(path: str, revision: str | None, subset: str | None, split: str, 
 
 
 def sha256_of_rows(rows: Sequence[str]) -> str:
-    """The hash of what was read, whatever it was read from."""
+    """Return the hash of what was read, whatever it was read from."""
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
@@ -132,7 +132,7 @@ def _are_texts(content: Any) -> bool:
 
 
 def _stream(file: Path) -> Any:
-    """A table of an Arrow file, which is a stream where `datasets` wrote it."""
+    """Return a table of an Arrow file, which is a stream where `datasets` wrote it."""
     import pyarrow
 
     with pyarrow.memory_map(str(file)) as source:
@@ -159,7 +159,7 @@ def _of_hub(path: str, revision: str, subset: str | None, split: str, columns: C
 
 
 def _chosen(path: str, present: Sequence[str], columns: Columns) -> list[tuple[str, str]]:
-    """The role and column of all that is read. Raises UserError for a column that is not there."""
+    """Return the role and column of all that is read. Raises UserError for a column that is not there."""
     named = list(columns) if columns is not None else _by_role(path, present)
     for role, column in named:
         if column not in present and column.split(".")[0] not in present:
@@ -171,7 +171,7 @@ def _chosen(path: str, present: Sequence[str], columns: Columns) -> list[tuple[s
 
 
 def _by_role(path: str, present: Sequence[str]) -> list[tuple[str, str]]:
-    """The columns that are called as what they hold. Raises UserError for a column that may be meant as one."""
+    """Return the columns that are called as what they hold. Raises UserError for a column that may be meant as one."""
     try:
         check_names(present)
     except UserError as error:

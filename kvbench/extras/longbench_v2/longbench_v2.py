@@ -30,7 +30,9 @@ Difficulty = Literal["easy", "hard"]
 
 
 def chosen_letter(answer: str) -> str | None:
-    """The letter that an answer states, in parentheses if any is, None without one: `extract_answer` of pred.py."""
+    """Return the letter that an answer states, in parentheses if any is, None without one: `extract_answer` of
+    pred.py.
+    """
     text = answer.replace("*", "")
     match = re.search(r"The correct answer is \(([A-D])\)", text) or re.search(r"The correct answer is ([A-D])", text)
     return match and match[1]
@@ -91,11 +93,11 @@ class LongBenchV2(jsonl.RowTask):
         return replace(sample, second=self._second(sample, fields))
 
     def _second(self, first: Sample, fields: Mapping[str, str]) -> Sample | None:
-        """The request that follows the first, if the task has two."""
+        """Return the request that follows the first, if the task has two."""
         return None
 
     def _prompt(self, file: int, mark: str, fields: Mapping[str, str]) -> tuple[str, str]:
-        """The filled template of one of `files`, divided after what `mark` stands for."""
+        """Return the filled template of one of `files`, divided after what `mark` stands for."""
         path = find(self.root, self.files[file])
         template = path.read_text(encoding="utf-8")
         if template.count(mark) != 1:

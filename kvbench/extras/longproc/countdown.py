@@ -17,7 +17,7 @@ LARGEST = 2000
 
 
 def countdown(numbers: Sequence[int], target: int) -> str:
-    """The search for the target, and the three equations that it finds. Raises UserError if there are none."""
+    """Return the search for the target, and the three equations that it finds. Raises UserError if there are none."""
     lines = [f"Initial number set: {list(numbers)}, target: {target}. {_options(numbers)}"]
     steps = _combined(numbers, target, 1, lines)
     if steps is None:
@@ -31,7 +31,7 @@ def countdown(numbers: Sequence[int], target: int) -> str:
 
 
 def _combined(numbers: Sequence[int], target: int, depth: int, lines: list[str]) -> tuple[str, ...] | None:
-    """The equations that lead to the target, None if none do."""
+    """Return the equations that lead to the target, None if none do."""
     for first, second in combinations(range(len(numbers)), 2):
         rest = [number for place, number in enumerate(numbers) if place not in (first, second)]
         pair = numbers[first], numbers[second]
@@ -59,7 +59,7 @@ def _equations(larger: int, smaller: int) -> Iterator[tuple[str, float | None]]:
 def _tried(
     equation: str, result: float | None, rest: Sequence[int], target: int, depth: int, lines: list[str]
 ) -> tuple[str, ...] | None:
-    """The further equations after one, none of them at the target; None where the branch is dropped."""
+    """Return the further equations after one, none of them at the target; None where the branch is dropped."""
     line = f"{_indent(depth)}Try {equation}."
     if result is None:
         lines.append(f"{line} drop this branch.")

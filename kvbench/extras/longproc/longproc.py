@@ -140,7 +140,7 @@ class LongProc(jsonl.RowTask):
         return read
 
     def _examples(self) -> str:
-        """The worked examples of a prompt, as LongProc's own solvers write them."""
+        """Return the worked examples of a prompt, as LongProc's own solvers write them."""
         if self.kind == "countdown":
             return "\n\n".join(
                 f"# Example\nNumbers: {numbers}\nTarget: {target}\n\n{countdown(numbers, target)}"
@@ -151,7 +151,7 @@ class LongProc(jsonl.RowTask):
         return ""
 
     def _content(self, row: jsonl.Row, examples: str) -> tuple[dict[str, str], str, tuple[str, ...]]:
-        """The fields of the template, the right answer, and what else the metric must know."""
+        """Return the fields of the template, the right answer, and what else the metric must know."""
         match self.kind:
             case "html_to_tsv":
                 names = "task_topic", "task_description", "filtering_instruction", "tsv_header"
@@ -188,7 +188,7 @@ _sizes = jsonl.column(lambda row: jsonl.integer(row, "estimated_output_tokens"))
 
 
 def _template(root: str | None, name: str, field: str) -> tuple[str, str]:
-    """The user's prompt of a file, before and after one of its fields. Raises UserError if it is none."""
+    """Return the user's prompt of a file, before and after one of its fields. Raises UserError if it is none."""
     path, mark = find(root, name), f"{{{field}}}"
     try:
         before, after = yaml.safe_load(path.read_text("utf-8"))["USER_PROMPT"].split(mark)
@@ -198,7 +198,7 @@ def _template(root: str | None, name: str, field: str) -> tuple[str, str]:
 
 
 def tagged(answer: str, tag: str) -> str | None:
-    """The text between the first <tag> and the first </tag>, None if either is missing."""
+    """Return the text between the first <tag> and the first </tag>, None if either is missing."""
     start, end = answer.find(f"<{tag}>"), answer.find(f"</{tag}>")
     return None if -1 in (start, end) else answer[start + len(tag) + 2 : end].strip()
 

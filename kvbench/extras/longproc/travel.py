@@ -17,7 +17,7 @@ Stop = Mapping[str, Any]
 
 
 def travel(problem: Mapping[str, Any]) -> str:
-    """The search for a plan of a trip, and the plan. Raises UserError if there is none."""
+    """Return the search for a plan of a trip, and the plan. Raises UserError if there is none."""
     constraints: Sequence[Stop] = problem["constraints"]
     fixed = {stop["city"]: stop for stop in constraints if stop["type"] == "fixed"}
     stays = [stop for stop in constraints if stop["type"] == "duration"]
@@ -67,7 +67,7 @@ def _arranged(
     flights: set[tuple[str, ...]],
     lines: list[str],
 ) -> list[Stop] | None:
-    """A whole plan that begins with `plan` and goes on at a day, None if there is none."""
+    """Return a whole plan that begins with `plan` and goes on at a day, None if there is none."""
     outer, inner = _indent(2 * len(plan)), _indent(2 * len(plan) + 1)
     lines.append(f"{outer}Current day: {day}. Current plan: {_names(plan)}.")
     if len(plan) == cities:

@@ -136,7 +136,7 @@ def same_value(prediction: str, reference: str) -> float:
 
 
 def equal(value: str, reference: str) -> bool:
-    """Whether math-verify finds two LaTeX expressions equal. Runs in a process of its own."""
+    """Return whether math-verify finds two LaTeX expressions equal. Runs in a process of its own."""
     pinned("math-verify", VERSION, "math_verify")
     from math_verify import parse, verify
 
@@ -166,7 +166,7 @@ def check_package() -> None:
 
 @cache
 def _child() -> Pool:
-    """A process that has compared once: its start and imports, slow on a busy machine, are in no time limit."""
+    """Return a process that has compared once: its start and imports, slow on a busy machine, are in no time limit."""
     with safe_path():
         pool = Spawning().Pool(1)
     atexit.register(pool.terminate)

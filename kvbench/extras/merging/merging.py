@@ -41,7 +41,7 @@ class Head(NamedTuple):
 
 
 def heads_of(before: LayerCache, kept: Kept, after: LayerCache) -> Iterator[Head]:
-    """The cache heads of `after` in order."""
+    """Yield the cache heads of `after` in order."""
     group = len(kept) // before.cache_heads
     for head, (mask, start) in enumerate(zip(kept, after.offsets, strict=False)):
         source = slice(*before.offsets[head // group : head // group + 2])
@@ -50,7 +50,9 @@ def heads_of(before: LayerCache, kept: Kept, after: LayerCache) -> Iterator[Head
 
 
 def nearest(evicted: Rows, kept: Rows) -> tuple[OfEvicted, Int[Tensor, "evicted"]]:
-    """The greatest cosine similarity of each evicted key with a kept one, and which one, the first of equal ones."""
+    """Return the greatest cosine similarity of each evicted key with a kept one, and which one, the first of equal
+    ones.
+    """
     evicted, kept = (wide(keys) for keys in (evicted, kept))
     evicted, kept = (keys / keys.norm(dim=1, keepdim=True).clamp_min(LEAST_NORM) for keys in (evicted, kept))
     parts = [(part @ kept.T).max(dim=1) for part in evicted.split(max(1, MOST_PRODUCTS // max(1, len(kept))))]
@@ -242,12 +244,14 @@ class CaM(Merging):
         return replace(after, values=values)
 
     def chances(self, layer: int, tokens: int, shape: Sequence[int]) -> Float[Tensor, "cache_heads slots"]:
-        """A number from 0 to 1 for each slot, on the CPU, which depends on nothing else."""
+        """Return a number from 0 to 1 for each slot, on the CPU, which depends on nothing else."""
         return torch.rand(*shape, generator=generator(self.seed, layer, tokens))
 
 
 def attention_of(layer: LayerCache, rows: ObservationWindow, cache_heads: int) -> Float[Tensor, "cache_heads slots"]:
-    """The attention that every slot receives on average from the rows, and from the query heads of its cache head."""
+    """Return the attention that every slot receives on average from the rows, and from the query heads of its cache
+    head.
+    """
     sums = torch.zeros(cache_heads, max(layer.lengths), device=layer.keys.device)
     for heads, part in dense_parts(layer):
         by_query_head = received(part, rows.of_heads(heads, layer.cache_heads), "mean")

@@ -26,7 +26,7 @@ PARTS = 2
 
 
 def grade(response: str, answer: str, prefix: str) -> float:
-    """How similar an answer is after the random string that both begin with, 0..1; 0 if the answer does not."""
+    """Return how similar an answer is after the random string that both begin with, 0..1; 0 if the answer does not."""
     if not response.startswith(prefix):
         return 0.0
     return SequenceMatcher(None, response.removeprefix(prefix), answer.removeprefix(prefix)).ratio()

@@ -136,7 +136,7 @@ def placed(book: tuple[Sequence[int], np.ndarray], tokens: TokenCounter, needle:
 
 @lru_cache(maxsize=len(BOOKS))
 def _encoded(tokens: TokenCounter, root: str | None, name: str) -> tuple[Sequence[int], np.ndarray]:
-    """The tokens of a book, and the places of tokens with a line break; the first token counts as one."""
+    """Return the tokens of a book, and the places of tokens with a line break; the first token counts as one."""
     ids = tokens.encode(find(root, name).read_text("utf-8"), special=False)
     breaks = {token: "\n" in tokens.decode([token]) for token in set(ids)}
     return ids, np.array([0, *(place for place, token in enumerate(ids) if breaks[token])])
@@ -153,7 +153,7 @@ def _read_tests(root: str | None, name: str) -> tuple[Test, ...]:
 
 
 def _tests_of(entry: Mapping[str, Any]) -> Iterator[Test]:
-    """The tests of one needle. A question takes the last of its arguments, as in run_tests.py."""
+    """Yield the tests of one needle. A question takes the last of its arguments, as in run_tests.py."""
     for kind, question in jsonl.field(entry, "questions").items():
         for name, test in jsonl.field(entry, "tests").items():
             needle, text = jsonl.text(entry, "needle"), question

@@ -80,7 +80,7 @@ _sizes = jsonl.column(lambda row: jsonl.integer(row, "context_len"))
 
 
 def gold(answer: str) -> str:
-    """The right answer as text, of the list that a row holds. Raises UserError for anything else."""
+    """Return the right answer as text, of the list that a row holds. Raises UserError for anything else."""
     if date := DATE.fullmatch(answer):
         year, month, day = map(int, date.groups())
         return str(datetime(year, month, day))
@@ -91,7 +91,7 @@ def gold(answer: str) -> str:
 
 
 def final(response: str) -> str:
-    """The last thing that an answer says."""
+    """Return the last thing that an answer says."""
     if ":" not in response:
         return response if len(response) < SHORT else (response.split() or [""])[-1]
     found = re.sub(r"[*\[\]]", "", response.split(":")[-1].strip())
@@ -101,7 +101,7 @@ def final(response: str) -> str:
 
 
 def synth_score(response: str, right: str, kind: str) -> float:
-    """The score of an answer in 0..1."""
+    """Return the score of an answer in 0..1."""
     given = final(response)
     if given == right:
         return 1.0

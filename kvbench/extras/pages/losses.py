@@ -62,7 +62,7 @@ class Loss:
 
 
 def losses(source: Source, warn: Warn, where: Where | None = None, resamples: int = RESAMPLES) -> list[Loss]:
-    """One line per cell with pages or shared sets whose per-head cell has rows of the same prompts.
+    """Return one line per cell with pages or shared sets whose per-head cell has rows of the same prompts.
 
     Raises as `kvbench.report.rows.load`, and NothingSelected where no cell has a partner.
     """
@@ -99,7 +99,7 @@ def losses(source: Source, warn: Warn, where: Where | None = None, resamples: in
 
 
 def _policy_of(description: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The settings of a policy that evicts; None without a description."""
+    """Return the settings of a policy that evicts; None without a description."""
     policy = (description or {}).get("policy")
     return policy if isinstance(policy, Mapping) and "budget" in policy.get("accepts", ()) else None
 
@@ -114,7 +114,7 @@ def _is_per_head(policy: Mapping[str, Any]) -> bool:
 
 
 def _method(description: Mapping[str, Any] | None) -> str:
-    """All that a cell is, without pages and shared sets."""
+    """Return all that a cell is, without pages and shared sets."""
     policy = _policy_of(description) or {}
     method = {name: value for name, value in policy.items() if name not in SETTINGS}
     return json.dumps({**(description or {}), "policy": method}, sort_keys=True, default=str)
@@ -149,7 +149,9 @@ def _place(loss: Loss) -> tuple[Any, ...]:
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
-    """The report of a folder or a frame: a table per task for readers, all columns for programs. Raises as `losses`."""
+    """Return the report of a folder or a frame: a table per task for readers, all columns for programs. Raises as
+    `losses`.
+    """
     lines = losses(source, warn, where)
     tasks = grouped(lines, lambda loss: (loss.model, loss.task, loss.context_length))
     tables = tuple(_table(*task, members) for task, members in tasks.items())

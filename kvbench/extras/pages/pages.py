@@ -64,7 +64,7 @@ class PageUnits(Units):
             raise UserError(too_few(self.size, name, protected, subject))
 
     def ranking(self, by_token: Ranking) -> Ranking:
-        """The ranking of the pages that no protected token touches, by the scores of their tokens."""
+        """Return the ranking of the pages that no protected token touches, by the scores of their tokens."""
         first, stop = self.first * self.size, min(self.tokens, (self.number - self.last) * self.size)
 
         def merged(scores: Ranked) -> Float[Tensor, "cache_heads pages"]:
@@ -76,11 +76,11 @@ class PageUnits(Units):
         return replace(by_page, second=replace(by_page.second, protected=self.first + self.last))
 
     def kept_tokens(self, kept: Bool[Tensor, "cache_heads pages"]) -> Kept:
-        """The tokens of the pages that are kept."""
+        """Return the tokens of the pages that are kept."""
         return kept.repeat_interleave(self.size, dim=1)[:, : self.tokens]
 
     def _merged(self, scores: Ranked) -> Float[Tensor, "cache_heads pages"]:
-        """The score of each page from the scores of its tokens; the last page may have fewer."""
+        """Return the score of each page from the scores of its tokens; the last page may have fewer."""
         filling = -scores.shape[1] % self.size
         if self.merge == "max":
             return F.pad(scores, (0, filling), value=-torch.inf).unflatten(1, (-1, self.size)).amax(dim=2)
@@ -135,7 +135,9 @@ class Pages(Step):
         return PageUnits(units.tokens, units.sink, units.newest, self.page, self.page_score)
 
     def unused_bytes(self, cache: Any) -> int:
-        """Bytes of the places for keys and values that partly filled pages leave empty, in every head that evicts."""
+        """Return bytes of the places for keys and values that partly filled pages leave empty, in every head that
+        evicts.
+        """
         if self.page == 1:
             return 0
         empty = 0
@@ -146,7 +148,7 @@ class Pages(Step):
 
 
 def too_few(size: int, name: str, protected: int, subject: str) -> str:
-    """The message for a budget below the pages that protected tokens touch, or below one."""
+    """Return the message for a budget below the pages that protected tokens touch, or below one."""
     least, why = max(1, protected), f" that protected tokens of {name} touch" if protected else ""
     return (
         f"{subject} cannot hold {count_noun(least, 'page')} of {size} tokens{why}: raise the budget to at least "

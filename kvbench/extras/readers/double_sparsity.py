@@ -47,7 +47,7 @@ class DoubleSparsity(TopReader):
             )
 
     def channels_of(self, head_dim: int) -> int:
-        """How many label channels a head has."""
+        """Return how many label channels a head has."""
         if isinstance(self.channels, int):
             return min(self.channels, head_dim)
         return FractionBudget(Decimal(str(self.channels))).of(head_dim)

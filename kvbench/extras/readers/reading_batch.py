@@ -22,7 +22,7 @@ class Chooses(Protocol):
     def question(self) -> str: ...
 
     def read(self, queries: Any, keys: Any, prefix: int) -> Any:
-        """The pairs that each query reads."""
+        """Return the pairs that each query reads."""
 
     def index_numbers(self, held: int, head_dim: int, group: int) -> int:
         """Numbers that are read to choose."""

@@ -58,16 +58,18 @@ class TopReader(SparseReader):
         return 1
 
     def pairs_of(self, held: int) -> int:
-        """The budget of a query whose head holds `held` pairs; a fraction is rounded half up, to at least one."""
+        """Return the budget of a query whose head holds `held` pairs; a fraction is rounded half up, to at least
+        one.
+        """
         return self.budget if isinstance(self.budget, int) else FractionBudget(Decimal(str(self.budget))).of(held)
 
     def pages_of(self, pairs: int) -> int:
-        """The pages of a budget of `pairs`."""
+        """Return the pages of a budget of `pairs`."""
         return pairs
 
     @abstractmethod
     def scores(self, queries: Queries, keys: Keys, prefix: int) -> PageScores:
-        """A number for each page of the keys and each query."""
+        """Return a number for each page of the keys and each query."""
 
     def to_share(self, scores: PageScores) -> PageScores:
         """Return what heads of a group add up to choose together (`selection=kv_heads`): by default their scores."""
@@ -118,5 +120,5 @@ class PageReader(TopReader):
         return max(self.least_pages, pairs // self.page)
 
     def paged(self, keys: Keys, filling: float) -> Pages:
-        """The keys by page, the newest page filled up."""
+        """Return the keys by page, the newest page filled up."""
         return F.pad(keys, (0, 0, 0, -keys.shape[1] % self.page), value=filling).unflatten(1, (-1, self.page))

@@ -148,7 +148,7 @@ class OfficialSCBench(SCBench):
         return room
 
     def _most(self, kind: str) -> int:
-        """New tokens of an answer to a kind of question."""
+        """Return new tokens of an answer to a kind of question."""
         return min(self.max_new_tokens, MIXED.get(self.member, {}).get(kind, self.max_new_tokens))
 
     @property
@@ -162,7 +162,7 @@ class OfficialSCBench(SCBench):
         return min(_count(row), self.max_turns)
 
     def _content(self, row: jsonl.Row) -> ContextWithQuestions:
-        """Raises UserError for a missing field or a wrong type."""
+        """Raise UserError for a missing field or a wrong type."""
         context = jsonl.field(row, "context" if "context" in row else "input")
         if not isinstance(context, str | list) or not context:
             raise UserError(f"its context is {str(context)[:80]!r}: a text, or a list of numbers")
@@ -254,7 +254,7 @@ def _turns(row: jsonl.Row) -> list[Mapping[str, Any]]:
 
 
 def _statistic(text: str) -> str:
-    """The question that precedes one of mf. Raises UserError if it asks for no statistic."""
+    """Return the question that precedes one of mf. Raises UserError if it asks for no statistic."""
     named = re.search("The .+ is", text)
     if named is None:
         raise UserError(f"its question {text[:80]!r} asks for nothing: it has no 'The ... is'")

@@ -27,7 +27,7 @@ Share = Literal["head", "layer", "model"]
 
 
 def over_heads(ranking: Ranking, merge: Merge) -> Ranking:
-    """A ranking that is the same for every cache head of the layer."""
+    """Return a ranking that is the same for every cache head of the layer."""
     return ranking.shared if merge == "mean" else ranking.mapped(_most_of_any_head)
 
 
@@ -43,7 +43,7 @@ def over_layers(rankings: Sequence[Ranking], merge: Merge) -> tuple[Ranking, ...
 
 
 def standardised(scores: Ranked) -> Ranked:
-    """The scores of each row with mean 0 and variance 1; rows of equal scores become 0."""
+    """Return the scores of each row with mean 0 and variance 1; rows of equal scores become 0."""
     if scores.shape[1] == 0:
         return scores
     alike = scores.amax(dim=1, keepdim=True) == scores.amin(dim=1, keepdim=True)
@@ -56,7 +56,7 @@ def _most_of_any_head(scores: Ranked) -> Ranked:
 
 
 def _over_layers(by_layer: Sequence[Ranked], merge: Merge) -> Ranked:
-    """Each layer's scores on the device of the first, merged over the layers."""
+    """Return each layer's scores on the device of the first, merged over the layers."""
     rows = [scores.to(by_layer[0].device, non_blocking=True) for scores in by_layer]
     if merge == "max":  # the rows of heads were standardised already
         return torch.stack(rows).amax(dim=0)

@@ -62,7 +62,7 @@ class ThinK(Kind):
         return min(self.window, tokens)
 
     def removed(self, head_dim: int) -> int:
-        """How many channels are removed."""
+        """Return how many channels are removed."""
         return int(head_dim * self.ratio)
 
     def change(

@@ -36,7 +36,7 @@ class FloatCodes:
     dtype: torch.dtype
 
     def numbers(self) -> Float[Tensor, "groups members"]:
-        """The numbers as read, in `dtype`."""
+        """Return the numbers as read, in `dtype`."""
         if self.scale is None:
             return (self.packed.float() * self.top).to(self.dtype)
         signed = torch.tensor([*E2M1, *(-number for number in E2M1)], device=self.packed.device)
@@ -51,7 +51,7 @@ class FloatCodes:
 
 
 def top(numbers: Float[Tensor, "..."], bits: int) -> Float[Tensor, ""]:
-    """The scale of all numbers, with which the largest is the largest that the format has; 1 if all are 0."""
+    """Return the scale of all numbers, with which the largest is the largest that the format has; 1 if all are 0."""
     largest = numbers.abs().amax().float() if numbers.numel() else numbers.new_zeros((), dtype=torch.float32)
     scale = largest / (LARGEST if bits == 8 else LARGEST * E2M1[-1])
     return torch.where(scale > 0, scale, 1.0)
@@ -69,7 +69,7 @@ def encode(groups: Float[Tensor, "groups members"], bits: int, top: Float[Tensor
 
 
 def e2m1(numbers: Float[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """The nearest numbers of 4 bits, ties to even, as bytes; magnitudes above 6 become 6."""
+    """Return the nearest numbers of 4 bits, ties to even, as bytes; magnitudes above 6 become 6."""
     size = numbers.abs().clamp(max=E2M1[-1])
     in_steps = torch.where(size < 2, size * 2, torch.where(size < 4, size + 2, size / 2 + 4))  # of 0.5, 1 and 2
     return in_steps.round().to(torch.uint8) | (numbers < 0).to(torch.uint8) << 3

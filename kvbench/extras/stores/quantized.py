@@ -52,7 +52,9 @@ class Format:
     floats: bool = False
 
     def bytes_each(self, itemsize: int) -> float:
-        """Bytes of a number with its part of the scale, and minimum, of its group. itemsize: of the model's numbers."""
+        """Return bytes of a number with its part of the scale, and minimum, of its group. itemsize: of the model's
+        numbers.
+        """
         if self.floats:
             return self.bits / 8 + (self.group > 1) / self.group
         return self.bits / 8 + 2 * itemsize / self.group
@@ -79,7 +81,7 @@ class Codes:
     least: Float[Tensor, "groups 1"]
 
     def numbers(self) -> Float[Tensor, "groups members"]:
-        """The dequantised numbers, in the dtype of the scale."""
+        """Return the dequantised numbers, in the dtype of the scale."""
         shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=self.packed.device)
         codes = (self.packed[..., None] >> shifts) & (2**self.bits - 1)
         return codes.flatten(1).to(self.scale.dtype) * self.scale + self.least
@@ -103,7 +105,7 @@ class PackedHeads:
     axis: Literal["channel", "token", "row"]
 
     def dense(self) -> DensePairs:
-        """The dequantised keys or values, as attention reads them."""
+        """Return the dequantised keys or values, as attention reads them."""
         heads, tokens, head_dim = self.shape
         if not tokens:
             return self.rest
@@ -149,7 +151,7 @@ class PrunedHeads:
     rest: Float[Tensor, "cache_heads rest head_dim"]
 
     def dense(self) -> DensePairs:
-        """The keys with zeros in the channels that were removed, as attention reads them."""
+        """Return the keys with zeros in the channels that were removed, as attention reads them."""
         stored = self.stored.dense()
         heads, tokens, _ = stored.shape
         places = self.channels.long()[:, None].expand_as(stored)
@@ -202,8 +204,8 @@ class PackedCache:
 
 
 def pack_cache(cache: KVCache, packing: Packing | None, whole: int = 0) -> PackedCache:
-    """A copy of a cache that is quantised, unless `packing` is None, and without the channels that were removed from
-    all but the newest `whole` keys.
+    """Return a copy of a cache that is quantised, unless `packing` is None, and without the channels that were removed
+    from all but the newest `whole` keys.
 
     Heads of different lengths are packed separately.
     """
@@ -219,7 +221,7 @@ Tops = Mapping[Literal["keys", "values"], Float[Tensor, ""]]
 
 
 def _tops(layer: LayerCache, format: Format | None) -> Tops:
-    """The scales of all keys and of all values of a layer, if the format has any: its heads share them."""
+    """Return the scales of all keys and of all values of a layer, if the format has any: its heads share them."""
     if format is None or not format.floats:
         return {}
     return {"keys": floats.top(layer.keys, format.bits), "values": floats.top(layer.values, format.bits)}

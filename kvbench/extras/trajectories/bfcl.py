@@ -139,7 +139,7 @@ class Recorded:
 
 
 def _read(root: str | None, name: str, parse: Callable[[jsonl.Row], Value]) -> tuple[Value, ...]:
-    """The rows of a file. Raises UserError that names the line of one that has another form."""
+    """Return the rows of a file. Raises UserError that names the line of one that has another form."""
     rows = []
     for line in jsonl.rows(root, name):
         try:
@@ -174,7 +174,7 @@ def _recorded(root: str | None, name: str) -> tuple[Recorded, ...]:
 
 @remembered
 def _tools(root: str | None, name: str) -> tuple[dict[str, Any], ...]:
-    """The tools of a class, each in the form of https://platform.openai.com/docs/guides/function-calling."""
+    """Return the tools of a class, each in the form of https://platform.openai.com/docs/guides/function-calling."""
     return _read(root, name, lambda row: {"type": "function", "function": dict(row)})
 
 
@@ -183,7 +183,9 @@ def _described(name: str) -> str:
 
 
 def _call(text: str, simulators: Simulators) -> Call:
-    """The call that a text of Python writes; arguments without names get the names of the method. Raises UserError."""
+    """Return the call that a text of Python writes; arguments without names get the names of the method. Raises
+    UserError.
+    """
     try:
         node = ast.parse(text, mode="eval").body
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

@@ -20,7 +20,7 @@ UNBOUNDED, MOST = ("exponent", "precision", "decimal_places"), 1000
 
 
 def require_package() -> Any:
-    """The module of BFCL's checks. Raises UserError: the package is not installed, or another release."""
+    """Return the module of BFCL's checks. Raises UserError: the package is not installed, or another release."""
     return pinned(
         "bfcl-eval",
         VERSION,

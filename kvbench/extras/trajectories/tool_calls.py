@@ -9,7 +9,8 @@ from kvbench.tasks.jsonl import unrepeated
 
 
 def calls_in(text: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The tool calls of a generated text, in order: each object of JSON with `name` and `arguments` or `parameters`.
+    """Return the tool calls of a generated text, in order: each object of JSON with `name` and `arguments` or
+    `parameters`.
 
     It may stand in other text, and in an object that is no call.
     """
@@ -42,7 +43,7 @@ def call_of(value: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def match(text: str, recorded: Sequence[Call]) -> bool:
-    """Whether the first calls of a text equal the recorded ones, in their order: same name, same arguments."""
+    """Return whether the first calls of a text equal the recorded ones, in their order: same name, same arguments."""
     calls = calls_in(text)[: len(recorded)]
     expected = [(call.name, json.loads(call.arguments)) for call in recorded]
     return len(calls) == len(expected) and all(
@@ -52,8 +53,8 @@ def match(text: str, recorded: Sequence[Call]) -> bool:
 
 
 def same_json(first: Any, second: Any) -> bool:
-    """Whether two values of JSON are equal: objects whatever the order of their keys, numbers by value (1 is 1.0), true
-    and 1 not.
+    """Return whether two values of JSON are equal: objects whatever the order of their keys, numbers by value (1 is
+    1.0), true and 1 not.
     """
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(same_json(value, second[key]) for key, value in first.items())

@@ -101,11 +101,11 @@ class Trajectories(FromFiles, Task):
 
     @abstractmethod
     def points(self, samples: Collection[int]) -> dict[int, tuple[int, int]]:
-        """The run and the turn of these samples; known without a tokenizer. Raises as `generate` does."""
+        """Return the run and the turn of these samples; known without a tokenizer. Raises as `generate` does."""
 
     @abstractmethod
     def run(self, number: int, tokens: TokenCounter) -> Trajectory:
-        """A run. Raises as `generate` does."""
+        """Return a run. Raises as `generate` does."""
 
     def generate(self, count_tokens: TokenCounter, indices: Collection[int]) -> Iterator[Sample]:
         places = self.points(indices)
@@ -196,7 +196,7 @@ class RecordedTrajectories(Trajectories):
 
 
 def read(row: jsonl.Row) -> Trajectory:
-    """The run of a line. Raises UserError for what is not in the form above."""
+    """Return the run of a line. Raises UserError for what is not in the form above."""
     messages = jsonl.field(row, "messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")

@@ -153,12 +153,12 @@ class SyntheticTrajectories(Trajectories):
                     yield number, turn
 
     def _distances(self, number: int) -> dict[int, int]:
-        """How many turns before each turn of a run its call needs, from the second turn on."""
+        """Return how many turns before each turn of a run its call needs, from the second turn on."""
         draw = random.Random(f"distances {self.seed} {number}")
         return {turn: draw.randrange(turn - 1) for turn in range(2, self.num_turns + 1)}
 
     def run(self, number: int, tokens: TokenCounter) -> Trajectory:
-        """A run with as many records in each output as fit."""
+        """Return a run with as many records in each output as fit."""
         template: int = getattr(tokens, "template", 0)
         beside = self.max_new_tokens + template * (1 + 2 * self.num_turns)
 
@@ -178,7 +178,7 @@ class SyntheticTrajectories(Trajectories):
         return self._run(number, records + bisect_right(sizes, self.context_length, key=length) - 1)
 
     def _run(self, number: int, records: int) -> Trajectory:
-        """A run with `records` records in each output."""
+        """Return a run with `records` records in each output."""
         world, draw = WORLDS[number % len(WORLDS)], random.Random(f"run {self.seed} {number}")
         place = draw.choice(world.places)
         outputs, numbers_of_words = list[list[dict[str, str]]](), draw.sample(range(MOST), records * self.num_turns)
@@ -207,7 +207,7 @@ def _words(number: int) -> str:
 
 
 def _number(form: str, draw: random.Random, used: set[str]) -> str:
-    """A number in this form that is not used yet."""
+    """Return a number in this form that is not used yet."""
     while (text := "".join(str(draw.randrange(10)) if sign == "#" else sign for sign in form)) in used:
         pass
     used.add(text)

@@ -55,7 +55,7 @@ class Trajectory:
         return tuple(place for place, message in enumerate(self.messages) if message.role == "assistant")
 
     def turn_of(self, message: int) -> int:
-        """The turn, from 1, in which a message is read or written."""
+        """Return the turn, from 1, in which a message is read or written."""
         return 1 + sum(answer < message for answer in self.answers)
 
     @property
@@ -65,12 +65,14 @@ class Trajectory:
         return tuple(turn for turn, place in answers if turn > 1 and self.messages[place].calls)
 
     def distance(self, turn: int) -> int | None:
-        """How many turns have ended between what the calls of a turn need and these calls; None if it is unknown."""
+        """Return how many turns have ended between what the calls of a turn need and these calls; None if it is
+        unknown.
+        """
         needs = self.messages[self.answers[turn - 1]].needs
         return None if needs is None else turn - self.turn_of(needs)
 
     def until(self, turn: int) -> "Trajectory":
-        """The messages up to the end of a turn."""
+        """Return the messages up to the end of a turn."""
         return Trajectory(self.messages[: self.answers[turn - 1] + 1], self.tools)
 
     @property
@@ -89,7 +91,7 @@ class TrajectorySample(Sample):
 
 
 def plain_turns(messages: Sequence[Message], tools: str) -> list[tuple[str, str]]:
-    """A run as turns of user and assistant in turn, role and text, for a chat without tools.
+    """Return a run as turns of user and assistant in turn, role and text, for a chat without tools.
 
     The system's words, tools and instruction come before the user's first words; outputs of tools are the user's.
     """
@@ -108,5 +110,5 @@ def plain_turns(messages: Sequence[Message], tools: str) -> list[tuple[str, str]
 
 
 def plain_text(turns: Sequence[tuple[str, str]]) -> str:
-    """Turns as a text for a model without a chat template; the assistant's next words follow it and a blank."""
+    """Return turns as a text for a model without a chat template; the assistant's next words follow it and a blank."""
     return "".join(f"{role.title()}: {text}\n\n" for role, text in turns)

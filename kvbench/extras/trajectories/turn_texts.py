@@ -46,12 +46,14 @@ def turn_texts(tokenizer: Any, templated: bool, system: str | None, sample: Traj
 
 
 def _end_of(beginning: str, text: str) -> int:
-    """The length of the beginning of a text, which may hold the words that follow it too; 0 if the text has another."""
+    """Return the length of the beginning of a text, which may hold the words that follow it too; 0 if the text has
+    another.
+    """
     return len(beginning) if text.startswith(beginning) else 0
 
 
 def _answer(show: Show, before: Sequence[Message], answer: Message) -> tuple[str, str]:
-    """How a message of the assistant is written after the beginning of its turn, and what ends the turn."""
+    """Return how a message of the assistant is written after the beginning of its turn, and what ends the turn."""
     head, mark, closing = show((*before, Message("assistant", CONTENT)), False).partition(CONTENT)
     text, opening = show((*before, answer), False), show(before, True)
     head = opening if text.startswith(opening) else head  # a template may begin an answer with an empty thought

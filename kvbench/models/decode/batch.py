@@ -83,7 +83,7 @@ class DecodeBatch(ABC):
         self.num_new_tokens += new
 
     def close(self, cell: int) -> None:
-        """A cell has stopped. By default nothing changes, since its memory is preallocated."""
+        """Note that a cell has stopped. By default nothing changes, since its memory is preallocated."""
         return
 
     def narrow(self, cells: Sequence[int]) -> None:
@@ -145,7 +145,7 @@ class VarlenLayer:
     def prefix(
         self, decode: Callable[..., Any], rows: Float[Tensor, "segments rows head_dim"], rule: AttentionParams
     ) -> tuple[Float[Tensor, "segments rows head_dim"], Float[Tensor, "segments rows"]]:
-        """Outputs and log-sum-exp over the prefixes, by the kernel."""
+        """Return outputs and log-sum-exp over the prefixes, by the kernel."""
         options = {"softcap": rule.softcap, "longest": self.longest}
         return decode(rows, self.keys, self.values, self.starts, self.lengths, rule.scaling, **options)
 
@@ -158,7 +158,7 @@ class VarlenLayer:
         rule: AttentionParams,
         sinks: Float[Tensor, "segments rows"] | None,
     ) -> Float[Tensor, "segments rows head_dim"]:
-        """One softmax over the prefixes, by the kernel, and over the `tail` newer tokens, in PyTorch.
+        """Return one softmax over the prefixes, by the kernel, and over the `tail` newer tokens, in PyTorch.
 
         The two are merged by log-sum-exp in float32, with the sink of each row. Outputs have the dtype of the rows.
         """
@@ -194,7 +194,7 @@ class RaggedLayer:
         return self.runs[0].keys.device if self.varlen is None else self.varlen.keys.device
 
     def narrowed(self, rows: Sequence[int], num_active: int) -> "RaggedLayer":
-        """The layer of these rows of `num_active`, without a flat store; other runs are as they were."""
+        """Return the layer of these rows of `num_active`, without a flat store; other runs are as they were."""
         heads, new_row = self.segments // num_active, {row: place for place, row in enumerate(rows)}
         order = list(range(self.segments)) if self.order is None else self.order.tolist()
         runs, kept_rows = [], list[int]()
@@ -225,7 +225,7 @@ class RaggedLayer:
         return rows.contiguous() if self.order is None else rows.index_select(0, self.order)
 
     def fresh(self, new: KVHeads, cache_heads: int) -> Float[Tensor, "segments new head_dim"]:
-        """New keys or values for each cache head, in the order of the layer."""
+        """Return new keys or values for each cache head, in the order of the layer."""
         copies = cache_heads // new.shape[1]
         repeated = new if copies == 1 else new.repeat_interleave(copies, dim=1)
         return self.sorted(repeated.reshape(-1, *new.shape[2:]))
@@ -333,7 +333,7 @@ class RaggedBatch(DecodeBatch):
         new: int,
         rule: AttentionParams,
     ) -> Bool[Tensor, "segments rows pairs"] | None:
-        """The pairs that the rows of a run's segments do not read: by default none."""
+        """Return the pairs that the rows of a run's segments do not read: by default none."""
         return None
 
     def _attend_by_kernels(
@@ -350,7 +350,9 @@ class RaggedBatch(DecodeBatch):
     def _unseen(
         self, columns: slice, new: int, end: int, group: int, state: RaggedLayer, device: torch.device
     ) -> Bool[Tensor, "rows columns"] | None:
-        """The mask of the positions `columns` for the rows of a segment; `on_device` the mask of a single new token."""
+        """Return the mask of the positions `columns` for the rows of a segment; `on_device` the mask of a single new
+        token.
+        """
         if not self._on_device:
             return unseen(columns, new, end, group, state.sliding_window, device)
         newest = self.num_tokens + self._past_on(device)
@@ -370,7 +372,7 @@ class RaggedBatch(DecodeBatch):
         self._on_device = False
 
     def _past_on(self, device: torch.device) -> Int[Tensor, ""]:
-        """The number of tokens read since the prompt, on a device that holds layers."""
+        """Return the number of tokens read since the prompt, on a device that holds layers."""
         if device not in self._past:
             self._past[device] = torch.full((), self.num_new_tokens, device=device)
         return self._past[device]
@@ -392,8 +394,8 @@ class RaggedBatch(DecodeBatch):
         self.order, self.num_active = list(cells), len(cells)
 
     def appended(self, caches: Sequence[KVCache]) -> list[KVCache]:
-        """The caches of which the batch holds copies, with the tokens read since as kept pairs. Not for kernels, which
-        add up prefix and tail in another order, nor for renumbered pairs.
+        """Return the caches of which the batch holds copies, with the tokens read since as kept pairs. Not for kernels,
+        which add up prefix and tail in another order, nor for renumbered pairs.
         """
         assert self.decode is None and all(cache.next_position is None for cache in caches)
         tails = {index: layer.newest(self.num_active, self.num_new_tokens) for index, layer in self._layers.items()}
@@ -419,7 +421,7 @@ class RaggedBatch(DecodeBatch):
         return [tails + sum(map(mul, pairs, (layer.pair_bytes for layer in layers))) for pairs in self._pairs]
 
     def bytes_read(self, cell: int, first: int, tokens: int) -> BytesRead | None:
-        """All that the cell holds when each token is read; of a local layer, its window."""
+        """Return all that the cell holds when each token is read; of a local layer, its window."""
         if not tokens:
             return None
         read, mean_tail = 0.0, first + (tokens + 1) / 2
@@ -434,7 +436,7 @@ class RaggedBatch(DecodeBatch):
 
 
 def capturable(batch: DecodeBatch) -> bool:
-    """Whether a step of a batch can be captured: its launches do not depend on how many tokens were read."""
+    """Return whether a step of a batch can be captured: its launches do not depend on how many tokens were read."""
     if not isinstance(batch, RaggedBatch) or not batch.reads_all:
         return False
     return batch.decode is None or batch.tails is not None
@@ -443,21 +445,23 @@ def capturable(batch: DecodeBatch) -> bool:
 def unseen(
     positions: slice, new: int, end: int, group: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "rows columns"] | None:
-    """The mask of the rows of a segment (`group` heads of the `new` newest tokens before `end`); None: no mask."""
+    """Return the mask of the rows of a segment (`group` heads of the `new` newest tokens before `end`); None: no
+    mask.
+    """
     return None if new == 1 and window is None else hidden(new, end, positions, device, window).repeat(group, 1)
 
 
 def sinks_by_row(
     sinks: Float[Tensor, "heads"] | None, cells: int, cache_heads: int, new: int, dtype: torch.dtype
 ) -> Float[Tensor, "segments rows"] | None:
-    """The sink of every row of every segment, in the order of cells and cache heads."""
+    """Return the sink of every row of every segment, in the order of cells and cache heads."""
     if sinks is None:
         return None
     return sinks.to(dtype).view(cache_heads, -1).repeat_interleave(new, dim=1).repeat(cells, 1)
 
 
 def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], max_new_tokens: int) -> dict[int, RaggedLayer]:
-    """The layers of a stack, by their indices, as stores for a kernel. cut: what is kept, by layer and cell."""
+    """Return the layers of a stack, by their indices, as stores for a kernel. cut: what is kept, by layer and cell."""
     like, heads = stack.keys, {len(layer.lengths) for layers in cut for layer in layers}
     assert len(heads) == 1, "cells of a batch share one layout"
     sizes = torch.tensor([[length for layer in layers for length in layer.lengths] for layers in cut])
@@ -474,8 +478,8 @@ def _flat(stack: LayerCache, cut: Sequence[Sequence[CutLayer]], max_new_tokens: 
 
 
 def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> RaggedLayer:
-    """The cache heads of all cells; `varlen`: one flat store for a kernel, except in local layers. Otherwise runs of
-    equal length, shortest prefix first.
+    """Return the cache heads of all cells; `varlen`: one flat store for a kernel, except in local layers. Otherwise
+    runs of equal length, shortest prefix first.
     """
     like, sliding_window = layers[0].keys, layers[0].sliding_window
     pair_bytes = 2 * like.shape[1] * like.itemsize
@@ -509,7 +513,7 @@ def _order(layers: Sequence[LayerCache], max_new_tokens: int, varlen: bool) -> R
 
 
 def _permutation(order: list[int], device: torch.device) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """An order as indices, and its inverse; None if it is ascending."""
+    """Return an order as indices, and its inverse; None if it is ascending."""
     if order == sorted(order):
         return None, None
     permutation = torch.tensor(order, device=device)

@@ -83,7 +83,7 @@ def converse(
     choose: ChooseAt,
     max_length: int,
 ) -> list[list[Answer]]:
-    """The answers of every active cell to its questions, which begin with the same one for all cells.
+    """Return the answers of every active cell to its questions, which begin with the same one for all cells.
 
     A stop token ends an answer and is not read; the next question follows the answer without it. A turn for which the
     conversation is too long, for `max_length` or for the rotation of the model, has an error, as have those after it.
@@ -128,7 +128,9 @@ def _next(
     stop: Collection[int],
     max_length: int,
 ) -> int:
-    """The token that a cell reads next; any for a cell that has ended. `token` was chosen, with a `gap` of logits."""
+    """Return the token that a cell reads next; any for a cell that has ended. `token` was chosen, with a `gap` of
+    logits.
+    """
     if not stream.running:
         return 0
     answer, question = stream.answers[-1], stream.questions[len(stream.answers) - 1]

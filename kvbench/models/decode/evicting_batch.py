@@ -36,7 +36,7 @@ class EvictingBatch(DecodeBatch):
         self._rows: dict[tuple[int, torch.device], Tensor] = {}
 
     def _attend(self, layer: int, queries: Heads, keys: KVHeads, values: KVHeads, rule: AttentionParams) -> Heads:
-        """A cell that cannot evict is closed; `failures` says why."""
+        """Return a cell that cannot evict is closed; `failures` says why."""
         if queries.shape[2] != self._new:
             self.return_layers()
             self._group(queries.shape[2])
@@ -72,7 +72,7 @@ class EvictingBatch(DecodeBatch):
         self._groups = list(groups.values())
 
     def _rows_of(self, group: int, device: torch.device) -> Int[Tensor, "cells"]:
-        """The rows of the cells of a group; the host does not wait for them."""
+        """Return the rows of the cells of a group; the host does not wait for them."""
         if (group, device) not in self._rows:
             self._rows[group, device] = torch.tensor(self._groups[group]).to(device, non_blocking=True)
         return self._rows[group, device]
@@ -169,7 +169,7 @@ class EvictingBatch(DecodeBatch):
             self.close(cell)
 
     def _open(self, cells: Sequence[int]) -> Iterator[tuple[int, EvictingCache]]:
-        """The cells that have not stopped."""
+        """Return the cells that have not stopped."""
         return ((cell, self.caches[cell]) for cell in cells if cell not in self._closed)
 
     @property

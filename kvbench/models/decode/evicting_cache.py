@@ -95,11 +95,11 @@ class EvictingCache:
         return self.evictor.score.inputs.window or bool(self.evictor.policy.reading_steps)
 
     def due(self, new: int) -> bool:
-        """Whether the cache evicts after so many further tokens."""
+        """Return whether the cache evicts after so many further tokens."""
         return self.every is not None and self.pending + new >= self.every
 
     def _evicted(self, grown: LayerCache, shown: LayerCache, rows: ObservationWindow | None) -> LayerCache:
-        """A layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
+        """Return a layer after its eviction, or ranked for one; `shown` has the keys as queries attend to them."""
         if self.divides:
             ranked, self._rankings[grown.index] = self.evictor.rank(grown, rows)
             return ranked
@@ -137,7 +137,7 @@ class EvictingCache:
         self.drops = False
 
     def lend_layer(self, index: int, heads: int, keys: CellPairs, sliding_window: int | None) -> LayerCache:
-        """A layer, to be held elsewhere until `give`; `keys` are like the keys of its new pairs."""
+        """Return a layer, to be held elsewhere until `give`; `keys` are like the keys of its new pairs."""
         self._lent.add(index)
         return self._layers.pop(index) if index in self._layers else self._empty(index, heads, keys, sliding_window)
 
@@ -161,7 +161,7 @@ class EvictingCache:
             self._rows[layer.index] = [rows]
 
     def freeze(self) -> KVCache:
-        """The current cache, once a batch that read it is settled."""
+        """Return the current cache, once a batch that read it is settled."""
         assert not self._lent, "layers of this cache are held by a batch: settle it first"
         layers = tuple(self._layers[index] for index in sorted(self._layers))
         return KVCache(layers, self.num_tokens, None if self.re_rotation is None else self.position, self.recurrent)

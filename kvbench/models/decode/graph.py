@@ -50,7 +50,7 @@ class DecodeGraph:
         self._chosen = torch.zeros(READ_EVERY, batch.cells, 2, dtype=torch.double, device=device)
 
     def blocks(self, logits: Float[Tensor, "cells vocabulary"], steps: int) -> Iterator[list[Chosen]]:
-        """The tokens of `steps` steps, several steps at a time; the first is chosen from `logits`."""
+        """Yield the tokens of `steps` steps, several steps at a time; the first is chosen from `logits`."""
         self._choose(logits)
         with self._batch.on_device():
             stream = torch.cuda.Stream(self._chosen.device)
@@ -88,7 +88,7 @@ class DecodeGraph:
 
     @contextmanager
     def _uncounted(self) -> Iterator[None]:
-        """A capture runs nothing, so that no token is read."""
+        """Yield a capture runs nothing, so that no token is read."""
         before = self._batch.num_new_tokens
         yield
         self._batch.num_new_tokens = before

@@ -53,35 +53,40 @@ class Holder:
         return "flat"
 
     def described(self) -> Mapping[str, Any]:
-        """Its words in the description of a cell."""
+        """Return its words in the description of a cell."""
         return {}
 
     def claims(self) -> Iterator[Claim]:
-        """The facts that it needs of other settings, and those that it makes untrue."""
+        """Return the facts that it needs of other settings, and those that it makes untrue."""
         return iter(())
 
     def hold(self, cache: KVCache) -> Held:
-        """The pairs of a cache that are held after its eviction."""
+        """Return the pairs of a cache that are held after its eviction."""
         return cache
 
     def batch(self, held: list[Any], engine: "Engine", room: int, question_tokens: int) -> DecodeBatch:
-        """A decode batch of several cells with `room` for new tokens, of which `question_tokens` precede the answer.
+        """Return a decode batch of several cells with `room` for new tokens, of which `question_tokens` precede the
+        answer.
 
         The list is emptied: what is held can be freed as soon as the batch has its copy.
         """
         return RaggedBatch(shown(held, engine), engine.max_batch, room, engine.kernels)
 
     def cell_bytes(self, kept: int, new: int, pair_bytes: int) -> int:
-        """Bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""
+        """Return bytes of a cell while it decodes, of `kept` pairs per head and so many `new` ones."""
         return (COPIES * kept + new) * pair_bytes
 
     def held_bytes(self, kept: int, itemsize: int) -> int:
-        """Bytes of kept pairs that take `kept` bytes as the model stores them, in numbers of `itemsize` bytes."""
+        """Return bytes of kept pairs that take `kept` bytes as the model stores them, in numbers of `itemsize`
+        bytes.
+        """
         return kept
 
 
 def shown(held: list[Any], engine: "Engine") -> Iterator[KVCache]:
-    """Caches, one at a time, with keys rotated as the queries of a decode batch expect them. The list is emptied."""
+    """Yield caches, one at a time, with keys rotated as the queries of a decode batch expect them. The list is
+    emptied.
+    """
     while held:
         cache = held.pop(0)
         yield cache if cache.next_position is None else engine.re_rotation.show_all(cache)

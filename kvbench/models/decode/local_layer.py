@@ -43,7 +43,7 @@ class LocalLayer:
         return outputs.view(queries.shape)
 
     def layer_of(self, cell: int) -> LayerCache:
-        """A copy of the layer of a cell."""
+        """Return a copy of the layer of a cell."""
         heads = len(self._keys) // self._cells
         own = slice(cell * heads, (cell + 1) * heads)
         keys, values = (part[own].flatten(0, 1).clone() for part in (self._keys, self._values))

@@ -20,7 +20,7 @@ Sampler = Callable[[Float[Tensor, "cells vocabulary"], int | Int[Tensor, ""]], C
 
 
 def greedy(logits: Float[Tensor, "cells vocabulary"], step: int | Int[Tensor, ""] = 0) -> Choice:
-    """The most likely token, in every step."""
+    """Return the most likely token, in every step."""
     first, second = logits.topk(2, dim=-1).values.double().unbind(dim=-1)
     return logits.argmax(dim=-1), first - second
 

@@ -86,7 +86,7 @@ class Run:
 
 
 def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
-    """Whether the kernels can evict from a cell as its definition does."""
+    """Return whether the kernels can evict from a cell as its definition does."""
     policy, score, term = evictor.policy, evictor.score, row_term_of(evictor.score)
     if every is None:
         return True
@@ -103,7 +103,7 @@ def can_evict(evictor: IncrementalEviction, every: int | None) -> bool:
 
 
 def _in_place(evictor: IncrementalEviction) -> bool:
-    """Whether the order of slots says nothing to scores and policy, and heads are evicted from one by one."""
+    """Return whether the order of slots says nothing to scores and policy, and heads are evicted from one by one."""
     policy = evictor.policy
     alone = type(policy.heads).chooses is HeadAllocation.chooses or policy.layers.kind == "global"
     ordered = policy.positions == "cache" or policy.slot_order == "score" or _averages(evictor)
@@ -111,17 +111,17 @@ def _in_place(evictor: IncrementalEviction) -> bool:
 
 
 def _averages(evictor: IncrementalEviction) -> bool:
-    """Whether the raw scores of a cell are a mean over all its heads."""
+    """Return whether the raw scores of a cell are a mean over all its heads."""
     return evictor.policy.group_of(evictor.score.group) == "layer_mean"
 
 
 def _shares(evictor: IncrementalEviction) -> bool:
-    """Whether the heads of a cell have one mean score, or one for each chunk."""
+    """Return whether the heads of a cell have one mean score, or one for each chunk."""
     return isinstance(evictor.policy.heads, SharedHeads | ChunkHeads) and evictor.policy.layers.kind != "global"
 
 
 def _merge(evictor: IncrementalEviction) -> Merge:
-    """How sums are merged over the query heads of a segment; a mean over heads may follow."""
+    """Return how sums are merged over the query heads of a segment; a mean over heads may follow."""
     group = evictor.policy.group_of(evictor.score.group)
     if evictor.score.row_merge is not None and group != "none":
         return evictor.score.row_merge
@@ -129,7 +129,7 @@ def _merge(evictor: IncrementalEviction) -> Merge:
 
 
 def _term(evictor: IncrementalEviction, every: int | None) -> RawTerm:
-    """The sum over the row of a single token; `nothing` where several rows are summed, or none."""
+    """Return the sum over the row of a single token; `nothing` where several rows are summed, or none."""
     return (row_term_of(evictor.score) if every == 1 else None) or "nothing"
 
 
@@ -162,7 +162,7 @@ class Layout:
         return max(stop - start for start, stop in zip(self.starts, self.starts[1:], strict=False))
 
     def segments_of(self, cell: int) -> list[int]:
-        """The segments of a cell, by cache head."""
+        """Return the segments of a cell, by cache head."""
         heads = sorted((head, segment) for segment, (owner, head) in enumerate(self.owners) if owner == cell)
         return [segment for _, segment in heads]
 
@@ -323,17 +323,17 @@ class Slots:
         self.held = self._held()
 
     def _state(self, name: str) -> Columns:
-        """The numbers of every slot that go by this name."""
+        """Return the numbers of every slot that go by this name."""
         return self.numbers[1 + self.states.index(name)].view(torch.float32)
 
     def _states_of(self, cell: int) -> list[str]:
-        """The numbers that the pairs of a cell have besides their positions."""
+        """Return the numbers that the pairs of a cell have besides their positions."""
         evictor = self.evictors[cell]
         has = {ACCUMULATED: evictor.accumulates, ROTATED: evictor.policy.positions == "cache"}
         return [name for name in self.states if has[name]]
 
     def _held(self) -> Segments:
-        """The pairs of every segment, the new one included."""
+        """Return the pairs of every segment, the new one included."""
         lengths = torch.tensor(self.lengths).to(self.bases.device, non_blocking=True)
         return Segments(self.bases, (lengths + 1).int(), self.layout.longest)
 
@@ -360,7 +360,7 @@ class Slots:
         return outputs
 
     def _shown(self) -> FlatPairs:
-        """The keys as queries attend to them."""
+        """Return the keys as queries attend to them."""
         if self.reading.re_rotation is None:
             return self.pairs[0]
         rotation = self.reading.re_rotation.by_layer[self.index]
@@ -369,7 +369,7 @@ class Slots:
         return kernel_module("slots").turned(*arrays, rotation.interleaved)
 
     def _read(self, queries: Heads, shown: FlatPairs, rule: AttentionParams) -> Heads:
-        """Outputs of the new token over the pairs of its segments, and the record of them, if scores read it."""
+        """Return outputs of the new token over the pairs of its segments, and the record of them, if scores read it."""
         rows = queries.reshape(len(self.lengths), -1, queries.shape[3])
         sinks = sinks_by_row(rule.sinks, len(self.evictors), self.cache_heads, 1, torch.float32)
         if self.layout.order is not None:
@@ -393,7 +393,7 @@ class Slots:
         return outputs.to(queries.dtype).view(queries.shape)
 
     def _over(self, lengths: Sequence[int]) -> set[int]:
-        """The cells of which a segment of this length holds more than it may keep."""
+        """Return the cells of which a segment of this length holds more than it may keep."""
         over = map(gt, lengths, self.layout.limits)
         return {cell for cell, _ in compress(self.layout.owners, over)}
 
@@ -403,8 +403,8 @@ class Slots:
         return bool(self.drops) or self.rules.some_by_score or ACCUMULATED in self.states
 
     def _scores(self, shown: FlatPairs, order: Order | None, newest: Newest) -> Planes:
-        """The final score of every slot; and the same without pooling, if any is pooled, along `order`. Any number
-        where a pair is protected or there is none.
+        """Return the final score of every slot; and the same without pooling, if any is pooled, along `order`. Any
+        number where a pair is protected or there is none.
         """
         rows, rules = joined(self.rows) if self.rows else None, self.rules
         sums = self._sums(rows, shown) if rules.summed and rows is not None else None
@@ -424,7 +424,7 @@ class Slots:
         return planes
 
     def _order(self) -> Order | None:
-        """The slots of each segment in the order that pools follow, if any pooled one is in no order."""
+        """Return the slots of each segment in the order that pools follow, if any pooled one is in no order."""
         if not self.rules.sorts:
             return None
         order = self.numbers[0].argsort(dim=1)
@@ -434,8 +434,8 @@ class Slots:
         return torch.where(self.rules.by_score[:, None] != 0, slots, order)
 
     def _sums(self, rows: ObservationWindow, shown: FlatPairs) -> Columns:
-        """The sum of every slot over the row of the new token, merged over the query heads of its segment; these are
-        the running scores of all segments if `rules.adds`.
+        """Return the sum of every slot over the row of the new token, merged over the query heads of its segment; these
+        are the running scores of all segments if `rules.adds`.
         """
         count, rules = len(self.lengths), self.rules
         queries, outputs = (part.view(count, -1, part.shape[2]) for part in (rows.queries, rows.outputs))
@@ -480,7 +480,7 @@ class Slots:
         return evictor.score.weigh_segments(heads, own)
 
     def _over_rows(self, run: Run, heads: RaggedHeads, rows: ObservationWindow) -> OfRun:
-        """The sum of every slot of a run over several rows."""
+        """Return the sum of every slot of a run over several rows."""
         policy, score = run.evictor.policy, run.evictor.score
         term, merge = row_term_of(score), score.over_rows(policy.reduce)
         assert term is not None
@@ -496,7 +496,7 @@ class Slots:
         return reduce_group(sums, heads.merge, len(heads.owners))
 
     def _final(self, run: Run, heads: RaggedHeads, planes: Planes, out: Planes) -> Planes:
-        """The final scores of a run from the pooled ones, in `out`, which may be these, if they are others."""
+        """Return the final scores of a run from the pooled ones, in `out`, which may be these, if they are others."""
         planes = run.evictor.score.refine_segments(heads, planes, out)
         if not _shares(run.evictor):
             return planes
@@ -509,7 +509,7 @@ class Slots:
         return out.copy_(shared)
 
     def _by_chunk(self, run: Run, heads: RaggedHeads, size: int, shared: OfRun) -> OfRun:
-        """The mean score of the candidates of each chunk."""
+        """Return the mean score of the candidates of each chunk."""
         ranked = self._ranked[0][run.segments]
 
         def sums(numbers: Tensor) -> Tensor:
@@ -531,7 +531,7 @@ class Slots:
         return self.ranked
 
     def _best(self, planes: Planes) -> Order:
-        """The slots of each segment from best to worst; protected ones are the best, oldest first."""
+        """Return the slots of each segment from best to worst; protected ones are the best, oldest first."""
         scores, *unpooled = torch.where(self._ranked[0], planes, self._ranked[1])
         return best_first(scores, unpooled[0] if unpooled else scores)
 
@@ -569,7 +569,7 @@ class Slots:
         return [pairs * (pair_bytes + 4 * (1 + len(self._states_of(cell)))) for cell, pairs in enumerate(held)]
 
     def layer_of(self, cell: int) -> LayerCache:
-        """A copy of the pairs of one cell, in the order of its cache."""
+        """Return a copy of the pairs of one cell, in the order of its cache."""
         orders = {}
         for segment in self.layout.segments_of(cell):
             positions = self.numbers[0, segment, : self.lengths[segment]]
@@ -599,7 +599,7 @@ class Slots:
         return _of_heads(joined(self.rows), query_heads_of(self.layout.segments_of(cell), group))
 
     def _of_segments(self, rows: Sequence[ObservationWindow]) -> ObservationWindow:
-        """The rows of all cells in the order of the segments."""
+        """Return the rows of all cells in the order of the segments."""
         arrays = [torch.cat([getattr(part, name) for part in rows]) for name in ("queries", "outputs", "lse")]
         every = replace(rows[0], queries=arrays[0], outputs=arrays[1], lse=arrays[2])
         heads = [cell * self.cache_heads + head for cell, head in self.layout.owners]

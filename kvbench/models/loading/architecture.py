@@ -54,7 +54,7 @@ class PlainConfig:
 
 
 def plain_config(folder: Path) -> PlainConfig | None:
-    """The dimensions that `config.json` gives, without importing transformers, which takes seconds.
+    """Return the dimensions that `config.json` gives, without importing transformers, which takes seconds.
 
     None if a default of the model type in transformers could change them: `AutoConfig` reads those.
     """
@@ -73,7 +73,7 @@ def plain_config(folder: Path) -> PlainConfig | None:
 
 
 def text_config(config: Any) -> Any:
-    """The part of a configuration that describes the language model; all of it for a text-only model."""
+    """Return the part of a configuration that describes the language model; all of it for a text-only model."""
     return config if isinstance(config, PlainConfig) else config.get_text_config(decoder=True)
 
 
@@ -130,7 +130,7 @@ def check_sizes(folder: Path, where: str) -> None:
 
 
 def _is_coded(name: str, part: Any) -> bool:
-    """Whether a tensor of a safetensors file is a matrix of weights in a type that plain weights do not have."""
+    """Return whether a tensor of a safetensors file is a matrix of weights in a type that plain weights do not have."""
     return name.endswith("weight") and len(part.get_shape()) > 1 and part.get_dtype() not in PLAIN_DTYPES
 
 
@@ -188,14 +188,14 @@ def cache_heads(config: Any) -> tuple[int, int]:
 
 
 def stateful_layers(config: Any) -> tuple[int, ...]:
-    """The layers with a recurrent state: linear attention, state spaces and convolutions."""
+    """Return the layers with a recurrent state: linear attention, state spaces and convolutions."""
     kinds = getattr(text_config(config), "layer_types", None) or ()
     stateless = {"full_attention", "sliding_attention", *STATELESS_TYPES}
     return tuple(layer for layer, kind in enumerate(kinds) if kind not in stateless)
 
 
 def sliding_windows(config: Any) -> dict[int, int | None]:
-    """The sliding window of every layer that caches keys; None for one that attends to all tokens."""
+    """Return the sliding window of every layer that caches keys; None for one that attends to all tokens."""
     text = text_config(config)
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     layer_types = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers

@@ -45,14 +45,14 @@ class CheckingReader:
 
 
 def sample_tokens(model: Any) -> Int[Tensor, "tokens"]:
-    """A few different tokens of any vocabulary, on the device of token ids."""
+    """Return a few different tokens of any vocabulary, on the device of token ids."""
     embedded = model.get_input_embeddings().weight
     return (torch.arange(TOKENS, device=embedded.device) * 37 + 5) % len(embedded)
 
 
 @torch.inference_mode()
 def eager_logits(model: Any) -> Float[Tensor, "tokens vocabulary"]:
-    """The logits of transformers' eager attention for the tokens. Call it before the bridge is attached.
+    """Return the logits of transformers' eager attention for the tokens. Call it before the bridge is attached.
 
     Raises UserError for a model that transformers cannot run, or whose logits are not finite.
     """

@@ -41,14 +41,18 @@ SOURCES = {
 
 
 def flash_attention(backend: str) -> Attend:
-    """The attention of a value of `model.attention` in ``SOURCES``. Raises UserError if its package is missing."""
+    """Return the attention of a value of `model.attention` in ``SOURCES``. Raises UserError if its package is
+    missing.
+    """
     source = SOURCES[backend]
     if find_spec(source.module) is None:
         package = "flash-attn" if source.hub is None else f"the package {source.module}"
         raise UserError(f"model.attention={backend} needs {package}: {source.install}, or use model.attention=sdpa")
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionParams) -> Tensor:
-        """Outputs [heads, rows, size] of the newest rows; the causal mask ends bottom right. No attention sinks."""
+        """Return outputs [heads, rows, size] of the newest rows; the causal mask ends bottom right. No attention
+        sinks.
+        """
         if rule.sinks is not None:
             raise UserError(f"model.attention={backend} does not support attention sinks: use model.attention=sdpa")
         window = (-1, -1) if rule.sliding_window is None else (rule.sliding_window - 1, 0)
@@ -77,7 +81,9 @@ def check_flash(backend: str, device: torch.device, dtype: torch.dtype) -> None:
 
 @cache
 def _function(backend: str) -> Callable[..., Tensor | tuple[Tensor, ...]]:
-    """The function itself; of the Hub it is fetched once. Raises MissingFile if the Hub has none for this machine."""
+    """Return the function itself; of the Hub it is fetched once. Raises MissingFile if the Hub has none for this
+    machine.
+    """
     source = SOURCES[backend]
     module = import_module(source.module)
     if source.hub is not None:

@@ -22,7 +22,7 @@ def check_installed() -> None:
 
 
 def read_config(file: Path) -> Any:
-    """The configuration; raises what transformers raises for an architecture that it does not read."""
+    """Return the configuration; raises what transformers raises for an architecture that it does not read."""
     from transformers import AutoConfig
 
     check_installed()
@@ -30,7 +30,7 @@ def read_config(file: Path) -> Any:
 
 
 def read_tokenizer(file: Path) -> Any:
-    """The tokenizer. Raises UserError for a rule of splitting that is not known."""
+    """Return the tokenizer. Raises UserError for a rule of splitting that is not known."""
     import json
 
     from tokenizers import Tokenizer
@@ -58,12 +58,12 @@ def check_tensors(file: Path, model: Any) -> None:
 
 
 def dequantising() -> Any:
-    """The argument `quantization_config` by which transformers unpacks all weights when it loads them."""
+    """Return the argument `quantization_config` by which transformers unpacks all weights when it loads them."""
     from transformers.utils.quantization_config import GgufConfig
 
     return GgufConfig(dequantize=True)
 
 
 def float_dtype(dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype to load in: `auto` is float32, in which dequantised weights are exact."""
+    """Return the dtype to load in: `auto` is float32, in which dequantised weights are exact."""
     return torch.float32 if isinstance(dtype, str) else dtype

@@ -39,13 +39,13 @@ class ModelInMemory(ModelSpec):
         return Path(self.path)
 
     def sha256(self) -> str:
-        """A hash of configuration, tokenizer and weights: it differs from the hash of their folder."""
+        """Return a hash of configuration, tokenizer and weights: it differs from the hash of their folder."""
         files = content_hash(self.folder(), ("config.json", "generation_config.json", *TOKENIZER))
         return hashlib.sha256(f"{files} {self.weights}".encode()).hexdigest()
 
     def twin(self) -> Any:
-        """A model of its own with the same tensors, and transformers' eager attention. Raises UserError if the model is
-        gone.
+        """Return a model of its own with the same tensors, and transformers' eager attention. Raises UserError if the
+        model is gone.
         """
         model = _models.get(str(self.path))
         if model is None:
@@ -57,7 +57,7 @@ class ModelInMemory(ModelSpec):
 
 
 def folder_of(model: Any, tokenizer: Any) -> Path:
-    """A folder with configuration and tokenizer, which is removed with the model.
+    """Return a folder with configuration and tokenizer, which is removed with the model.
 
     Raises UserError for a model that is quantised, spread over several devices, or of another number type.
     """
@@ -80,7 +80,7 @@ def folder_of(model: Any, tokenizer: Any) -> Path:
 
 
 def spec_of(folder: Path) -> ModelInMemory:
-    """The specification of the model of a `folder_of`, with its tensors as they are now."""
+    """Return the specification of the model of a `folder_of`, with its tensors as they are now."""
     model = _models[str(folder)]
     name = str(model.config.name_or_path).rstrip("/") or type(model).__name__
     parts: dict[str, Any] = {"dtype": _dtype(model), "device": str(model.device), "weights": weights_sha256(model)}

@@ -123,14 +123,14 @@ def model_info(spec: ModelSpec) -> ModelInfo:
 
 
 def read_config(folder: Path) -> Any:
-    """The configuration in a folder or GGUF file."""
+    """Return the configuration in a folder or GGUF file."""
     from transformers import AutoConfig
 
     return gguf.read_config(folder) if folder.is_file() else AutoConfig.from_pretrained(folder, **LOCAL)
 
 
 def _tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder or GGUF file, which has read a text: some faults appear only then."""
+    """Return the tokenizer of a folder or GGUF file, which has read a text: some faults appear only then."""
     from transformers import AutoTokenizer
 
     check_growth(folder)
@@ -247,7 +247,7 @@ def to_faster_dtype(model: Any, spec: ModelSpec, device: torch.device) -> tuple[
 
 @cache
 def _default_threads() -> int:
-    """The number of threads that torch chose itself, read before anything changes it."""
+    """Return the number of threads that torch chose itself, read before anything changes it."""
     return torch.get_num_threads()
 
 
@@ -268,7 +268,7 @@ def keep_freed_memory() -> bool:
 
 
 def choose_device(spec: ModelSpec) -> torch.device:
-    """The device of a model, or of its first layers. Raises UserError for a missing GPU or package."""
+    """Return the device of a model, or of its first layers. Raises UserError for a missing GPU or package."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if spec.device_map is not None and find_spec("accelerate") is None:
         raise UserError(f"model.device_map={spec.device_map} needs accelerate: pip install 'kvbench[accelerate]'")
@@ -282,7 +282,7 @@ def choose_device(spec: ModelSpec) -> torch.device:
 
 
 def end_tokens(model: Any, where: str) -> frozenset[int]:
-    """The tokens that end an answer, of which the tokenizer knows only one.
+    """Return the tokens that end an answer, of which the tokenizer knows only one.
 
     Raises UserError where generation_config.json has something else than numbers of tokens. where: the model, for it.
     """
@@ -314,7 +314,8 @@ def ends_unseen(tokenizer: Any, system: str | None, stop: frozenset[int], where:
 
 
 def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """The model of a folder with transformers' eager attention; raises what transformers raises for broken files.
+    """Return the model of a folder with transformers' eager attention; raises what transformers raises for broken
+    files.
 
     Raises MissingFile, naming the tensors, for a checkpoint that does not hold exactly the model's: transformers
     draws missing ones at random. Tied weights and buffers that its model class does without are its exceptions.
@@ -356,7 +357,7 @@ def from_folder(spec: ModelSpec, folder: Path, config: Any, dtype: torch.dtype |
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Transformers prints no page about tensors that do not fit."""
+    """Keep transformers from printing a page about tensors that do not fit."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -368,7 +369,9 @@ def _without_report() -> Iterator[None]:
 
 
 def model_class(config: Any) -> Any:
-    """The class of transformers that makes a model of a configuration: a causal one, or one that reads images too."""
+    """Return the class of transformers that makes a model of a configuration: a causal one, or one that reads images
+    too.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -377,7 +380,7 @@ def model_class(config: Any) -> Any:
 
 
 def shape_config(shape: Shape) -> Any:
-    """The configuration of a shape, without special tokens: no token of a random model ends its answer.
+    """Return the configuration of a shape, without special tokens: no token of a random model ends its answer.
 
     Raises UserError for unknown types and settings, and for values that transformers refuses.
     """
@@ -400,7 +403,7 @@ def shape_config(shape: Shape) -> Any:
 
 
 def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.device) -> Any:
-    """A model with random weights, drawn on its device: a seed gives other numbers on another kind of device.
+    """Return a model with random weights, drawn on its device: a seed gives other numbers on another kind of device.
 
     `auto` is float32. The global generator is not changed.
     """
@@ -411,7 +414,7 @@ def random(config: Any, seed: int, dtype: torch.dtype | str, device: torch.devic
 
 
 def prompt_attention(backend: Backend) -> Attend:
-    """The function that `model.attention` names for reading prompts.
+    """Return the function that `model.attention` names for reading prompts.
 
     sdpa: torch's fused attention, or `explicit` for layers that it does not support. eager: `explicit` for every layer,
     the reference. Others: `flash_attention`. Raises UserError if their package is missing.

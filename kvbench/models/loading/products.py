@@ -45,7 +45,7 @@ Seconds = Mapping[str, float]
 def chosen_products(
     model: Any, setting: Products | Literal["auto"], recorded: Products | None = None
 ) -> Products | None:
-    """The products of a loaded model by `model.products`; None where there is no choice.
+    """Return the products of a loaded model by `model.products`; None where there is no choice.
 
     recorded: what `auto` takes without timing, as the earlier rows of a folder were made so. Raises UserError for
     products that the model cannot have.
@@ -63,7 +63,9 @@ def chosen_products(
 
 
 def fastest_products(layers: Sequence[nn.Linear]) -> Products:
-    """The fastest products for a prompt and a batch, by times of the first layers; oneDNN's unless others gain."""
+    """Return the fastest products for a prompt and a batch, by times of the first layers; oneDNN's unless others
+    gain.
+    """
     numbers = accumulate(layer.weight.numel() for layer in layers)
     timed = [layer for layer, read in zip(layers, numbers, strict=True) if read - layer.weight.numel() < NUMBERS]
     if sum(layer.weight.numel() for layer in timed) < FEWEST_NUMBERS:
@@ -82,7 +84,7 @@ def fastest_products(layers: Sequence[nn.Linear]) -> Products:
 
 
 def half_is_slower(dtype: torch.dtype) -> bool:
-    """Whether a product in a half precision takes longer than one in float32 on this CPU."""
+    """Return whether a product in a half precision takes longer than one in float32 on this CPU."""
     seconds = remembered("dtype", {"dtype": str(dtype)}, lambda: _seconds_of_dtypes(dtype))
     return seconds["half"] > seconds["float32"]
 
@@ -117,7 +119,7 @@ def remembered(name: str, own_conditions: Mapping[str, Any], measure: Callable[[
 
 
 def processor() -> str:
-    """The name of the processor as Linux has it; empty elsewhere."""
+    """Return the name of the processor as Linux has it; empty elsewhere."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
@@ -126,7 +128,7 @@ def processor() -> str:
 
 
 def _read(path: Path) -> Seconds | None:
-    """The seconds in a file; None if there is none. One that is not whole is removed."""
+    """Return the seconds in a file; None if there is none. One that is not whole is removed."""
     try:
         return {name: float(value) for name, value in json.loads(path.read_text("utf-8"))["seconds"].items()}
     except OSError:
@@ -138,8 +140,8 @@ def _read(path: Path) -> Seconds | None:
 
 @torch.inference_mode()
 def _seconds_of_products(layers: Sequence[nn.Linear]) -> Seconds:
-    """Seconds of torch's and oneDNN's products for a prompt and for the steps of a batch, and whether rows of torch's
-    have the same bits in any number of rows.
+    """Return seconds of torch's and oneDNN's products for a prompt and for the steps of a batch, and whether rows of
+    torch's have the same bits in any number of rows.
     """
     sides = {side: [LAYERS[side](layer) for layer in layers] for side in ("onednn", "torch")}
     once = {tuple(layer.weight.shape): place for place, layer in enumerate(layers)}.values()
@@ -171,7 +173,7 @@ def _seconds_of_dtypes(half: torch.dtype) -> Seconds:
 
 
 def _shortest(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The shortest processor time of each call; they take turns, after one that warms up."""
+    """Return the shortest processor time of each call; they take turns, after one that warms up."""
     begin, seconds = time.process_time(), {name: [] for name in calls}
     for turn in range(1 + ROUNDS):
         if turn > 1 and time.process_time() - begin > LONGEST:

@@ -184,13 +184,14 @@ class ModelSpec:
         return self.name if self.path is None else self.path.rstrip("/")
 
     def sha256(self) -> str:
-        """A hash of the files that answers depend on (of a shape: its tokenizer's). Raises as `folder` does."""
+        """Return a hash of the files that answers depend on (of a shape: its tokenizer's). Raises as `folder` does."""
         if self.is_gguf:
             return file_hash(self.folder())
         return content_hash(self.folder(), HASHED if self.shape is None else TOKENIZER)
 
     def folder(self) -> Path:
-        """The folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id, or a GGUF file.
+        """Return the folder with config, weights and tokenizer, fetched from the hub when `path` is a hub id, or a GGUF
+        file.
 
         Of a shape, the embedded model's, whose tokenizer it has. Raises MissingFile if anything is missing.
         """
@@ -211,7 +212,9 @@ class ModelSpec:
 
 
 def _pulled(name: str, source: str, root: str | None) -> Path:
-    """The folder that `kvbench data pull` wrote. Raises MissingFile, with the command, if a file of it is missing."""
+    """Return the folder that `kvbench data pull` wrote. Raises MissingFile, with the command, if a file of it is
+    missing.
+    """
     under = files.folder(root)
     if missing := files.absent(root, read_lock()[source]):
         raise MissingFile(
@@ -222,12 +225,12 @@ def _pulled(name: str, source: str, root: str | None) -> Path:
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer of a model folder, or of a GGUF file, has a chat template."""
+    """Return whether the tokenizer of a model folder, or of a GGUF file, has a chat template."""
     return bool(_template(folder))
 
 
 def template_arguments(spec: ModelSpec) -> dict[str, Any]:
-    """The arguments that the model's chat template gets; none if it is not used.
+    """Return the arguments that the model's chat template gets; none if it is not used.
 
     `auto`: `enable_thinking=false` where the template has the variable, as kvpress (pipeline.py) and KVzip
     (model/template.py, for Qwen3) do.
@@ -240,7 +243,7 @@ def template_arguments(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _template(folder: Path) -> str:
-    """The text of all chat templates of a tokenizer; empty without one."""
+    """Return the text of all chat templates of a tokenizer; empty without one."""
     if folder.is_file():
         return str(gguf_metadata.metadata(folder).get("tokenizer.chat_template") or "")
     inside = read_json(folder / "tokenizer_config.json").get("chat_template")
@@ -250,7 +253,9 @@ def _template(folder: Path) -> str:
 
 @lru_cache
 def quantization(spec: ModelSpec) -> str | None:
-    """How a checkpoint stores the weights, if quantised: `Q4_1`, `fp8`, `nf4`, `mxfp4`; None for plain numbers."""
+    """Return how a checkpoint stores the weights, if quantised: `Q4_1`, `fp8`, `nf4`, `mxfp4`; None for plain
+    numbers.
+    """
     if spec.shape is not None:
         return None
     folder = spec.folder()
@@ -276,7 +281,9 @@ def quantization_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of a model; empty if there is none or it is broken, which is reported by the loader."""
+    """Return the object in a file of a model; empty if there is none or it is broken, which is reported by the
+    loader.
+    """
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -285,7 +292,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _checked(folder: Path, path: str) -> Path:
-    """The folder, if all that a model is made of is in it; nothing but names is read of the weights."""
+    """Return the folder, if all that a model is made of is in it; nothing but names is read of the weights."""
     where = f"model.path={path}: the folder"
     kinds = {
         "config.json": ("config.json",),
@@ -322,7 +329,7 @@ def _checked(folder: Path, path: str) -> Path:
 
 
 def _named_weights(folder: Path, where: str) -> dict[str, list[str]]:
-    """The files of weights that a configuration or an index names, by the name of that file."""
+    """Return the files of weights that a configuration or an index names, by the name of that file."""
     named: dict[str, list[str]] = {}
     for index in sorted(folder.glob("*.safetensors.index.json")):
         try:
@@ -384,7 +391,7 @@ def file_hash(path: Path) -> str:
 
 
 def _state(path: Path) -> str:
-    """A key that changes with the file; a copy that keeps the modification time has another inode."""
+    """Return a key that changes with the file; a copy that keeps the modification time has another inode."""
     stat = path.stat()
     return f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 

@@ -46,7 +46,7 @@ def check_growth(folder: Path) -> None:
 
 
 def growth(part: Part | None) -> int:
-    """The most characters that a normaliser or a decoder makes of one."""
+    """Return the most characters that a normaliser or a decoder makes of one."""
     match part:
         case {"type": "Sequence", "normalizers": parts} | {"type": "Sequence", "decoders": parts}:
             return prod(map(growth, parts))
@@ -62,13 +62,15 @@ def growth(part: Part | None) -> int:
 
 
 def _longest_of(table: bytes) -> int:
-    """The characters of the longest text in a table of SentencePiece: the size of an index, it, texts that end in 0."""
+    """Return the characters of the longest text in a table of SentencePiece: the size of an index, it, texts that end
+    in 0.
+    """
     (size,) = struct.unpack_from("<I", table)
     return max((len(text.decode("utf-8", "replace")) for text in table[4 + size :].split(b"\0")), default=1)
 
 
 def added(part: Part | None) -> int:
-    """The tokens that a post-processor puts around a text, which it may also repeat."""
+    """Return the tokens that a post-processor puts around a text, which it may also repeat."""
     match part:
         case {"type": "Sequence", "processors": parts}:
             return sum(map(added, parts))

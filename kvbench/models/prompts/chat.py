@@ -65,7 +65,9 @@ def check_chat(tokenizer: Any, chat: Chat, system: str | None) -> None:
 
 
 def _shows_user_turn(tokenizer: Any) -> bool:
-    """Whether a template says what the user does, in whatever case; one that fails names its error with each prompt."""
+    """Return whether a template says what the user does, in whatever case; one that fails names its error with each
+    prompt.
+    """
     try:
         return CONTENT.casefold() in render(tokenizer, None, CONTENT).casefold()
     except UserError:
@@ -84,7 +86,8 @@ def check_ends(tokenizer: Any, system: str | None, where: str) -> None:
 
 
 def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
-    """Whether a prompt goes inside the tokenizer's chat template; `of_task` is False if the protocol sends raw prompts.
+    """Return whether a prompt goes inside the tokenizer's chat template; `of_task` is False if the protocol sends raw
+    prompts.
 
     Raises UserError if that contradicts `required`.
     """
@@ -97,7 +100,7 @@ def uses_template(tokenizer: Any, chat: Chat, of_task: bool = True) -> bool:
 
 
 def render(tokenizer: Any, system: str | None, content: str, before: Turns = ()) -> str:
-    """The text of a system turn, if any, of the turns `before`, and of a user's turn up to the answer.
+    """Return the text of a system turn, if any, of the turns `before`, and of a user's turn up to the answer.
 
     Raises UserError if the template does, and for two system turns.
     """
@@ -111,7 +114,8 @@ def render(tokenizer: Any, system: str | None, content: str, before: Turns = ())
 def render_turns(
     tokenizer: Any, turns: Sequence[Mapping[str, Any]], answers: bool = True, tools: Sequence[Any] | None = None
 ) -> str:
-    """The text of turns in the form of transformers, up to an answer if `answers`. Raises UserError if a template does.
+    """Return the text of turns in the form of transformers, up to an answer if `answers`. Raises UserError if a
+    template does.
 
     Raises OverLimit for a template that takes more than `LIMITS`: one of others may hold loops in loops, and tell the
     turns of a trial from turns of a task. A child of this process renders it.
@@ -133,7 +137,7 @@ _children: weakref.WeakKeyDictionary[Any, tuple[Any, BoundedChild]] = weakref.We
 
 
 def _child(tokenizer: Any) -> BoundedChild:
-    """The child that renders the template of a tokenizer as it is now."""
+    """Return the child that renders the template of a tokenizer as it is now."""
     given = getattr(tokenizer.apply_chat_template, "keywords", None)
     known = (tokenizer.chat_template, given, getattr(tokenizer, "special_tokens_map", None), LIMITS)
     if tokenizer not in _children or _children[tokenizer][0] != known:
@@ -146,7 +150,7 @@ def _child(tokenizer: Any) -> BoundedChild:
 def _render_turns(
     tokenizer: Any, turns: Sequence[Mapping[str, Any]], answers: bool, tools: Sequence[Any] | None
 ) -> str:
-    """The text of turns, without limits.
+    """Return the text of turns, without limits.
 
     Where a template leaves out the text of the last turn, it gets the parts of a text that templates of vision models
     read.
@@ -174,12 +178,12 @@ def _render_turns(
 
 
 def template_of(tokenizer: Any, tools: Sequence[Any] | None) -> str:
-    """The chat template; that for tools, where a tokenizer has several and there are tools."""
+    """Return the chat template; that for tools, where a tokenizer has several and there are tools."""
     return tokenizer.get_chat_template(tools=tools) if tools else tokenizer.get_chat_template()
 
 
 def around(tokenizer: Any, system: str | None, before: Turns = ()) -> tuple[str, str]:
-    """The text that a template puts before and after the user's text."""
+    """Return the text that a template puts before and after the user's text."""
     head, _, tail = render(tokenizer, system, CONTENT, before).partition(CONTENT)
     return head, tail
 
@@ -205,7 +209,7 @@ def after_answer(tokenizer: Any, system: str | None, question: str) -> str:
 
 
 def split(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
-    """A rendered turn in two parts: up to the end of the context, and from the question on.
+    """Return a rendered turn in two parts: up to the end of the context, and from the question on.
 
     A template may strip white space at both ends of the user's text. Raises UserError for one that changes more.
     """
@@ -224,6 +228,8 @@ def split(tokenizer: Any, system: str | None, context: str, question: str, befor
 
 
 def wrap(tokenizer: Any, system: str | None, context: str, question: str, before: Turns = ()) -> tuple[str, str]:
-    """A turn in two parts as kvpress makes them: the template around the context, then the question and its end."""
+    """Return a turn in two parts as kvpress makes them: the template around the context, then the question and its
+    end.
+    """
     head, _, tail = render(tokenizer, system, context + CONTENT, before).partition(CONTENT)
     return head, question + tail

@@ -92,7 +92,7 @@ class TokensOf:
     template: int = 0
 
     def __call__(self, text: str, /) -> int:
-        """Number of tokens of a text without special ones: how benchmarks measure their contexts."""
+        """Return number of tokens of a text without special ones: how benchmarks measure their contexts."""
         return len(self.encode(text, special=False))
 
     def encode(self, text: str, special: bool) -> list[int]:
@@ -100,11 +100,13 @@ class TokensOf:
         return _read("a text", lambda: list(self.tokenizer(text, add_special_tokens=special).input_ids))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special ones spelled out."""
+        """Return the text of token ids, special ones spelled out."""
         return self.tokenizer.decode(list(ids))
 
     def starts(self, text: str) -> list[int]:
-        """The character at which each token starts, special ones included. Raises UserError for a slow tokenizer."""
+        """Return the character at which each token starts, special ones included. Raises UserError for a slow
+        tokenizer.
+        """
         try:
             offsets = _read("a text", lambda: self.tokenizer(text, return_offsets_mapping=True).offset_mapping)
             return [start for start, _ in offsets]
@@ -113,14 +115,14 @@ class TokensOf:
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text of each token, with the blank before a word that tokenizers drop at the start of a text."""
+    """Return the text of each token, with the blank before a word that tokenizers drop at the start of a text."""
     alone = [tokenizer.decode([token]) for token in ids]
     after = [tokenizer.decode(list(pair))[len(before) :] for pair, before in zip(pairwise(ids), alone, strict=False)]
     return (*alone[:1], *after)
 
 
 def template_tokens(tokenizer: Any, chat: Chat, system: str | None, of_task: bool) -> int:
-    """Tokens of the chat template around a user's text, special tokens included; 0 for a raw prompt."""
+    """Return tokens of the chat template around a user's text, special tokens included; 0 for a raw prompt."""
     if not uses_template(tokenizer, chat, of_task):
         return 0
     head, tail = around(tokenizer, system)
@@ -128,7 +130,8 @@ def template_tokens(tokenizer: Any, chat: Chat, system: str | None, of_task: boo
 
 
 def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
-    """The tokens that end an answer at these texts: the last one of each text's encoding, as LongBench's pred.py does.
+    """Return the tokens that end an answer at these texts: the last one of each text's encoding, as LongBench's pred.py
+    does.
 
     Raises UserError for a text of several tokens: the last of them would also end answers that lack the rest.
     """
@@ -144,7 +147,7 @@ def stop_tokens(tokenizer: Any, texts: Iterable[str]) -> frozenset[int]:
 
 
 def ends(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
-    """The tokens that end an answer: the task's, and the model's or (`stop_replaces`) the tokenizer's."""
+    """Return the tokens that end an answer: the task's, and the model's or (`stop_replaces`) the tokenizer's."""
     return _own_ends(tokenizer, task, model_stop) | stop_tokens(tokenizer, task.stop)
 
 
@@ -157,7 +160,7 @@ def ending(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int], ids: 
 
 
 def _own_ends(tokenizer: Any, task: TaskSettings, model_stop: frozenset[int]) -> frozenset[int]:
-    """The tokens that end an answer without the task's."""
+    """Return the tokens that end an answer without the task's."""
     if not task.stop_replaces:
         return model_stop
     return frozenset() if tokenizer.eos_token_id is None else frozenset([tokenizer.eos_token_id])
@@ -222,7 +225,7 @@ def _build(
     system: str | None,
     evict_after: EvictAfter,
 ) -> Prompt:
-    """The prompt truncated to `limit` tokens; the template may add more."""
+    """Return the prompt truncated to `limit` tokens; the template may add more."""
     templated = uses_template(tokenizer, chat, task.chat)
     if task.turn_texts:
         return _of_turns(tokenizer, resolve_name(task.turn_texts)(tokenizer, templated, system, sample), evict_after)
@@ -305,7 +308,8 @@ def _build(
 
 
 def _of_turns(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prompt:
-    """The prompt before a recorded answer, each of its turns tokenised alone, so that later ones change none before.
+    """Return the prompt before a recorded answer, each of its turns tokenised alone, so that later ones change none
+    before.
 
     With `evict_after="context"` the last turn, up to the answer, is what is read after the eviction.
     """
@@ -329,7 +333,7 @@ def _of_turns(tokenizer: Any, texts: TurnTexts, evict_after: EvictAfter) -> Prom
 
 
 def _border_tokens(undivided: tuple[int, ...], divided: tuple[int, ...]) -> int | None:
-    """How many tokens of a text are others because it is divided; None if none are."""
+    """Return how many tokens of a text are others because it is divided; None if none are."""
     if divided == undivided:
         return None
     same = _common_length(undivided, divided)
@@ -338,7 +342,7 @@ def _border_tokens(undivided: tuple[int, ...], divided: tuple[int, ...]) -> int 
 
 
 def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
-    """The first `tokens` tokens of a raw text, including those that the tokenizer puts before a text.
+    """Return the first `tokens` tokens of a raw text, including those that the tokenizer puts before a text.
 
     `sha256`: of the ids, eight bytes each, because a token border need not be one in the text. Raises UserError
     for a text without a second token: the first has no likelihood.
@@ -352,8 +356,8 @@ def begin(tokenizer: Any, text: str, tokens: int) -> Prompt:
 
 
 def begin_continuation(tokenizer: Any, sample: Sample, context_tokens: int, tokens: int) -> Prompt:
-    """A text that follows another: the first `context_tokens` tokens of the context and the answer prefix are read
-    before the eviction, the first `tokens` tokens of the question after it; each is tokenised separately.
+    """Return a text that follows another: the first `context_tokens` tokens of the context and the answer prefix are
+    read before the eviction, the first `tokens` tokens of the question after it; each is tokenised separately.
 
     Tokens that the tokenizer puts before a text count as given. Raises UserError if either part has no token.
     """
@@ -370,7 +374,9 @@ def begin_continuation(tokenizer: Any, sample: Sample, context_tokens: int, toke
 
 
 def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Tokens of a text without special ones, even from tokenizers that always add the first token of a sequence."""
+    """Return tokens of a text without special ones, even from tokenizers that always add the first token of a
+    sequence.
+    """
     if not text:
         return ()
     ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
@@ -379,12 +385,12 @@ def plain(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """The length of the common prefix."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:
-    """The special tokens that a tokenizer puts before a text, without those after it: an answer follows."""
+    """Return the special tokens that a tokenizer puts before a text, without those after it: an answer follows."""
     text = "a"
     bare, ids = plain(tokenizer, text), tuple(tokenizer(text).input_ids)
     for start in range(len(ids) - len(bare) + 1):
@@ -394,7 +400,7 @@ def _opening(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _after_opening(tokenizer: Any, opening: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """Tokens of a text after the special tokens `opening`, which are there only once."""
+    """Return tokens of a text after the special tokens `opening`, which are there only once."""
     ids, bos = plain(tokenizer, text), tokenizer.bos_token_id
     if ids[: len(opening)] != opening:
         ids = opening + ids
@@ -404,7 +410,9 @@ def _after_opening(tokenizer: Any, opening: tuple[int, ...], text: str) -> tuple
 
 
 def _continued(tokenizer: Any, text: str) -> tuple[int, ...]:
-    """Tokens of a text that follows another, without the blank that some tokenizers put before a text (Metaspace)."""
+    """Return tokens of a text that follows another, without the blank that some tokenizers put before a text
+    (Metaspace).
+    """
     if not text:
         return ()
     for other in ("\n", "a", "."):
@@ -415,7 +423,7 @@ def _continued(tokenizer: Any, text: str) -> tuple[int, ...]:
 
 
 def _alone(tokenizer: Any, text: str, closing: str) -> tuple[int, ...]:
-    """Tokens of a text as if nothing preceded it; `closing`, the end of sequence, may begin it."""
+    """Return tokens of a text as if nothing preceded it; `closing`, the end of sequence, may begin it."""
     if closing and text.startswith(closing):
         return (tokenizer.eos_token_id, *plain(tokenizer, text.removeprefix(closing)))
     return plain(tokenizer, text)

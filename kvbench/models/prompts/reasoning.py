@@ -62,7 +62,7 @@ class Tags:
         return self.opens + self.closes
 
     def split(self, parts: Sequence[Part], read: Callable[[Any], str], inside: bool) -> Split:
-        """An answer whose first mark closes was opened by its prompt."""
+        """Return an answer whose first mark closes was opened by its prompt."""
         reasoning, final = [], []
         inside = inside or (len(parts) > 1 and parts[1].mark in self.closes)
         for mark, content in parts:
@@ -71,7 +71,7 @@ class Tags:
         return Split(reasoning, final, inside)
 
     def joined(self, reasoning: str, final: str | None) -> str:
-        """An answer whose parts a server has told apart."""
+        """Return an answer whose parts a server has told apart."""
         return f"{self.opens[0]}{reasoning}" + ("" if final is None else f"{self.closes[0]}{final}")
 
 
@@ -82,7 +82,7 @@ class Channels:
     marks = (START, CHANNEL, MESSAGE, *ENDS)
 
     def split(self, parts: Sequence[Part], read: Callable[[Any], str], inside: bool) -> Split:
-        """An answer that ends before its first message of another channel ends within the reasoning."""
+        """Return an answer that ends before its first message of another channel ends within the reasoning."""
         reasoning, final, name = [], [], ""
         for mark, content in parts:
             if mark == CHANNEL:
@@ -96,7 +96,7 @@ class Channels:
         return Split(reasoning, final, inside)
 
     def joined(self, reasoning: str, final: str | None) -> str:
-        """An answer whose parts a server has told apart."""
+        """Return an answer whose parts a server has told apart."""
         message = f"{CHANNEL}{ANALYSIS}{MESSAGE}{reasoning}"
         return message + ("" if final is None else f"{ENDS[0]}{START}assistant{CHANNEL}final{MESSAGE}{final}")
 
@@ -123,7 +123,7 @@ ANY = Tags(
 
 
 def marks_of(tokenizer: Any, setting: Reasoning) -> Marks | None:
-    """The marks by which answers are divided, with `task.reasoning`; None: they are not.
+    """Return the marks by which answers are divided, with `task.reasoning`; None: they are not.
 
     A tokenizer knows marks that are tokens of it, and a pair of which its chat template names one.
     """
@@ -138,7 +138,7 @@ def marks_of(tokenizer: Any, setting: Reasoning) -> Marks | None:
 
 
 def turn_before(prompt: Prompt, sample: Sample, ended: Ending | None, is_raw: bool = True) -> tuple[int, ...]:
-    """The tokens of the chat template that an answer continues, which may begin the reasoning.
+    """Return the tokens of the chat template that an answer continues, which may begin the reasoning.
 
     None for an answer that ended by itself after a prefix of the task, which has begun the answer, or where others may
     have taken the reasoning out (not `is_raw`).
@@ -147,7 +147,7 @@ def turn_before(prompt: Prompt, sample: Sample, ended: Ending | None, is_raw: bo
 
 
 def final_of_ids(tokenizer: Any, setting: Reasoning, turn: Sequence[int], ids: Sequence[int], text: str) -> Final:
-    """The final part of an answer of our own: its tokens without those that end it, and their text.
+    """Return the final part of an answer of our own: its tokens without those that end it, and their text.
 
     turn: the tokens that may begin the reasoning.
     """
@@ -170,7 +170,7 @@ def final_of_ids(tokenizer: Any, setting: Reasoning, turn: Sequence[int], ids: S
 
 
 def final_of_text(tokenizer: Any, setting: Reasoning, turn: Sequence[int], text: str) -> Final:
-    """The final part of an answer of which only the text is there, in which tokens are counted."""
+    """Return the final part of an answer of which only the text is there, in which tokens are counted."""
     marks = marks_of(tokenizer, setting)
     if marks is None:
         return Final(text)
@@ -185,25 +185,25 @@ def final_of_text(tokenizer: Any, setting: Reasoning, turn: Sequence[int], text:
 
 
 def final_of_parts(tokenizer: Any, reasoning: str, final: str | None) -> Final:
-    """The final part of an answer that is divided already; None: it has none."""
+    """Return the final part of an answer that is divided already; None: it has none."""
     tokens = len(tokenizer(reasoning, add_special_tokens=False).input_ids)
     return Final(None if final is None else final.lstrip(), tokens)
 
 
 def joined(tokenizer: Any, reasoning: str, final: str | None) -> str:
-    """The whole of an answer that a server has divided, with the marks of the model."""
+    """Return the whole of an answer that a server has divided, with the marks of the model."""
     return (marks_of(tokenizer, "auto") or THINK).joined(reasoning, final)
 
 
 def _opened(marks: Marks, turn: Sequence[Part], read: Callable[[Any], str]) -> bool:
-    """Whether what the chat template puts before an answer begins the reasoning."""
+    """Return whether what the chat template puts before an answer begins the reasoning."""
     if isinstance(marks, Channels) and turn[-1].mark != MESSAGE:
         return False
     return len(turn) > 1 and marks.split(turn, read, False).unended
 
 
 def _ids(tokenizer: Any, marks: Marks) -> Mapping[int, str]:
-    """The marks that are one token each, by their ids."""
+    """Return the marks that are one token each, by their ids."""
     encoded = {mark: list(tokenizer(mark, add_special_tokens=False).input_ids) for mark in marks.marks}
     return {ids[0]: mark for mark, ids in encoded.items() if len(ids) == 1}
 

@@ -81,7 +81,7 @@ class Average:
         )
 
     def p_value(self, level: Level) -> float:
-        """The two-sided p at a level; at `any` less the rounding of printed numbers, as for one pair."""
+        """Return the two-sided p at a level; at `any` less the rounding of printed numbers, as for one pair."""
         if len(self.pairs) == 1:
             return p_value(self.pairs[0], level)
         if self.is_heap:
@@ -91,7 +91,7 @@ class Average:
         return normal_p(distance, self.standard_error(level), sum(pair.units * pair.tasks for pair in self.pairs))
 
     def times_needed(self, level: Level) -> float | None:
-        """How many times the present prompts show the printed difference with a power of 80 %; None for none."""
+        """Return how many times the present prompts show the printed difference with a power of 80 %; None for none."""
         if self.difference == 0.0:
             return None
         distance = Z_TEST * self.standard_error(level) + Z_POWER * self.standard_error(level, less_gain=True)
@@ -129,11 +129,11 @@ def tasks_test(differences: Iterable[tuple[Hashable, float]], unit: float = 1e-6
 
 
 def tasks_test_of(pairs: Sequence[Pair]) -> TasksTest:
-    """The test over tasks of pairs, one observation for each name of prompts."""
+    """Return the test over tasks of pairs, one observation for each name of prompts."""
     unit = min((2 * pair.half for pair in pairs if pair.half), default=1e-6)
     return tasks_test([(pair.prompts, pair.difference) for pair in pairs], unit)
 
 
 def is_shown(p: float) -> bool:
-    """Whether a p is at most ``ALPHA``."""
+    """Return whether a p is at most ``ALPHA``."""
     return p <= ALPHA

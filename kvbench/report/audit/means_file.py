@@ -155,7 +155,7 @@ def _lines(file: Path) -> list[MeanLine]:
 
 
 def _with_units(file: Path, rows: Sequence[dict[str, str]]) -> list[MeanLine]:
-    """The lines with units and digits. Where no unit stands, means are rates if all of them are at most 1.
+    """Return the lines with units and digits. Where no unit stands, means are rates if all of them are at most 1.
 
     The digits are the most that a mean of the task has: 0.33 beside 0.332 is 0.330.
     """

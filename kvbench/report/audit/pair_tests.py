@@ -26,7 +26,7 @@ FEWEST = 6
 
 
 def p_value(pair: Pair, level: Level) -> float:
-    """The two-sided p of a paired test, if D has the value of the level.
+    """Return the two-sided p of a paired test, if D has the value of the level.
 
     At `any` the rounding of printed numbers counts against the difference: what always holds holds for every number
     that is printed so.
@@ -45,7 +45,7 @@ def binomial_p(net: int, discordant: int) -> float:
 
 
 def normal_p(distance: float, error: float, prompts: float = math.inf) -> float:
-    """The two-sided normal p; none below 2 / 2^prompts, the least of all sign-flip tests of so many prompts."""
+    """Return the two-sided normal p; none below 2 / 2^prompts, the least of all sign-flip tests of so many prompts."""
     if distance == 0.0:
         return 1.0
     p = 2 * float(ndtr(-distance / error)) if error > 0 else 0.0
@@ -53,7 +53,9 @@ def normal_p(distance: float, error: float, prompts: float = math.inf) -> float:
 
 
 def needed(pair: Pair, level: Level) -> int | None:
-    """The prompts (of each task) that show the printed difference with a power of 80 %; None for no difference."""
+    """Return the prompts (of each task) that show the printed difference with a power of 80 %; None for no
+    difference.
+    """
     square, gain = pair.mean_square(level), pair.difference**2
     if gain == 0.0:
         return None
@@ -68,7 +70,7 @@ def _squared_sum(square: float, gain: float) -> float:
 
 @lru_cache(maxsize=4096)
 def smallest_gain(pair: Pair, level: Level) -> float | None:
-    """The smallest gain over a that n prompts show with a power of 80 %; None if even the largest is not shown.
+    """Return the smallest gain over a that n prompts show with a power of 80 %; None if even the largest is not shown.
 
     Right and wrong answers: at least the share of prompts of which `FEWEST` change with that power, exactly; at `best`
     that share.
@@ -94,7 +96,7 @@ def smallest_gain(pair: Pair, level: Level) -> float | None:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a growing function is zero; `high` if it is nowhere."""
+    """Return where a growing function is zero; `high` if it is nowhere."""
     if not function(low) < 0 < function(high):
         return high
     return float(root_scalar(function, bracket=(low, high), method="brentq").root)

@@ -134,11 +134,11 @@ class Pair:
 
 
 def counts(mean: float, answers: int, half: float) -> list[int]:
-    """The whole numbers k of which k / answers is printed as this mean: those within half a unit of it."""
+    """Return the whole numbers k of which k / answers is printed as this mean: those within half a unit of it."""
     low, high = (mean - half) * answers - _SLACK * answers, (mean + half) * answers + _SLACK * answers
     return list(range(max(0, math.ceil(low)), min(answers, math.floor(high)) + 1))
 
 
 def possible_sizes(means: Sequence[float], half: float, most: int = 500) -> list[int]:
-    """The numbers of prompts up to `most` of which every mean is k / n: what the digits say of an unknown n."""
+    """Return the numbers of prompts up to `most` of which every mean is k / n: what the digits say of an unknown n."""
     return [n for n in range(1, most + 1) if all(counts(mean, n, half) for mean in means)]

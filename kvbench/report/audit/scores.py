@@ -22,7 +22,7 @@ class Scores(NamedTuple):
 
 
 def scores_of(kind: str) -> Scores:
-    """The scores of a name. Raises UserError for another one.
+    """Return the scores of a name. Raises UserError for another one.
 
     `binary` is right or wrong, `parts=4` of four equal parts, `f1`, `rouge`, `code` and `graded` (which is as wide as
     right and wrong) are of any size.
@@ -38,7 +38,7 @@ def scores_of(kind: str) -> Scores:
 
 
 def kind_of_longbench(task: str) -> str | None:
-    """The kind of scores of a task of LongBench; None for another task."""
+    """Return the kind of scores of a task of LongBench; None for another task."""
     member = task.removeprefix("longbench/")
     if member not in METRICS:
         return None
@@ -46,6 +46,6 @@ def kind_of_longbench(task: str) -> str | None:
 
 
 def rows_of_longbench(task: str) -> tuple[int, int | None]:
-    """The rows of a task of LongBench, and its distinct texts where they are fewer."""
+    """Return the rows of a task of LongBench, and its distinct texts where they are fewer."""
     member = task.removeprefix("longbench/")
     return ROWS.get(member, 200), TEXTS.get(member)

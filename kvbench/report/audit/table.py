@@ -48,7 +48,9 @@ class Compared:
 def report_of(
     title: str, pairs: Sequence[Compared], bests: Sequence[Compared] = (), notes: Sequence[str] = ()
 ) -> Report:
-    """The audit: a table of differences, one of averages, one of columns; for programs one record a comparison."""
+    """Return the audit: a table of differences, one of averages, one of columns; for programs one record a
+    comparison.
+    """
     cells = [judged([each.pair], over_tasks=False) if _is_judged(each) else None for each in pairs]
     corrected = _holm(cells)
     records = [_record(each, cell, p) for each, cell, p in zip(pairs, cells, corrected, strict=True)]
@@ -177,7 +179,7 @@ def _n(each: Compared) -> str:
 
 
 def _digits(each: Compared) -> int:
-    """The decimals of the printed means."""
+    """Return the decimals of the printed means."""
     unit = 2 * each.pair.half * each.scale
     return max(0, len(f"{unit:.9f}".rstrip("0").partition(".")[2])) if unit else 3
 
@@ -196,7 +198,7 @@ class Averaged(NamedTuple):
 
 
 def _averages(pairs: Sequence[Compared]) -> list[Averaged]:
-    """The mean of each method against its host over everything, and over each budget if there are several."""
+    """Return the mean of each method against its host over everything, and over each budget if there are several."""
     lines: list[tuple[str, str, str, list[Compared], Judged]] = []
     usable = [each for each in pairs if _is_judged(each)]
     for (of, against, _), members in grouped(usable, lambda each: (each.of, each.against, each.scale)).items():
@@ -280,7 +282,7 @@ def _average_records(averages: Sequence[Averaged]) -> list[dict[str, Any]]:
 
 
 def _bests_table(bests: Sequence[Compared]) -> Table:
-    """How often the best of a column is sure to be above the runner-up."""
+    """Return how often the best of a column is sure to be above the runner-up."""
     results = [judged([each.pair], over_tasks=False) for each in bests if _is_judged(each)]
     counts = [str(len(bests)), str(len(results)), *(str(shown_at(results, level)) for level in LEVELS)]
     few = sum(
@@ -294,10 +296,10 @@ def _bests_table(bests: Sequence[Compared]) -> Table:
 
 
 def shown_at(results: Sequence[Judged], level: Any) -> int:
-    """How many have p <= 0.05 at a level."""
+    """Return how many have p <= 0.05 at a level."""
     return sum(result.p[level] <= 0.05 for result in results)
 
 
 def shown_p(p: float) -> str:
-    """A p with two digits."""
+    """Return a p with two digits."""
     return "1" if p > 0.995 else f"{p:.2g}" if p >= 0.001 else f"{p:.0e}".replace("e-0", "e-")

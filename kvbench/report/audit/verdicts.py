@@ -61,14 +61,14 @@ def decisive(p_any: float, p_tasks: float | None = None) -> float:
 
 
 def verdict(p_any: float, p_best: float, p_tasks: float | None = None) -> Verdict:
-    """The verdict on a difference in the direction that was claimed."""
+    """Return the verdict on a difference in the direction that was claimed."""
     if decisive(p_any, p_tasks) <= ALPHA:
         return Verdict.DECIDED
     return Verdict.INCONCLUSIVE if p_best > ALPHA else Verdict.DEPENDS
 
 
 def verdict_of_all(parts: Sequence[Judged]) -> Verdict:
-    """The verdict on a claim that all of these hold: by the largest p at each level."""
+    """Return the verdict on a claim that all of these hold: by the largest p at each level."""
     if any(part.verdict is Verdict.NOT_AUDITABLE for part in parts):
         return Verdict.NOT_AUDITABLE
     if all(part.verdict is Verdict.DECIDED for part in parts):

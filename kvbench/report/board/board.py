@@ -69,7 +69,7 @@ def board(
 
 
 def report_of(board: Board) -> Report:
-    """A board as tables, and as a record for each line."""
+    """Return a board as tables, and as a record for each line."""
     return Report(
         title="Methods at equal measured bytes",
         tables=tuple(_table(ranking) for ranking in board.rankings),
@@ -113,13 +113,13 @@ def method(place: Place, varying: Sequence[str] = LABELS) -> str:
 
 
 def _varying(ranking: Ranking) -> list[str]:
-    """The labels, and the submission, that have several values in a table."""
+    """Return the labels, and the submission, that have several values in a table."""
     methods = [place for place in ranking.places if not place.is_full]
     return [name for name in ("submission", *LABELS) if len({getattr(place, name) for place in methods}) > 1]
 
 
 def title(ranking: Ranking) -> str:
-    """The model, the size, and when is evicted."""
+    """Return the model, the size, and when is evicted."""
     return f"{ranking.model}, {_share(ranking)} of the bytes, {MOMENTS[ranking.moment]}"
 
 
@@ -146,7 +146,7 @@ def _share(ranking: Ranking) -> str:
 
 
 def _texts(place: Place) -> dict[str, str]:
-    """The texts of ``HEADS``."""
+    """Return the texts of ``HEADS``."""
     limits = "" if place.low is None or place.high is None else f" [{100 * place.low:+.1f}, {100 * place.high:+.1f}]"
     rank = str(place.first) if place.first == place.last else f"{place.first}-{place.last}"
     difference = "" if place.is_full else f"{100 * place.difference:+.1f}{limits}"
@@ -155,7 +155,9 @@ def _texts(place: Place) -> dict[str, str]:
 
 
 def _drawn(ranking: Ranking) -> dict[str, Any]:
-    """A table of the page: each line with its texts, and its interval in % of the width from ``left`` to ``right``."""
+    """Return a table of the page: each line with its texts, and its interval in % of the width from ``left`` to
+    ``right``.
+    """
     ends = [
         value for place in ranking.places for value in (place.low, place.high, place.difference) if value is not None
     ]

@@ -101,7 +101,7 @@ def rankings(
     sizes: Sequence[float] = SIZES,
     alpha: float = ALPHA,
 ) -> list[Ranking]:
-    """Every league at every size at which at least two methods can be compared, by model.
+    """Return every league at every size at which at least two methods can be compared, by model.
 
     ``rows describe``: of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
     whose metric is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked,
@@ -128,7 +128,9 @@ def rankings(
 
 
 def _measured(rows: Any, describe: Describe, warn: Callable[[str], None]) -> "pandas.DataFrame":
-    """The rows that can be ranked, with ``prompt``, ``context``, ``moment`` and ``place``, the name of the task."""
+    """Return the rows that can be ranked, with ``prompt``, ``context``, ``moment`` and ``place``, the name of the
+    task.
+    """
     import pandas  # late: it takes half a second
 
     rows = rows[rows.value.notna()]
@@ -164,7 +166,7 @@ def _measured(rows: Any, describe: Describe, warn: Callable[[str], None]) -> "pa
 
 
 def told_apart(rows: Any, describe: Describe) -> Any:
-    """The rows with `place` and `setting`: a model, task or method of several experiments is several.
+    """Return the rows with `place` and `setting`: a model, task or method of several experiments is several.
 
     Of a cell without a description the columns say the seed and the version of the task.
     """
@@ -274,7 +276,7 @@ def _places(
     ranked: Mapping[tuple, _Mixed],
     reference: "pandas.DataFrame",
 ) -> tuple[Place, ...]:
-    """The places, best first; the first of ``values [1 + methods, prompts]`` is the full cache."""
+    """Return the places, best first; the first of ``values [1 + methods, prompts]`` is the full cache."""
     order = np.argsort(-values.mean(axis=1), kind="stable")
     p = all_pairs(values[order], cluster)
     apart = pairs_told_apart(p, alpha)
@@ -307,7 +309,7 @@ def _places(
 
 
 def _mixed(rows: "pandas.DataFrame", size: float) -> _Mixed:
-    """A method at a size, for the tasks in which its cells reach it."""
+    """Return a method at a size, for the tasks in which its cells reach it."""
     values, held, budgets = {}, {}, {}
     for task, cells in rows.groupby("place", sort=True, observed=True):
         shares = cells.groupby("budget", observed=True).share.mean().sort_values(kind="stable")

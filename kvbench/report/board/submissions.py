@@ -55,7 +55,7 @@ class Submission:
 def read_submissions(
     sources: Sequence[str], warn: Warn, where: Where | None = None
 ) -> tuple["pandas.DataFrame", Describe, list[Submission], list[Gate]]:
-    """The rows of all submissions, what describes their cells, the submissions, and how the gate judged them.
+    """Return the rows of all submissions, what describes their cells, the submissions, and how the gate judged them.
 
     Rows have the columns ``submission``, ``held_bytes`` and ``full_held_bytes`` too.
 
@@ -109,7 +109,8 @@ def _gate(first: Path, second: Path, cells: Sequence[str], warn: Warn) -> Gate:
 
 
 def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
-    """The folders and files to read by the name of their submission: a folder's name, or the name of Parquet files.
+    """Return the folders and files to read by the name of their submission: a folder's name, or the name of Parquet
+    files.
 
     Raises UserError for a source that is named twice.
     """
@@ -129,7 +130,7 @@ def _by_name(sources: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def _root(name: str, paths: Sequence[Path]) -> str:
-    """The root of a manifest, or the hash of the hashes of Parquet files: what a reader can check a copy by."""
+    """Return the root of a manifest, or the hash of the hashes of Parquet files: what a reader can check a copy by."""
 
     def refuse(reason: str) -> None:
         raise UserError(f"{reason.removesuffix('; not cited')}; kvbench pack --results {name} writes the manifest anew")

@@ -16,7 +16,7 @@ _LISTED = 3
 
 
 def sentences(file: ClaimsFile, answers: Answers) -> list[str]:
-    """When the file was last changed, for each family when its rows were made, and whether the file is older."""
+    """Return when the file was last changed, for each family when its rows were made, and whether the file is older."""
     change = last_change(file.path)
     lines = [f"Claims: {file.path.name}, sha256 {file.sha256[:16]}, {_changed(file.claims, change)}."]
     if answers.table is None:
@@ -34,7 +34,7 @@ def _changed(claims: Claims, change: Change | None) -> str:
 
 
 def _family(answers: Answers, family: str, change: Change | None, spans: Mapping[str, Span]) -> str:
-    """How many rows of a family there are, of which code and when, and whether the file is older."""
+    """Return how many rows of a family there are, of which code and when, and whether the file is older."""
     cells = [cell for _, cell in cells_of(answers.claims, family)]
     rows = [row for cell in cells for row in answers.rows(cell)]
     asked = answers.claims.families[family]
@@ -49,7 +49,7 @@ def _family(answers: Answers, family: str, change: Change | None, spans: Mapping
 
 
 def _order(claims: Claims, change: Change | None, span: Span) -> str:
-    """Whether the file is older than the first of these rows."""
+    """Return whether the file is older than the first of these rows."""
     if change is not None and change.is_last:
         is_older, of = change.moment < span.first, "The claims are"
     elif claims.written is not None:
@@ -60,7 +60,7 @@ def _order(claims: Claims, change: Change | None, span: Span) -> str:
 
 
 def _codes(rows: Sequence[Row]) -> str:
-    """The versions of the code, and how many cells are of several."""
+    """Return the versions of the code, and how many cells are of several."""
     codes = {row.code for row in rows} - {None, NO_SOURCE}
     of_cell = [*grouped(rows, lambda row: row.cell).values()]
     several = sum(len({row.code for row in members}) > 1 for members in of_cell)

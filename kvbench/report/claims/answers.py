@@ -27,14 +27,14 @@ class Answers:
 
     @classmethod
     def read(cls, claims: Claims, source: Path, warn: Callable[[str], None]) -> "Answers":
-        """Raises as `load_table`, but for a folder or a file that is not there or has no rows."""
+        """Raise as `load_table`, but for a folder or a file that is not there or has no rows."""
         try:
             return cls(claims, source, load_table(source, warn=warn), describer(source))
         except MissingFile:
             return cls(claims, source, None, lambda cell: None)
 
     def of(self, cell: Cell) -> Side | str:
-        """The rows of a cell, or why there are none.
+        """Return the rows of a cell, or why there are none.
 
         Raises UserError where a sample has several rows: conditions must name one cell of each task.
         """
@@ -43,7 +43,7 @@ class Answers:
         return self._read[cell.key]
 
     def rows(self, cell: Cell) -> Sequence[Row]:
-        """The rows of a cell."""
+        """Return the rows of a cell."""
         side = self.of(cell)
         return () if isinstance(side, str) else side.rows
 

@@ -40,7 +40,7 @@ class CellLine:
 
 
 def cells_of(claims: Claims, family: str) -> list[tuple[str, Cell]]:
-    """The cells of a family, each once: those beside others with their names, then the sides of its claims."""
+    """Return the cells of a family, each once: those beside others with their names, then the sides of its claims."""
     sides = [claims.cell(family, side) for each in claims.claims if each.family == family for side in (each.a, each.b)]
     named = [(name, cell) for side in sides for name, cell in claims.cells_beside(side).items()]
     unique: dict[str, tuple[str, Cell]] = {}
@@ -77,7 +77,7 @@ def _held(rows: Sequence[Row]) -> float | None:
 
 
 def _against(answers: Answers, cell: Cell, other: Cell) -> Against | None:
-    """The difference over all prompts of all tasks; None while some are missing."""
+    """Return the difference over all prompts of all tasks; None while some are missing."""
     side, beside, family = answers.of(cell), answers.of(other), answers.claims.families[cell.family]
     if isinstance(side, str) or isinstance(beside, str):
         return None

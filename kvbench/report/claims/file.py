@@ -146,7 +146,7 @@ class Cell:
 
 
 def _written(value: Any) -> str:
-    """A value as a selection has it."""
+    """Return a value as a selection has it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -184,7 +184,7 @@ class ClaimsFile:
 
 
 def _complaint(error: ValidationError, content: Any) -> str:
-    """The first complaint, with the name of the claim that it is about."""
+    """Return the first complaint, with the name of the claim that it is about."""
     first = error.errors()[0]
     place = list(first["loc"])
     if place[:1] == ["claims"] and len(place) > 1 and isinstance(place[1], int):

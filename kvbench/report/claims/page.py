@@ -24,7 +24,7 @@ _SAME_BYTES = 0.02
 
 
 def report_of(file: ClaimsFile, answers: Answers) -> Report:
-    """All that rows say of a file of claims. Raises as `check`."""
+    """Return all that rows say of a file of claims. Raises as `check`."""
     claims, verdicts = file.claims, check(answers)
     of_family = grouped(verdicts, lambda each: each.claim.family)
     families = {name: of_family[name] for name in claims.families if name in of_family}
@@ -48,7 +48,7 @@ def report_of(file: ClaimsFile, answers: Answers) -> Report:
 
 
 def _claims(claims: Claims, name: str, verdicts: Sequence[Verdict]) -> Table:
-    """The claims of a family, with both sides in full."""
+    """Return the claims of a family, with both sides in full."""
     heads = ("A", "B", "claimed", "n (texts)", "mean A", "mean B", *claims.beside, "B - A [95 %]", "p Holm", "verdict")
     return Table.of(
         ("claim",),
@@ -61,7 +61,7 @@ def _claims(claims: Claims, name: str, verdicts: Sequence[Verdict]) -> Table:
 
 
 def _prompts(family: Family) -> str:
-    """The tasks and prompts of a family, and the conditions that all of its sides share."""
+    """Return the tasks and prompts of a family, and the conditions that all of its sides share."""
     shared = ", ".join(f"{key}={value}" for key, value in family.common.items())
     numbers = f"{family.first} to {family.first + family.samples - 1}"
     prompts = f"{', '.join(family.tasks)}: {family.samples} prompts of each, numbers {numbers}"
@@ -85,7 +85,7 @@ def _claimed(claim: Claim) -> str:
 
 
 def _verdict(each: Verdict) -> str:
-    """The verdict of a claim, and the evidence for it."""
+    """Return the verdict of a claim, and the evidence for it."""
     if each.verdict == WAITING:
         return f"not run: {each.rows} of {each.planned} rows"
     if each.verdict not in _TONES:
@@ -95,7 +95,7 @@ def _verdict(each: Verdict) -> str:
 
 
 def _cells(claims: Claims, name: str, lines: Sequence[CellLine]) -> Table:
-    """The cells of a family: how many of their rows there are, and what they answer beside the others."""
+    """Return the cells of a family: how many of their rows there are, and what they answer beside the others."""
     family = claims.families[name]
     against = [f"minus {beside} [95 %]" for beside in claims.beside]
     return Table.of(
@@ -131,7 +131,7 @@ def _mean(value: float | None, rate: bool) -> str:
 
 
 def _difference(value: float | None, low: float | None, high: float | None, rate: bool) -> str:
-    """A difference of rates in points, of perplexities in percent, with its interval."""
+    """Return a difference of rates in points, of perplexities in percent, with its interval."""
     if value is None:
         return ""
     limits = "" if low is None or high is None else f" [{_points(low, rate)}, {_points(high, rate)}]"

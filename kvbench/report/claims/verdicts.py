@@ -67,7 +67,7 @@ class Verdict:
 
 
 def check(answers: Answers) -> list[Verdict]:
-    """The verdicts of all claims.
+    """Return the verdicts of all claims.
 
     Raises UserError for a side that has several rows for one prompt: its conditions must name one cell of each task.
     """
@@ -116,7 +116,7 @@ def _measured(claim: Claim, answers: Answers) -> Verdict:
 
 
 def _mean(rows: Sequence[Row], tasks: Sequence[str], needed: int) -> float | None:
-    """The mean over all prompts of these tasks; None while some are missing."""
+    """Return the mean over all prompts of these tasks; None while some are missing."""
     values = [row.value for row in rows if row.task in tasks and row.value is not None]
     return sum(values) / len(values) if len(values) == needed * len(tasks) else None
 
@@ -126,7 +126,7 @@ def _joined(matches: Sequence[Match]) -> list[tuple[Row, Row]]:
 
 
 def _of_task(claims: Claims, name: str, needed: int, rows: Sequence[tuple[Row, Row]]) -> OfTask:
-    """The means of a task, and whether both sides are at one end of the scale; a perplexity has no ends."""
+    """Return the means of a task, and whether both sides are at one end of the scale; a perplexity has no ends."""
     if len(rows) < needed:
         return OfTask(name, len(rows), None, None)
     paired = Paired.of(rows)
@@ -138,7 +138,7 @@ def _of_task(claims: Claims, name: str, needed: int, rows: Sequence[tuple[Row, R
 
 
 def _p(claim: Claim, paired: Paired, finest: float) -> float:
-    """The p value of the test of a claim."""
+    """Return the p value of the test of a claim."""
     if claim.shows == "difference":
         return sign_flip(paired.sums()[0], finest=finest).p
     assert claim.margin is not None

@@ -164,7 +164,9 @@ def compare(
 def judged(
     matches: Sequence[Match], a: Side, b: Side, alpha: float, relevant: float, resamples: int
 ) -> list[Difference]:
-    """One line per match, with tests, Holm's correction over all of them, and verdicts. Arguments as of `compare`."""
+    """Return one line per match, with tests, Holm's correction over all of them, and verdicts. Arguments as of
+    `compare`.
+    """
     return _judged([_line(match, a, b, resamples) for match in matches], alpha, relevant)
 
 
@@ -195,7 +197,7 @@ def _line(match: Match, a: Side, b: Side, resamples: int) -> _Line:
 
 
 def _judged(lines: Sequence[_Line], alpha: float, relevant: float) -> list[Difference]:
-    """The lines with tests and verdicts; the family of the correction is those that have paired rows."""
+    """Return the lines with tests and verdicts; the family of the correction is those that have paired rows."""
     family = [paired for _, paired in lines if paired is not None]
     strictest = alpha / max(1, len(family))
     tests = [sign_flip(paired.sums()[0], finest=strictest) for paired in family]
@@ -233,14 +235,16 @@ def _verdict(paired: Paired, p_holm: float, p_equivalent: float, alpha: float) -
 
 
 def could_flip(row: Row, description: Mapping[str, Any] | None) -> bool | None:
-    """Whether the margin of an answer is below the step of its cell's dtype; None if margin or dtype is unknown."""
+    """Return whether the margin of an answer is below the step of its cell's dtype; None if margin or dtype is
+    unknown.
+    """
     model = (description or {}).get("model")
     step = STEPS.get(str(model.get("dtype"))) if isinstance(model, Mapping) else None
     return None if step is None or row.top2_margin is None else row.top2_margin < step
 
 
 def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b: str) -> list[str]:
-    """One line that names the settings in which paired cells differ, beside those that are compared; or none."""
+    """Return one line that names the settings in which paired cells differ, beside those that are compared; or none."""
     describe_a, describe_b = cache(a.describe), cache(b.describe)
     names: set[str] = set()
     for cells in {(row.cell, partner.cell) for match in pairing.matches for row, partner in match.rows}:
@@ -255,7 +259,7 @@ def settings_that_differ(pairing: Pairing, a: Side, b: Side, name_a: str, name_b
 
 
 def as_tree(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as plain values for JSON."""
+    """Return a comparison as plain values for JSON."""
 
     def line(difference: Difference) -> dict[str, Any]:
         columns = asdict(difference)
@@ -275,7 +279,7 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
 
 
 def report_of(comparison: Comparison) -> Report:
-    """A comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
+    """Return a comparison as a table of what tells its lines apart and their figures, for programs with all columns."""
     texts, not_compared = notes(comparison)
     names = _varying(comparison)
     heads = [name for name in _FIGURES if name not in _RARE or any(map(_RARE[name], comparison.all_lines))]
@@ -317,12 +321,12 @@ def _lines(comparison: Comparison, names: Sequence[str], heads: Sequence[str]) -
 
 
 def p_text(value: float | None) -> str:
-    """A p with four decimals; "" for none."""
+    """Return a p with four decimals; "" for none."""
     return "" if value is None else "<0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 def figures(line: Difference) -> list[str]:
-    """The texts of ``_FIGURES``."""
+    """Return the texts of ``_FIGURES``."""
     factor, digits = (100.0, 1) if line.rate else (1.0, 4)
 
     def number(value: float | None, sign: str = "") -> str:

@@ -93,7 +93,7 @@ class Gate:
         return self.verdict == PASSED or (self.verdict == INCONCLUSIVE and self.allows)
 
     def verdict_of(self, where: str) -> str:
-        """The verdict on one cell, one group with its cells, or "all cells"."""
+        """Return the verdict on one cell, one group with its cells, or "all cells"."""
         places = {where, self.groups.get(where, where)}
         places |= {cell for cell, group in self.groups.items() if group == where}
         if any(finding.where in places for finding in self.findings):
@@ -209,7 +209,7 @@ def _names(matches: Sequence[Match]) -> list[str]:
 
 
 def _groups(matches: Sequence[Match], names: Sequence[str], by: Sequence[str]) -> dict[str, str]:
-    """The name of each cell's group: its values of these columns."""
+    """Return the name of each cell's group: its values of these columns."""
     columns = list(matches[0].key)
     if unknown := [name for name in by if name not in columns]:
         raise UserError(f"by={','.join(by)}: cells have no column {unknown[0]!r}; allowed: {', '.join(columns)}")
@@ -267,7 +267,7 @@ def _loss(test: LossTest) -> str:
 
 
 def _blind(test: LossTest) -> str:
-    """Which loss its prompts could not show."""
+    """Return which loss its prompts could not show."""
     prompts = count_noun(test.prompts, "independent prompt")
     if test.smallest is None:
         return f"{prompts} cannot show any loss"
@@ -286,7 +286,7 @@ _COLUMNS = {
 
 
 def _fails(name: str, a: Row, b: Row) -> bool:
-    """Whether a row that did not fail has another value than its baseline, or none any more.
+    """Return whether a row that did not fail has another value than its baseline, or none any more.
 
     Bytes fail above those that the baseline held; if the current run keeps fewer KV pairs (``full_cache_bytes`` x
     ``kept_fraction``), in proportion to them. So keeping more pairs fails, keeping them in a wider type fails, and
@@ -304,14 +304,14 @@ def _fails(name: str, a: Row, b: Row) -> bool:
 
 
 def _applies(name: str, match: Match) -> bool:
-    """Whether a check has anything to compare in a cell."""
+    """Return whether a check has anything to compare in a cell."""
     if name not in _COLUMNS:
         return name == "present" or is_tested(match)
     return any(b.error is None and getattr(a, _COLUMNS[name]) is not None for a, b in match.both)
 
 
 def _describe_change(name: str, changed: Sequence[tuple[Row, Row]], n: int) -> str:
-    """The text about the rows of a cell that fail a check, of ``n`` that were compared."""
+    """Return the text about the rows of a cell that fail a check, of ``n`` that were compared."""
     a, b = changed[0]
     before, after = (getattr(row, _COLUMNS[name]) for row in (a, b))
     if after is None:

@@ -22,7 +22,7 @@ _WORST = (FAILED, INCONCLUSIVE, PASSED)
 
 
 def text(gate: Gate) -> str:
-    """The verdict, what failed and what is undecided, a line for every test, and the notes."""
+    """Return the verdict, what failed and what is undecided, a line for every test, and the notes."""
     lines = [headline(gate)]
     width = max(map(len, CHECKS))
     lines += [f"  {finding.check:{width}}  {finding}" for finding in folded(gate.findings)]
@@ -40,7 +40,7 @@ def text(gate: Gate) -> str:
 
 
 def markdown(gate: Gate) -> str:
-    """A summary with a table of findings and one of tests, worst first."""
+    """Return a summary with a table of findings and one of tests, worst first."""
     lines = [f"## {escaped(headline(gate))}", ""]
     for findings, prefix in ((folded(gate.findings), ""), (folded(gate.undecided), f"{INCONCLUSIVE}: ")):
         if findings:
@@ -55,7 +55,7 @@ def markdown(gate: Gate) -> str:
 
 
 def _table(gate: Gate) -> Table:
-    """All cells, then the tests with the worst verdict and the smallest p first."""
+    """Return all cells, then the tests with the worst verdict and the smallest p first."""
     first = [gate.pooled] if gate.pooled else []
     tests = sorted(gate.tests, key=lambda test: (_WORST.index(gate.verdict_of(test.where)), test.p))
     heads = ["n", "prompts", "baseline", "current", "change", "one-sided p", "shows from", "verdict"]
@@ -76,7 +76,7 @@ def _more(gate: Gate, indent: str) -> list[str]:
 
 
 def _legend(gate: Gate) -> list[str]:
-    """How to read the table, and how much the test of all cells can find."""
+    """Return how to read the table, and how much the test of all cells can find."""
     test = gate.tests[0] if gate.tests else None
     lines = [
         "shows from: the smallest loss that these prompts show four times in five; "
@@ -92,7 +92,7 @@ def _legend(gate: Gate) -> list[str]:
 
 
 def junit(gate: Gate) -> str:
-    """The gate as JUnit XML: one suite per check, one test case per cell, with one outcome at most.
+    """Return the gate as JUnit XML: one suite per check, one test case per cell, with one outcome at most.
 
     A failed case is a failure; an undecided one an error, or skipped where that is allowed.
     """
@@ -146,7 +146,7 @@ def annotations(gate: Gate) -> Iterator[str]:
 
 
 def folded(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; those with the same text about the same samples of several cells become one."""
+    """Return the findings; those with the same text about the same samples of several cells become one."""
     groups = grouped(findings, lambda finding: (finding.check, finding.text, finding.samples))
     return [
         first if not others else replace(first, where=f"{first.where} and {count_noun(len(others), 'cell')} more")
@@ -155,7 +155,7 @@ def folded(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def as_tree(gate: Gate) -> dict[str, Any]:
-    """The gate as plain values for JSON."""
+    """Return the gate as plain values for JSON."""
     verdicts = {"passed": gate.verdict == PASSED, "verdict": gate.verdict, "accepted": gate.is_accepted}
     tests = [asdict(test) | {"verdict": gate.verdict_of(test.where)} for test in gate.all_tests]
     tree = asdict(gate) | {"cells": {where: gate.verdict_of(where) for where in gate.cells}}
@@ -164,7 +164,7 @@ def as_tree(gate: Gate) -> dict[str, Any]:
 
 
 def headline(gate: Gate) -> str:
-    """The verdict, why, and of what."""
+    """Return the verdict, why, and of what."""
     sides = f"{gate.current} against {gate.baseline}, {count_noun(len(gate.cells), 'cell')}"
     if gate.verdict == PASSED:
         return f"gate passed: {sides}{f'; seconds of {gate.timed} of them not tested' if gate.timed else ''}"

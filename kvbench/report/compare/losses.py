@@ -85,18 +85,19 @@ class LossTest:
         return self.number(self.baseline), self.number(self.current), change if change[0] == "-" else f"+{change}"
 
     def number(self, value: float) -> str:
-        """A mean or loss as text, rates in points."""
+        """Return a mean or loss as text, rates in points."""
         return f"{100 * value:.1f}" if self.rate else f"{value:.4f}"
 
     def amount(self, value: float) -> str:
-        """A loss as text with its unit."""
+        """Return a loss as text with its unit."""
         return f"{100 * value:.3g} points" if self.rate else f"{value:.3g}"
 
 
 def loss_tests(
     cells: Sequence[tuple[str, Sequence[Match]]], alpha: float, min_effect: Effects, alarm: Effects
 ) -> tuple[list[LossTest], LossTest | None]:
-    """One test of each cell, or group of cells, with its name, and of all rates of several together; none of seconds.
+    """Return one test of each cell, or group of cells, with its name, and of all rates of several together; none of
+    seconds.
 
     A single test of rates tests all rates, and is held to the effects of all. Raises UserError for a group whose
     metrics have different units.
@@ -137,7 +138,8 @@ def loss_tests(
 
 
 def large_losses(cells: Sequence[tuple[str, Match]], alpha: float, alarm: Effects) -> list[LossTest]:
-    """The tests of cells of a group that lost several prompts and more than the alarm, which their group may hide.
+    """Return the tests of cells of a group that lost several prompts and more than the alarm, which their group may
+    hide.
 
     One lost answer of a cell with one prompt is not in it: noise can take that, and a group is of such cells.
     """
@@ -146,7 +148,7 @@ def large_losses(cells: Sequence[tuple[str, Match]], alpha: float, alarm: Effect
 
 
 def is_tested(match: Match) -> bool:
-    """Whether a cell has values of prompts: seconds belong to a run."""
+    """Return whether a cell has values of prompts: seconds belong to a run."""
     return bool(match.rows) and match.rows[0][0].metric != TIMED
 
 
@@ -196,7 +198,7 @@ def _test(
 
 
 def _noise(cells: Sequence[Paired]) -> float:
-    """The share of answers that chance turns each way: what all rates gained, or lost if that is less.
+    """Return the share of answers that chance turns each way: what all rates gained, or lost if that is less.
 
     A change of a graded answer counts by its square, as in a variance.
     """
@@ -210,8 +212,8 @@ def _noise(cells: Sequence[Paired]) -> float:
 def grouped_cells(
     matches: Sequence[Match], names: Sequence[str], group_of: Mapping[str, str]
 ) -> list[tuple[str, list[Match]]]:
-    """The matches of each test, by its name. ``group_of``: the name of a cell's group; empty where each is tested
-    alone.
+    """Return the matches of each test, by its name. ``group_of``: the name of a cell's group; empty where each is
+    tested alone.
     """
     groups: dict[str, list[Match]] = {}
     for match, name in zip(matches, names, strict=True):

@@ -89,7 +89,7 @@ class Pairing:
 
 
 def _value(name: str, row: Row, side: Side) -> Any:
-    """The value of a column of the row, or of a setting of its cell."""
+    """Return the value of a column of the row, or of a setting of its cell."""
     if "." not in name:
         return getattr(row, name)
     value = flat(side.describe(row.cell)).get(name)
@@ -148,8 +148,8 @@ def pair(a: Side, b: Side, strict: bool = False) -> Pairing:
 def _told_apart(
     matches: Sequence[Match], a: Side, b: Side, shared: Sequence[str], compared: Iterable[str]
 ) -> list[Match]:
-    """The lines. Each says what sets it apart from others of its task beside their columns, and what differs between
-    its sides beside what is compared, if that is not the same in all.
+    """Return the lines. Each says what sets it apart from others of its task beside their columns, and what differs
+    between its sides beside what is compared, if that is not the same in all.
     """
     of_a, of_b = (Experiments((*compared, CODE), side.describe).settings for side in (a, b))
 
@@ -177,7 +177,7 @@ def _told_apart(
 
 
 def _check_compared(side: Side, names: Sequence[str]) -> None:
-    """A compared column must have one value per question: otherwise it is not clear which one is compared."""
+    """Require that a compared column has one value per question: otherwise it is not clear which one is compared."""
     questions = grouped(side.rows, lambda row: (row.model, *(getattr(row, name) for name in QUESTION), row.sample))
     for rows in questions.values():
         for name in names if len(rows) > 1 else ():
@@ -190,7 +190,7 @@ def _check_compared(side: Side, names: Sequence[str]) -> None:
 
 
 def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
-    """Settings that tell rows of one side apart and that have a value in common with the other side."""
+    """Return settings that tell rows of one side apart and that have a value in common with the other side."""
     names: set[str] = set()
     for side in (a, b):
         keys, experiments = _keys(side, shared), Experiments((CODE,), side.describe)
@@ -210,7 +210,7 @@ def _refinement(a: Side, b: Side, shared: Sequence[str]) -> list[str]:
 
 
 def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
-    """The settings of tasks that differ between cells of one line, as far as both describe them."""
+    """Return the settings of tasks that differ between cells of one line, as far as both describe them."""
     lines: dict[tuple, list[Mapping[str, Any] | None]] = {}
     for side in (a, b):
         settings = Experiments((CODE,), side.describe).settings
@@ -223,7 +223,7 @@ def _differing_tasks(a: Side, b: Side, shared: Sequence[str]) -> set[str]:
 
 
 def _keys(side: Side, names: Sequence[str]) -> dict[str, tuple]:
-    """The values of these columns and settings by cell."""
+    """Return the values of these columns and settings by cell."""
     firsts = {row.cell: row for row in reversed(side.rows)}
     return {cell: tuple(_value(name, row, side) for name in names) for cell, row in firsts.items()}
 
@@ -311,7 +311,7 @@ def counted(unpaired: Sequence[Unpaired]) -> dict[tuple[str, str], list[int]]:
 
 
 def sides(words: Sequence[str], results: str | None, warn: Warn) -> tuple[Side, Side]:
-    """Both sides with their rows, from the words of a command line.
+    """Return both sides with their rows, from the words of a command line.
 
     `DIR_A DIR_B`: all rows of two folders; with one selection, what it selects of both, by `UNSAID` columns not of
     answers from elsewhere; with two, what the first

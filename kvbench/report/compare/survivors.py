@@ -35,7 +35,7 @@ def survivors(
     alpha: float = ALPHA,
     describe: Describe = lambda cell: None,
 ) -> dict[str, Mark]:
-    """Marks by cell, for all cells with a baseline that answered the same questions.
+    """Return marks by cell, for all cells with a baseline that answered the same questions.
 
     The baseline of a cell is the cell accepted by ``is_baseline`` with its model, task, context length and seed that
     differs in nothing but its method; among several, the one with its budget, and then the one with the nearest
@@ -65,7 +65,7 @@ def survivors(
 
 
 def _common(base: Sequence[Row], rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """The rows of the same samples that both have a value, by sample."""
+    """Return the rows of the same samples that both have a value, by sample."""
     by_sample = {row.sample: row for row in base if row.value is not None and row.metric == rows[0].metric}
     valued = sorted((row for row in rows if row.value is not None), key=lambda row: row.sample)
     return [(by_sample[row.sample], row) for row in valued if row.sample in by_sample]

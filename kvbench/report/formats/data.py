@@ -28,7 +28,7 @@ def write_records(records: Sequence[Mapping[str, Any]], out: TextIO, columns: Se
 
 
 def finite(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Records as JSON can hold them."""
+    """Return records as JSON can hold them."""
     return [
         {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in each.items()}
         for each in records
@@ -36,7 +36,7 @@ def finite(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_json(value: Any, out: TextIO) -> None:
-    """A value as JSON. Raises ValueError for NaN and infinity."""
+    """Return a value as JSON. Raises ValueError for NaN and infinity."""
     json.dump(value, out, indent=1, allow_nan=False)
     out.write("\n")
 
@@ -48,7 +48,7 @@ def write_csv(lines: Iterable[Iterable[Any]], out: TextIO) -> None:
 
 
 def _field(value: Any) -> str:
-    """A value as a field, invisible characters but tabs and line ends as escapes.
+    """Return a value as a field, invisible characters but tabs and line ends as escapes.
 
     Quoted here, because csv.writer before Python 3.13 leaves a lone carriage return bare.
     """

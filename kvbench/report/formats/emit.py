@@ -30,7 +30,7 @@ def write_report(report: Report, format: str, out: TextIO | Path) -> None:
 
 
 def emitted(report: Report, format: str) -> str:
-    """A report as one text."""
+    """Return a report as one text."""
     text = io.StringIO()
     WRITERS[format](report, text)
     return text.getvalue()

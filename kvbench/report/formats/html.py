@@ -16,7 +16,7 @@ def write_html(report: Report, out: TextIO) -> None:
 
 
 def fragment(report: Report) -> str:
-    """The same without head and style, as a part of another page."""
+    """Return the same without head and style, as a part of another page."""
     return _rendered(report, whole=False)
 
 
@@ -25,7 +25,9 @@ def _rendered(report: Report, whole: bool) -> str:
 
 
 def template(package: str, name: str) -> "Template":
-    """A template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable` does."""
+    """Return a template of a package. What it is given is escaped, and printed as `kvbench.support.text.printable`
+    does.
+    """
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # late, as most commands render no page
 
     def shown(value: object) -> object:

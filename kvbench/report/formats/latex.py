@@ -42,7 +42,7 @@ def write_latex(report: Report, out: TextIO) -> None:
 
 
 def latex_text(table: Table) -> str:
-    """One ``table`` environment, after the errors as comments."""
+    """Return one ``table`` environment, after the errors as comments."""
     caption = f"{table.title[:1].upper()}{table.title[1:]}"
     words = table.words or "; ".join(table.caption)
     marks = r" \textbf{Bold}: best, \underline{underlined}: second." if table.is_ranked else ""
@@ -68,13 +68,15 @@ def escaped(text: str) -> str:
 
 
 def _label(text: str) -> str:
-    """A label; [ and * at its start would belong to the line break before it."""
+    """Return a label; [ and * at its start would belong to the line break before it."""
     label = escaped(text)
     return f"{{}}{label}" if label[:1] in ("[", "*") else label
 
 
 def _figure(figure: Figure, shape: Shape | None) -> str:
-    """A number for an S column, where other text is in braces; or the text of another column (without a shape)."""
+    """Return a number for an S column, where other text is in braces; or the text of another column (without a
+    shape).
+    """
     note = escaped(figure.note.strip())
     if not figure.mean:
         return f"{{{note}}}" if note else ""

@@ -12,7 +12,7 @@ r"""Characters that are always markup; ] before what makes it a link; & of an en
 
 
 def escaped(text: str) -> str:
-    """A text of one line in which no Markdown reader finds HTML, emphasis, code, links, tables or entities."""
+    """Return a text of one line in which no Markdown reader finds HTML, emphasis, code, links, tables or entities."""
     return _MARKUP.sub(r"\\\g<0>", printable(text))
 
 
@@ -48,7 +48,7 @@ def table_lines(table: Table) -> list[str]:
 
 
 def markdown_table(heads: Sequence[str], *lines: Sequence[str], align: str) -> list[str]:
-    """The lines of a Markdown table from texts that are escaped already."""
+    """Return the lines of a Markdown table from texts that are escaped already."""
     rule = [":--" if side == "l" else "--:" for side in align]
     return ["| " + " | ".join(line) + " |" for line in (heads, rule, *lines)]
 

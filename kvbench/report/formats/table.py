@@ -45,7 +45,7 @@ class TableRow:
 
     @classmethod
     def of(cls, labels: Sequence[str], texts: Sequence[str]) -> "TableRow":
-        """A line whose figures are plain texts."""
+        """Return a line whose figures are plain texts."""
         return cls(tuple(labels), tuple(map(Figure, texts)))
 
 
@@ -79,11 +79,11 @@ class Table:
 
     @classmethod
     def of(cls, labels: Sequence[str], heads: Sequence[str], lines: Sequence[TableRow], **others: Any) -> "Table":
-        """A table with one line of heads."""
+        """Return a table with one line of heads."""
         return cls(labels=tuple(labels), heads=tuple((head,) for head in heads), lines=tuple(lines), **others)
 
     def side(self, column: int) -> str:
-        """Where the texts of a column of figures stand: "l" or "r"."""
+        """Return where the texts of a column of figures stand: "l" or "r"."""
         return self.align[column] if self.align else "r"
 
     @property
@@ -92,7 +92,7 @@ class Table:
         return any(figure.best for line in self.lines for figure in line.figures)
 
     def caption_with(self, best: str, second: str) -> str:
-        """The caption, with what marks the best and the second figures after its first part."""
+        """Return the caption, with what marks the best and the second figures after its first part."""
         marks = f"{best} {self.competition}{f', {second}' if self.seconds else ''}" if self.is_ranked else ""
         return "; ".join(filter(None, (*self.caption[:1], marks, *self.caption[1:])))
 
@@ -117,13 +117,15 @@ class Report:
 
 
 def runs(heads: Sequence[Sequence[str]], level: int, groups: int) -> Iterator[Sequence[int]]:
-    """The places of neighbours that share their heads down to this level; beyond `groups` levels, each alone."""
+    """Yield the places of neighbours that share their heads down to this level; beyond `groups` levels, each alone."""
     start = 0
     for _, members in groupby(range(len(heads)), lambda i: tuple(heads[i][: level + 1]) if level < groups else i):
         yield range(start, start := start + len(list(members)))
 
 
 def head_rows(heads: Sequence[Sequence[str]], groups: int) -> list[list[tuple[str, int]]]:
-    """The levels of heads that say anything: each head, and how many columns share it (in the first `groups` ones)."""
+    """Return the levels of heads that say anything: each head, and how many columns share it (in the first `groups`
+    ones).
+    """
     levels = [level for level in range(len(heads[0]) if heads else 0) if any(head[level] for head in heads)] or [0]
     return [[(heads[run[0]][level], len(run)) for run in runs(heads, level, groups)] for level in levels]

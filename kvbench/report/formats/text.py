@@ -58,7 +58,7 @@ def width_of(console: Console) -> int | None:
 
 
 def plain_console(out: TextIO) -> Console:
-    """A console that prints texts as they are: no markup, no highlighting, no wrapping."""
+    """Return a console that prints texts as they are: no markup, no highlighting, no wrapping."""
     return Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
@@ -71,17 +71,17 @@ def print_lines(lines: Iterable[Sequence[Span]], console: Console) -> None:
 
 
 def plain_lines(table: Table) -> list[str]:
-    """The lines of a table without styles, as long as they are."""
+    """Return the lines of a table without styles, as long as they are."""
     return ["".join(text for text, _ in line).rstrip() for line in table_lines(table, None)]
 
 
 def folded(text: str, width: int | None, style: str = "", first: str = "", others: str = "") -> list[Spans]:
-    """A text in lines of ``width``, at most ``WIDTH``, that begin with ``first`` and ``others``."""
+    """Return a text in lines of ``width``, at most ``WIDTH``, that begin with ``first`` and ``others``."""
     return [[(line, style)] for line in wrapped(first + printable(text), min(width or WIDTH, WIDTH), others)]
 
 
 def _apart(parts: Iterable[list[Spans]]) -> list[Spans]:
-    """All lines, with a blank one between parts."""
+    """Return all lines, with a blank one between parts."""
     lines: list[Spans] = []
     for part in parts:
         lines += [*([[("", "")]] if lines else []), *part]
@@ -89,7 +89,9 @@ def _apart(parts: Iterable[list[Spans]]) -> list[Spans]:
 
 
 def table_lines(table: Table, width: int | None) -> list[Spans]:
-    """The lines of one table, none longer than ``width`` unless a single column is; spans of text with their style."""
+    """Return the lines of one table, none longer than ``width`` unless a single column is; spans of text with their
+    style.
+    """
     caption = table.caption_with(f"{BEST} best", f"{SECOND} second")
     head = folded(table.title, width, "bold") if table.title else []
     head += folded(caption, width) if caption else []
@@ -106,7 +108,7 @@ def table_lines(table: Table, width: int | None) -> list[Spans]:
 
 
 def _labels(table: Table) -> Column:
-    """All labels in one column. A label with nothing to its right may run over its neighbours' place."""
+    """Return all labels in one column. A label with nothing to its right may run over its neighbours' place."""
     lines = [[*map(printable, labels)] for labels in (table.labels, *(line.labels for line in table.lines))]
     widths = [
         max((len(labels[i]) for labels in lines if any(labels[i + 1 :])), default=0) for i in range(len(table.labels))
@@ -189,7 +191,7 @@ def _width(columns: Sequence[Column], gap: int, groups: int) -> int:
 def _block_lines(
     columns: Sequence[Column], first: int, gap: int, groups: int, rules: Collection[int]
 ) -> Iterator[Spans]:
-    """The lines of a block, without those in which no column from the `first` on has a text."""
+    """Yield the lines of a block, without those in which no column from the `first` on has a text."""
     widths = _widths(columns, gap, groups)
     for level in range(len(columns[0].heads)):
         spans: Spans = []

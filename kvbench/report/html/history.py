@@ -198,7 +198,7 @@ def runs_of(sources: Sequence[str], warn: Callable[[str], None], anchor: str | N
 
 
 def names(sources: Sequence[str]) -> dict[str, str]:
-    """The name of each cell of all runs: one for all cells of an experiment, whose code alone may differ.
+    """Return the name of each cell of all runs: one for all cells of an experiment, whose code alone may differ.
 
     Raises what reading rows raises.
     """
@@ -211,7 +211,7 @@ def names(sources: Sequence[str]) -> dict[str, str]:
 
 
 def _parts(run: Side, name_of: Mapping[str, str]) -> dict[tuple[str, str], frozenset[str]]:
-    """The versions of the code by cell and part."""
+    """Return the versions of the code by cell and part."""
     parts = {}
     for cell, rows in grouped(run.rows, lambda row: row.cell).items():
         table = pa.table({name: [getattr(row, name) for row in rows] for name in ("cell", "code")}, _CODE_SCHEMA)
@@ -223,7 +223,7 @@ def _parts(run: Side, name_of: Mapping[str, str]) -> dict[tuple[str, str], froze
 def _changed(
     parts: Mapping[tuple[str, str], frozenset[str]], before: Mapping[tuple[str, str], frozenset[str]]
 ) -> tuple[str, ...]:
-    """The parts of the code that a cell of both runs has in different versions: other cells have other parts."""
+    """Return the parts of the code that a cell of both runs has in different versions: other cells have other parts."""
     return tuple(sorted({key[1] for key in parts.keys() & before.keys() if parts[key] != before[key]}))
 
 
@@ -238,7 +238,7 @@ def _number_of(anchor: str | None, sources: Sequence[str]) -> int:
 
 
 def _extended(anchor: Side, run: Side, name_of: Mapping[str, str]) -> Side:
-    """The anchor, with rows of accepted runs that it lacks: a later cell is compared with its own first run."""
+    """Return the anchor, with rows of accepted runs that it lacks: a later cell is compared with its own first run."""
 
     def place(row: Row) -> tuple[Any, ...]:
         """Key of a row: experiment, pairing columns of the gate, sample."""
@@ -259,7 +259,7 @@ def _extended(anchor: Side, run: Side, name_of: Mapping[str, str]) -> Side:
 
 
 def _anchor_findings(findings: Sequence[Finding], baseline_findings: Sequence[Finding], anchor: str) -> list[Finding]:
-    """Findings against the anchor in places where the last accepted run showed none by the same check."""
+    """Return findings against the anchor in places where the last accepted run showed none by the same check."""
     places = {(finding.check, finding.where) for finding in baseline_findings}
     return [
         replace(finding, text=f"against the anchor, {anchor}: {finding.text}")
@@ -269,7 +269,7 @@ def _anchor_findings(findings: Sequence[Finding], baseline_findings: Sequence[Fi
 
 
 def _sums(gate: Gate, before: Mapping[str, float]) -> dict[str, float]:
-    """The CUSUM of every test of the gate against the anchor that could find anything."""
+    """Return the CUSUM of every test of the gate against the anchor that could find anything."""
     sums = {}
     for test in gate.all_tests:
         if test.smallest is not None:
@@ -279,7 +279,7 @@ def _sums(gate: Gate, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, problems: Sequence[Finding]) -> list[Finding]:
-    """Tests for which CUSUM alone raises an alarm."""
+    """Return tests for which CUSUM alone raises an alarm."""
     places = {finding.where for finding in problems}
     return [
         Finding("regression", test.where, (), f"losses against the anchor, {anchor}, add up over the runs")
@@ -289,7 +289,7 @@ def _drifts(gate: Gate, sums: Mapping[str, float], anchor: str, problems: Sequen
 
 
 def _grown_costs(spent: Mapping[str, RunCost], before: Mapping[str, RunCost], same_cells: bool) -> list[Finding]:
-    """Seconds and bytes that grew by more than their noise."""
+    """Return seconds and bytes that grew by more than their noise."""
     findings = []
     for cost, (amount, noise, written) in spent.items():
         previous = before[cost].amount if cost in before and (same_cells or cost not in _RUN_COSTS) else 0
@@ -300,13 +300,13 @@ def _grown_costs(spent: Mapping[str, RunCost], before: Mapping[str, RunCost], sa
 
 
 def _limits(cell: Summary) -> tuple[float, float] | None:
-    """The interval of the accuracy of a cell."""
+    """Return the interval of the accuracy of a cell."""
     scale = 100 if cell.rate else 1
     return None if cell.low is None or cell.high is None else (scale * cell.low, scale * cell.high)
 
 
 def _costs(run: Side, cells: Sequence[Summary], name_of: Mapping[str, str]) -> dict[str, RunCost]:
-    """Seconds and peak bytes."""
+    """Return seconds and peak bytes."""
     peaks: dict[str, int] = {}
     for row in run.rows:
         peaks[row.cell] = max(peaks.get(row.cell, 0), row.peak_bytes or 0)
@@ -325,7 +325,7 @@ def _bytes(amount: float) -> str:
 
 
 def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """How the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy.
+    """Return how the cells of all runs are drawn: in the colour of the policy, or of the score if there is one policy.
 
     Cells of one colour have different markers, filled and then hollow, and then other dashes.
     """
@@ -348,7 +348,9 @@ def _cells(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 def history_page(
     sources: Sequence[str], warn: Callable[[str], None], anchor: str | None = None, served: bool = False
 ) -> tuple[list[Run], str]:
-    """The runs and their page. `served`: as `kvbench.report.html.rendered.rendered`. Raises what `runs_of` raises."""
+    """Return the runs and their page. `served`: as `kvbench.report.html.rendered.rendered`. Raises what `runs_of`
+    raises.
+    """
     runs = runs_of(sources, warn, anchor)
     names = ("label", "status", "baseline", "numbers", "limits")
     data = {"runs": [{name: getattr(run, name) for name in names} for run in runs], "cells": _cells(runs)}
@@ -391,7 +393,7 @@ def write_history(
 
 
 def _cases(run: Run) -> list[Case]:
-    """One case per cell of the newest run, and for what was found elsewhere; each with one outcome at most."""
+    """Return one case per cell of the newest run, and for what was found elsewhere; each with one outcome at most."""
     places = [*run.methods] if run.baseline is None else [where for gate in run.gates for where in gate.cells]
     places += [finding.where for finding in (*run.problems, *run.undecided)]
     cases = []
@@ -410,13 +412,15 @@ def _outcome(tag: str, findings: Sequence[Finding], where: str) -> Outcome | Non
 
 
 def _earlier(runs: Sequence[Run]) -> list[Case]:
-    """One case per run before the newest, as a note: an old failure fails no build."""
+    """Return one case per run before the newest, as a note: an old failure fails no build."""
     lines = [[run.status, *(run.findings or ())] for run in runs[:-1]]
     return [Case("kvbench.history", run.label, (), "\n".join(texts)) for run, texts in zip(runs, lines, strict=False)]
 
 
 def _table(run: Run) -> list[list[str]]:
-    """Every test of the newest run against the last accepted one: what it measured, and what it could have found."""
+    """Return every test of the newest run against the last accepted one: what it measured, and what it could have
+    found.
+    """
     if not run.gates:
         return []
     gate = run.gates[0]
@@ -434,14 +438,18 @@ def _table(run: Run) -> list[list[str]]:
 
 
 def _link(run: Run, before: Run) -> str | None:
-    """The page of the change between the commits of two runs, where their environments name them and a repository."""
+    """Return the page of the change between the commits of two runs, where their environments name them and a
+    repository.
+    """
     commits = run.code.commit, before.code.commit
     same = run.code.repository and run.code.repository == before.code.repository
     return f"{run.code.repository}/compare/{commits[1]}...{commits[0]}" if same and all(commits) else None
 
 
 def _name_and_date(source: str) -> tuple[str, str, Code]:
-    """The commit of the rows, else the name of the file or folder; when they were made, if known; and the code."""
+    """Return the commit of the rows, else the name of the file or folder; when they were made, if known; and the
+    code.
+    """
     path = Path(source)
     code = _code(path)
     if match := _NAMED.fullmatch(path.stem):

@@ -153,14 +153,16 @@ def looks_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[st
 
 
 def cells_data(lines: Sequence[Summary], describe: Describe) -> list[dict[str, Any]]:
-    """The lines of the page's table; a curve joins those that differ in nothing but their budget, by `setting`."""
+    """Return the lines of the page's table; a curve joins those that differ in nothing but their budget, by
+    `setting`.
+    """
     experiments = Experiments(("budget",), describe)
     words = experiments.told_apart({line.cell: tuple(getattr(line, name) for name in _METHOD) for line in lines})
     return [_cell_data(line) | {"setting": words[line.cell]} for line in lines]
 
 
 def _cell_data(line: Summary) -> dict[str, Any]:
-    """A line of the page's table, as values for JSON; means of rates in %."""
+    """Return a line of the page's table, as values for JSON; means of rates in %."""
     scale = 100 if line.rate else 1
     shown = {name: getattr(line, name) for name in TABLE}
     shown |= {name: None if shown[name] is None else shown[name] * scale for name in ("mean", "low", "high")}

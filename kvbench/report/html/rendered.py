@@ -21,7 +21,9 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def rendered(name: str, data: object, served: bool = False, **context: object) -> str:
-    """The page NAME with its data. `served`: style and scripts are links to `page.css`, `plotly.js` and `NAME.js`."""
+    """Return the page NAME with its data. `served`: style and scripts are links to `page.css`, `plotly.js` and
+    `NAME.js`.
+    """
     from markupsafe import Markup
 
     inline = {} if served else {"css": text_of("page.css"), "plotly": _compressed(PLOTLY), "script": script_of(name)}
@@ -31,20 +33,20 @@ def rendered(name: str, data: object, served: bool = False, **context: object) -
 
 
 def script_of(name: str) -> str:
-    """The script of a page: the colours on dark pages, what all pages share, and its own."""
+    """Return the script of a page: the colours on dark pages, what all pages share, and its own."""
     dark = json.dumps(dict(zip(COLOURS, DARK, strict=True)))
     return f'"use strict"; const DARK = {dark};\n{text_of("shared.js")}{text_of(f"{name}.js")}'
 
 
 @cache
 def text_of(file: str) -> str:
-    """A file beside the templates."""
+    """Return a file beside the templates."""
     return (files(__package__ or "") / file).read_text("utf-8")
 
 
 @cache
 def _compressed(file: str) -> str:
-    """A file as base64 of gzip, always of the same bytes."""
+    """Return a file as base64 of gzip, always of the same bytes."""
     return b64encode(gzip.compress(text_of(file).encode(), 9, mtime=0)).decode()
 
 

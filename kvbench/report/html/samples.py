@@ -38,7 +38,7 @@ class ShownPrompt:
 
 
 def readable_places(tokens: Sequence[str], references: Sequence[str]) -> list[int | None]:
-    """Which tokens of a prompt are shown, by position; None stands for a gap."""
+    """Return which tokens of a prompt are shown, by position; None stands for a gap."""
     count, shown = len(tokens), set(range(len(tokens)))
     if count > MOST_TOKENS:
         starts = np.cumsum([len(token) for token in tokens])
@@ -80,7 +80,7 @@ def sample_data(row: Row, sets: KeptSets | None, prompt: ShownPrompt | None, lon
 
 
 def _shares(masks: Sequence[Sequence[bytes]], num_tokens: int) -> np.ndarray:
-    """The share of KV pairs that were kept at each position, over layers and heads."""
+    """Return the share of KV pairs that were kept at each position, over layers and heads."""
     packed = np.stack([np.frombuffer(mask, np.uint8) for heads in masks for mask in heads])
     return np.unpackbits(packed, axis=1, count=num_tokens).mean(axis=0)
 

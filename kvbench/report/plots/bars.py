@@ -79,5 +79,5 @@ def _panel(axis: Axes, bars: Sequence[tuple[MeansRow, Summary]], marks: Marks) -
 
 
 def _name_of(line: MeansRow) -> str:
-    """All labels."""
+    """Return all labels."""
     return " ".join(filter(None, dict.fromkeys(label_of(line))))

@@ -70,7 +70,7 @@ def styled() -> Iterator[None]:
 
 
 def check_file(out: Path | None) -> Path:
-    """Raises ValueError if there is no file to draw into, or its suffix is unknown."""
+    """Raise ValueError if there is no file to draw into, or its suffix is unknown."""
     if out is None or out.suffix not in SUFFIXES:
         named = "" if out is None else f", not {out.name!r}"
         raise UserError(f"a plot goes to a file: name it with --out FILE{'|'.join(SUFFIXES)}{named}")
@@ -83,7 +83,7 @@ def save(figure: Figure, out: Path) -> None:
 
 
 def stamped(figure: Figure, word: str) -> Figure:
-    """The figure with a word in its upper right corner, such as a warning that it is a smoke test."""
+    """Return the figure with a word in its upper right corner, such as a warning that it is a smoke test."""
     width, height = figure.get_size_inches()
     place = (1 - 0.1 / width, 1 - 0.1 / height)
     figure.text(*place, word, ha="right", va="top", fontweight="bold", color="#B22222")
@@ -100,7 +100,8 @@ def panels(
     labels: Sequence[str] = (),
     **axes: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per title (of ``width`` x ``height`` inches) and a right margin of ``margin`` inches.
+    """Return a figure with one panel per title (of ``width`` x ``height`` inches) and a right margin of ``margin``
+    inches.
 
     The first line of the heading is what all panels have in common. ``labels``: of the lines; panels have room for them
     at the right, one above the other. Raises ValueError for more than ``MOST_PANELS``.
@@ -139,7 +140,7 @@ def panels(
 
 
 def columns_of(count: int, most: int) -> int:
-    """How many of ``count`` panels stand beside each other: at most ``most``, and four in two rows of two."""
+    """Return how many of ``count`` panels stand beside each other: at most ``most``, and four in two rows of two."""
     return 2 if count == 4 and most == 3 else min(most, count)
 
 
@@ -155,7 +156,7 @@ def label_axes(axis: Axes, x: str, y: str) -> None:
 
 
 def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -> AxesImage:
-    """A heat map without a grid, with its numbers in it if it has at most ``most`` squares."""
+    """Return a heat map without a grid, with its numbers in it if it has at most ``most`` squares."""
     image = axis.imshow(grid, aspect="auto", interpolation="none", **limits)
     axis.grid(visible=False)
     middle = sum(image.get_clim()) / 2
@@ -167,7 +168,7 @@ def heat_map(axis: Axes, grid: np.ndarray[Any, Any], most: int, **limits: Any) -
 
 
 def plot_band(axis: Axes, points: Sequence[Point], **style: Any) -> None:
-    """A line through points, and the band of the intervals that are known; it may reach beyond the axes.
+    """Draw a line through points, and the band of the intervals that are known; it may reach beyond the axes.
 
     One point has a marker and a bar in the place of both.
     """
@@ -186,13 +187,13 @@ def plot_band(axis: Axes, points: Sequence[Point], **style: Any) -> None:
 
 
 def is_first(axis: Axes) -> bool:
-    """Whether a panel is the first of its row."""
+    """Return whether a panel is the first of its row."""
     place = axis.get_subplotspec()
     return place is not None and place.is_first_col()
 
 
 def has_bottom(axis: Axes) -> bool:
-    """Whether a panel shows the tick labels of its x axis."""
+    """Return whether a panel shows the tick labels of its x axis."""
     return bool(axis.xaxis.get_tick_params()["labelbottom"])
 
 
@@ -203,7 +204,7 @@ def ticks(names: Sequence[object], most: int) -> tuple[range, list[str]]:
 
 
 def colour_bar(figure: Figure, image: AxesImage, label: str) -> None:
-    """A colour bar in a right margin of 0.9 inches."""
+    """Draw a colour bar in a right margin of 0.9 inches."""
     width = figure.get_size_inches()[0]
     figure.colorbar(image, cax=figure.add_axes((1 - 0.75 / width, 0.25, 0.12 / width, 0.45)), label=label)
 
@@ -221,7 +222,7 @@ def titles(keyed: Sequence[Mapping[str, Any]], between: str = ", ") -> tuple[str
 
 
 def n_of(counts: Collection[int], noun: str = "sample") -> str:
-    """How many samples means are over: ``n = 2 to 3 samples``."""
+    """Return how many samples means are over: ``n = 2 to 3 samples``."""
     least, most = min(counts), max(counts)
     return f"n = {least}" + f" to {most}" * (most > least) + f" {noun}" + "s" * (most > 1)
 
@@ -252,13 +253,13 @@ class Marks:
 
     @classmethod
     def over(cls, labels: Iterable[tuple[str, str]], alone: bool = False) -> "Marks":
-        """Marks for all lines of a figure, in the order in which they appear."""
+        """Return marks for all lines of a figure, in the order in which they appear."""
         labels = tuple(dict.fromkeys(labels))
         policies, others = (tuple(dict.fromkeys(label[i] for label in labels)) for i in (0, 1))
         return cls(labels, policies, others, len(others) > 1 and (alone or len(policies) == 1))
 
     def of(self, label: tuple[str, str]) -> dict[str, Any]:
-        """The style of a line, and its label."""
+        """Return the style of a line, and its label."""
         policy, other = label
         if policy == "full":
             return {**REFERENCE, "marker": "."}
@@ -274,7 +275,7 @@ class Marks:
         }
 
     def turn(self, other: str) -> int:
-        """The place of the rest among all of the figure; 0 for a policy that has none."""
+        """Return the place of the rest among all of the figure; 0 for a policy that has none."""
         return [text for text in self.others if text].index(other) if other else 0
 
     def name(self, label: tuple[str, str]) -> str:
@@ -320,7 +321,7 @@ def label_ends(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def _label(axis: Axes, label: str, handle: Sequence[Line2D], end: tuple[float, float] | None, height: float) -> None:
-    """A label with its handle beside a panel, and a thin grey line to the end of what it names."""
+    """Draw a label with its handle beside a panel, and a thin grey line to the end of what it names."""
     sample = DrawingArea(HANDLE, LABEL_POINTS)
     for line in handle:
         line.set_transform(sample.get_transform())
@@ -344,7 +345,7 @@ def _label(axis: Axes, label: str, handle: Sequence[Line2D], end: tuple[float, f
 
 
 def _handle(line: Line2D, is_point: bool) -> list[Line2D]:
-    """A short line that looks like another; its marker alone for one point, which no line leads to."""
+    """Return a short line that looks like another; its marker alone for one point, which no line leads to."""
     sample = Line2D((0, HANDLE / 2, HANDLE), (LABEL_POINTS / 2,) * 3)
     sample.update_from(line)
     sample.set(clip_on=False, linewidth=1, markersize=4, markevery=(1, 3))
@@ -354,14 +355,14 @@ def _handle(line: Line2D, is_point: bool) -> list[Line2D]:
 
 
 def _rings() -> list[Line2D]:
-    """Two rings around each other."""
+    """Return two rings around each other."""
     style: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": "#777777"}
     place = ([HANDLE / 2], [LABEL_POINTS / 2])
     return [Line2D(*place, markersize=size, markeredgewidth=0.8, **style) for size in (6.5, 3)]
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
-    """The nearest heights in the same order that are at least ``gap`` apart; in 0..1 if they fit."""
+    """Return the nearest heights in the same order that are at least ``gap`` apart; in 0..1 if they fit."""
     order = np.argsort(heights, kind="stable")
     gaps, top = gap * np.arange(len(heights)), 1 - gap * (len(heights) - 1)
     nearest = isotonic_regression(np.asarray(heights)[order] - gaps).x

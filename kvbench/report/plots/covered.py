@@ -94,7 +94,7 @@ def ranks_at_points(paths: Sequence[Path]) -> list[np.ndarray]:
 
 
 def _groups(places: Sequence[np.ndarray]) -> list[list[int]]:
-    """The numbers of ``places`` that are ``CLOSE`` to the first of their group in all coordinates."""
+    """Return the numbers of ``places`` that are ``CLOSE`` to the first of their group in all coordinates."""
     groups: list[list[int]] = []
     for i, place in enumerate(places):
         group = next((group for group in groups if np.abs(place - places[group[0]]).max() < CLOSE), None)

@@ -50,7 +50,7 @@ class CurvePlot:
 
 
 def draw_curves(plot: CurvePlot) -> Figure:
-    """The figure of a line plot, each trace with its label beside the panel."""
+    """Return the figure of a line plot, each trace with its label beside the panel."""
     titles = [panel.title for panel in plot.panels]
     figure, axes = panels(titles, plot.heading, labels=plot.labels, **plot.layout)
     for axis, panel in zip(axes, plot.panels, strict=True):

@@ -49,7 +49,7 @@ class HeatMaps:
 
 
 def draw_heat_maps(plot: HeatMaps) -> Figure:
-    """The figure of heat maps."""
+    """Return the figure of heat maps."""
     margin = 0.3 if plot.limits is None else 0.9
     shared: dict[str, Any] = {"sharex": True, "sharey": True} if plot.same_axes else {}
     width, height = plot.size

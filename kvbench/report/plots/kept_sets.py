@@ -52,7 +52,7 @@ def panels_of(request: Request, samples: Sequence[int] | None = None) -> tuple[s
 
 
 def _samples(panels: Sequence[Panel]) -> str:
-    """How many samples the panels are over."""
+    """Return how many samples the panels are over."""
     counts = {len(panel.sets) for panel in panels}
     if counts == {1}:
         numbers = {panel.sets[0].sample for panel in panels}
@@ -61,7 +61,7 @@ def _samples(panels: Sequence[Panel]) -> str:
 
 
 def draw_kept(request: Request) -> Figure:
-    """Where in the text the kept KV pairs stood: one row per KV head, one panel per cell; dark is kept.
+    """Return where in the text the kept KV pairs stood: one row per KV head, one panel per cell; dark is kept.
 
     Several samples lie over each other by their relative position; `sample=0` shows one alone.
     """
@@ -74,7 +74,7 @@ def draw_kept(request: Request) -> Figure:
 
 
 def kept_figure(shown: Sequence[Panel], heading: str) -> Figure:
-    """The figure of `draw_kept` for panels whose kept sets have positions."""
+    """Return the figure of `draw_kept` for panels whose kept sets have positions."""
     heads = np.array([len(layer) for layer in shown[0].sets[0].lengths])
     most = max(sum(map(len, panel.sets[0].lengths)) for panel in shown)
     figure, axes = panels(
@@ -114,7 +114,9 @@ def kept_shares(panel: Panel) -> np.ndarray:
 
 
 def draw_split(request: Request) -> Figure:
-    """How a budget was divided: percent of the KV pairs kept in each head; at the right the mean of each layer."""
+    """Return how a budget was divided: percent of the KV pairs kept in each head; at the right the mean of each
+    layer.
+    """
     common, shown = panels_of(request)
     shares = [head_shares(panel) for panel in shown]
     layers, heads = max(len(grid) for grid in shares), max(grid.shape[1] for grid in shares)

@@ -102,7 +102,7 @@ def points(curves: Sequence[Curve], intervals: bool = True) -> list[Point]:
 
 
 def against(curves: Sequence[Curve], full: Sequence[Curve]) -> list[Curve]:
-    """How much more each text costs than with the full cache, over the texts that both have."""
+    """Return how much more each text costs than with the full cache, over the texts that both have."""
     of_text = {curve.sample: curve for curve in full}
     differences = []
     for curve in curves:
@@ -137,7 +137,7 @@ def _scale(axes: Sequence[Axes]) -> None:
 
 
 def read_curves(source: Source, cells: Set[str], warn: Warn) -> list[Curve]:
-    """The curves of these cells, each sample once. Raises MissingFile without any, else as `lines_beside`."""
+    """Return the curves of these cells, each sample once. Raises MissingFile without any, else as `lines_beside`."""
     if not has_lines(source, Curve):
         raise no_lines(source, Curve, "only perplexity tasks write them (task=pg19, task=booksum)")
     return [curve for (cell, _), curve in lines_beside(source, Curve, warn).items() if cell in cells]

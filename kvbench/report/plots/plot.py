@@ -35,7 +35,7 @@ def plot(
 
 
 def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None, warn: Warn = warnings.warn) -> Figure:
-    """The plot ``kind`` of a results folder, a Parquet file or a frame.
+    """Return the plot ``kind`` of a results folder, a Parquet file or a frame.
 
     ``settings``: of the kind, by name. Every other entry selects rows; its values are separated by commas.
 
@@ -58,7 +58,7 @@ def figure(kind: str, source: Source, settings: Mapping[str, str] | None = None,
 
 
 def kind_of(name: str) -> Named:
-    """A kind of plot. Raises UserError for one that there is not."""
+    """Return a kind of plot. Raises UserError for one that there is not."""
     found = member("plot", name)
     if found is None:
         raise UserError(f"unknown plot {name!r}; {closest(name, named('plot'))}")

@@ -30,7 +30,7 @@ def draw_probed(
 
 
 def figure(numbers: pa.Table, by: Sequence[str], percent: bool = False, note: str = "") -> Figure:
-    """The means of `kvbench.report.tables.probe` as a figure.
+    """Return the means of `kvbench.report.tables.probe` as a figure.
 
     Grouped by layer and head they are heat maps, one per cell; otherwise one line per cell over windows or over layers.
     ``note`` is a line of the heading; ``percent``: shares x100. Raises ValueError if there is nothing to draw.
@@ -65,7 +65,7 @@ def _heat_maps(means: Sequence[Mean], note: str) -> Figure:
 
 
 def _curves(means: Sequence[Mean], note: str) -> Figure:
-    """One panel per quantity, number of recent tokens and model; one line per policy, score and budget."""
+    """Return one panel per quantity, number of recent tokens and model; one line per policy, score and budget."""
     first = means[0].keys
     x = next((name for name in ("window", "layer") if name in first), None)
     if x is None:

@@ -23,7 +23,9 @@ class Request:
     warn: Callable[[str], None]
 
     def cells(self, by_question: bool = False) -> list[Summary]:
-        """The selected cells, or one for each of their questions. Raises NothingSelected if no cell has a value."""
+        """Return the selected cells, or one for each of their questions. Raises NothingSelected if no cell has a
+        value.
+        """
         cells = summaries(load_table(self.source, NEEDED, self.warn, self.where), by_question)
         drawn = [cell for cell in cells if cell.mean is not None]
         if not drawn:
@@ -36,12 +38,12 @@ class Request:
         return drawn
 
     def blocks(self, rows: Sequence[str] = LINES, cols: Sequence[str] = COLUMNS) -> list[Block]:
-        """The selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
+        """Return the selected cells as `kvbench.report.tables.pivot.arrange` lays them out."""
         return arrange(self.cells("question_number" in cols), rows, cols, describer(self.source))
 
     def windows(self, cells: Iterable[str]) -> str:
-        """The line of a heading that says which windows, newest tokens and pooling these cells have, if any has, and
-        which protocol is not `paper`.
+        """Return the line of a heading that says which windows, newest tokens and pooling these cells have, if any has,
+        and which protocol is not `paper`.
         """
         rows = load_table(self.source, ("policy",), lambda text: None, self.where)
         labels = dict(zip(rows["cell"].to_pylist(), rows["policy"].to_pylist(), strict=True))
@@ -50,18 +52,18 @@ class Request:
 
 
 def cells_of(blocks: Sequence[Block]) -> list[Summary]:
-    """All cells, with references, once per block."""
+    """Return all cells, with references, once per block."""
     return [cell for block in blocks for reference in (True, False) for cell in block.cells(reference)]
 
 
 def scaled(cell: Summary, value: float | None) -> float:
-    """A mean in the unit of the figure: rates in %."""
+    """Return a mean in the unit of the figure: rates in %."""
     assert value is not None
     return 100 * value if cell.rate else value
 
 
 def metric_of(cells: Sequence[Summary]) -> str:
-    """The metrics on the axis of means, with their units."""
+    """Return the metrics on the axis of means, with their units."""
     return printable(", ".join(dict.fromkeys(f"{cell.metric or 'value'}{' (%)' * cell.rate}" for cell in cells)))
 
 
@@ -75,11 +77,11 @@ def measured_of(cells: Sequence[Summary], intervals: bool = True) -> str:
 
 
 def label_of(line: MeansRow) -> tuple[str, str]:
-    """The first label of a line, its policy, and the others, as text."""
+    """Return the first label of a line, its policy, and the others, as text."""
     policy, *others = ("" if label is None else printable(str(label)) for label in line.labels)
     return policy, " ".join(filter(None, others))
 
 
 def marks_of(blocks: Sequence[Block], alone: bool = False) -> Marks:
-    """Marks for the lines of all blocks, in the order in which they appear."""
+    """Return marks for the lines of all blocks, in the order in which they appear."""
     return Marks.over([label_of(line) for block in blocks for line in block.lines if not line.reference], alone)

@@ -76,7 +76,7 @@ def draw(request: Request) -> Figure:
 
 
 def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: bool) -> Iterator[Trace]:
-    """The lines of a panel; grey for lines of another policy than the panel's, if it has one."""
+    """Yield the lines of a panel; grey for lines of another policy than the panel's, if it has one."""
     _, measure = _AXES[x]
     for line in block.lines:
         cells = sorted({id(cell): cell for cell in line.cells.values()}.values(), key=lambda cell: measure(cell) or 0.0)
@@ -98,7 +98,9 @@ def _traces(block: Block, policy: str | None, marks: Marks, x: str, intervals: b
 
 
 def _apart(values: Sequence[float], factor: float) -> list[float]:
-    """The largest value, and each further one that is smaller than the last by more than a factor; descending."""
+    """Return the largest value, and each further one that is smaller than the last by more than a factor;
+    descending.
+    """
     apart: list[float] = []
     for value in sorted(values, reverse=True):
         if not apart or factor * value < apart[-1]:
@@ -107,7 +109,7 @@ def _apart(values: Sequence[float], factor: float) -> list[float]:
 
 
 def _scale(axis: Axes, x: str, xs: Sequence[float]) -> None:
-    """A logarithmic axis, as budgets double, and units on the ticks."""
+    """Set a logarithmic axis, as budgets double, and units on the ticks."""
     if x == "question":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         return

@@ -21,7 +21,7 @@ _CLOSE = 1e-9
 
 
 def all_pairs(values: np.ndarray, cluster: np.ndarray, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Adjusted two-sided p of every pair of methods, ``[methods, methods]``, 1 on the diagonal.
+    """Return adjusted two-sided p of every pair of methods, ``[methods, methods]``, 1 on the diagonal.
 
     ``values [methods, prompts]``; ``cluster [prompts]``: the number of each prompt's context; its signs flip together.
     The statistic of a pair is its sum of differences over the root of the sum of their squares, which flips leave as it
@@ -52,7 +52,9 @@ def all_pairs(values: np.ndarray, cluster: np.ndarray, draws: int = DRAWS, seed:
 
 
 def letters(told_apart: Iterable[tuple[int, int]], methods: int) -> list[str]:
-    """The letters of each method, which are numbered best first: a method has the letters of all of its groups."""
+    """Return the letters of each method, which are numbered best first: a method has the letters of all of its
+    groups.
+    """
     groups = [frozenset(range(methods))] * (methods > 0)
     for first, second in told_apart:
         both = [group for group in groups if first in group and second in group]
@@ -65,7 +67,7 @@ def letters(told_apart: Iterable[tuple[int, int]], methods: int) -> list[str]:
 
 
 def pairs_told_apart(p: np.ndarray, alpha: float) -> list[tuple[int, int]]:
-    """The pairs of methods whose p is at most alpha."""
+    """Return the pairs of methods whose p is at most alpha."""
     return [(i, j) for i, j in combinations(range(len(p)), 2) if p[i, j] <= alpha]
 
 

@@ -67,7 +67,7 @@ def _log_wealth(growth: np.ndarray) -> float:
 
 
 def _lowest(losses: np.ndarray, p: float) -> float:
-    """The smallest mean that is not refused for being too low, by bisection: the wealth falls with the mean."""
+    """Return the smallest mean that is not refused for being too low, by bisection: the wealth falls with the mean."""
     low, high = -1.0, float(losses.mean())
     for _ in range(40):
         middle = (low + high) / 2
@@ -76,7 +76,7 @@ def _lowest(losses: np.ndarray, p: float) -> float:
 
 
 def _times(growth: np.ndarray, enough: float) -> float | None:
-    """How often the same losses must come for a log wealth of `enough`; None if they never get there."""
+    """Return how often the same losses must come for a log wealth of `enough`; None if they never get there."""
     if growth.max() <= _EDGE:
         return None
     low, high = 1.0, 1.0

@@ -15,10 +15,12 @@ _ALLOWED = 0.5
 
 
 def next_sum(sum_before: float, loss: float, effect: float) -> float:
-    """The sum after one more run, 0 to ``ALARM``. ``loss``: above 0 where a run is worse, in the unit of ``effect``."""
+    """Return the sum after one more run, 0 to ``ALARM``. ``loss``: above 0 where a run is worse, in the unit of
+    ``effect``.
+    """
     return min(ALARM, max(0.0, sum_before + loss / effect - _ALLOWED))
 
 
 def is_alarm(total: float) -> bool:
-    """Whether a sum is an alarm, but for rounding."""
+    """Return whether a sum is an alarm, but for rounding."""
     return total >= ALARM * (1 - 1e-9)

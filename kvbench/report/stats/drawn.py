@@ -16,7 +16,7 @@ from kvbench.support.errors import UserError
 
 
 def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
-    """How answers were drawn, in a sentence for the header of a table: empty if none was."""
+    """Return how answers were drawn, in a sentence for the header of a table: empty if none was."""
     texts: dict[str, None] = {}
     for task in map(task_settings, descriptions):
         if temperature := task.get("temperature"):
@@ -30,7 +30,7 @@ def answers_text(descriptions: Iterable[Mapping[str, Any] | None]) -> str:
 
 
 def pass_at(rows: Sequence[Row], k: int, describe: Describe) -> list[Row]:
-    """One row per cell and prompt: its value is pass@k, its sample the number of the prompt.
+    """Return one row per cell and prompt: its value is pass@k, its sample the number of the prompt.
 
     A prompt with fewer than k values gets a row with an error. Raises UserError for a cell with fewer than k answers to
     each prompt, and for values other than 0 and 1.

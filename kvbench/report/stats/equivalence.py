@@ -43,5 +43,5 @@ def p_not_within(paired: Paired, low: float, high: float) -> float:
 
 
 def mirrored(paired: Paired) -> Paired:
-    """The same values with the sides exchanged."""
+    """Return the same values with the sides exchanged."""
     return Paired(paired.b, paired.a, paired.cluster, paired.rate, paired.higher)

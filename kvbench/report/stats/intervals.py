@@ -43,7 +43,7 @@ class Interval:
 
 
 def interval(paired: Paired, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """The interval of the mean difference b - a; deterministic for a seed.
+    """Return the interval of the mean difference b - a; deterministic for a seed.
 
     None for fewer than two clusters, and for a quantity without bounds whose differences are all equal: there is no
     spread to estimate from.
@@ -79,7 +79,8 @@ def estimates(paired: Paired, limits: Interval) -> dict[str, Any]:
 
 
 def with_pseudo_clusters(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two more clusters of mean size: + and - the root mean square of the sums that are not zero, or 1 per question.
+    """Return two more clusters of mean size: + and - the root mean square of the sums that are not zero, or 1 per
+    question.
 
     ``sums [..., clusters]``, ``sizes [clusters]``.
     """
@@ -106,7 +107,9 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def expanded_percentile(
     sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of Hesterberg over clusters. ``sums [..., clusters]``: several data sets share the resamples."""
+    """Return the interval of Hesterberg over clusters. ``sums [..., clusters]``: several data sets share the
+    resamples.
+    """
     clusters = len(sizes)
     tail = float(ndtr(np.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, 0.025)))
     low, high = np.quantile(resampled_means(sums, sizes, resamples, seed), [tail, 1 - tail], axis=-1)
@@ -124,7 +127,7 @@ def resampled_means(sums: np.ndarray, sizes: np.ndarray, resamples: int, seed: i
 
 
 def _draws(clusters: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each cluster is drawn ``[block, clusters]``, in blocks of resamples."""
+    """Yield how often each cluster is drawn ``[block, clusters]``, in blocks of resamples."""
     generator = np.random.default_rng(seed)
     rows = max(1, _BLOCK // clusters)
     for start in range(0, resamples, rows):
@@ -135,7 +138,7 @@ def _draws(clusters: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
 
 @lru_cache(maxsize=2)
 def _kept_draws(clusters: int, resamples: int, seed: int) -> tuple[np.ndarray, ...]:
-    """The draws, kept for the next interval of as many clusters: a table has hundreds of them."""
+    """Return the draws, kept for the next interval of as many clusters: a table has hundreds of them."""
     return tuple(counts.astype(np.uint16) for counts in _draws(clusters, resamples, seed))
 
 
@@ -200,7 +203,8 @@ def student(values: Sequence[float], weights: Sequence[float] = ()) -> tuple[flo
 def weighted_interval(
     mean: float, parts: Sequence[tuple[float, float | None, int]], rate: bool
 ) -> tuple[float | None, float | None]:
-    """The interval of a weighted sum of independent means: m +- 1.96 sqrt(sum w^2 s^2 / n), for rates within 0..1.
+    """Return the interval of a weighted sum of independent means: m +- 1.96 sqrt(sum w^2 s^2 / n), for rates within
+    0..1.
 
     parts: weight, variance and n of each mean. There is none if a variance is unknown, such as a single sample's.
     """
@@ -225,7 +229,9 @@ def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
 
 
 def _limit(gained: int, lost: int, n: int) -> float:
-    """The largest difference whose score statistic is no less than -NORMAL_QUANTILE, by bisection: it falls with it."""
+    """Return the largest difference whose score statistic is no less than -NORMAL_QUANTILE, by bisection: it falls with
+    it.
+    """
     inside, outside = (gained - lost) / n, 1.0
     for _ in range(60):
         middle = (inside + outside) / 2
@@ -261,5 +267,5 @@ def perplexity(nll: Sequence[float], tokens: Sequence[float]) -> tuple[float, fl
 
 
 def _exp(nats: float) -> float:
-    """The exponential, at most e^700, which a float still holds."""
+    """Return the exponential, at most e^700, which a float still holds."""
     return math.exp(min(nats, 700.0))

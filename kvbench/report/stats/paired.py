@@ -51,13 +51,13 @@ def scale_of(
 
 
 def _scale_of_rows(rows: Sequence[Row]) -> Scale:
-    """That of rows of one metric."""
+    """Return the scale of rows of one metric."""
     values = [row.value or 0.0 for row in rows]
     return scale_of(rows[0].metric, {row.unit for row in rows}, {row.better for row in rows}, values)
 
 
 def shown(metric: str | None) -> str | None:
-    """The name under which means of this metric are reported."""
+    """Return the name under which means of this metric are reported."""
     return "perplexity" if metric == "nll" else metric
 
 
@@ -80,7 +80,7 @@ class Paired:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[Row, Row]]) -> "Paired":
-        """The values of paired rows that both have one. Raises ValueError if their metrics cannot be pooled."""
+        """Return the values of paired rows that both have one. Raises ValueError if their metrics cannot be pooled."""
         metrics = sorted({row.metric or "" for row, _ in rows})
         a, b = (np.array([pair[side].value for pair in rows], dtype=float) for side in (0, 1))
         of_metric = grouped((row for pair in rows for row in pair), lambda row: row.metric or "")
@@ -126,7 +126,7 @@ class Paired:
         )
 
     def gain(self) -> "Paired":
-        """The same values with the better direction upwards."""
+        """Return the same values with the better direction upwards."""
         return self if self.higher else Paired(-self.a, -self.b, self.cluster, self.rate, True)
 
 

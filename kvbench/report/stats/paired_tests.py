@@ -81,7 +81,7 @@ def _tail(totals: np.ndarray, weights: np.ndarray, observed: float, alternative:
 
 
 def _lattice(magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The possible sums of signed whole numbers and their probabilities, equal magnitudes taken together."""
+    """Return the possible sums of signed whole numbers and their probabilities, equal magnitudes taken together."""
     distribution = np.ones(1)  # over -reach, -reach + 1, .., reach
     for magnitude, count in zip(*np.unique(magnitudes, return_counts=True), strict=True):
         flipped = np.arange(count + 1)
@@ -96,7 +96,9 @@ def _lattice(magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(sums: np.ndarray) -> np.ndarray | None:
-    """The sums as whole numbers of one step 1 / q with the smallest q up to the last of _DENOMINATORS, or None."""
+    """Return the sums as whole numbers of one step 1 / q with the smallest q up to the last of _DENOMINATORS, or
+    None.
+    """
     for first, last in zip((0, *_DENOMINATORS), _DENOMINATORS, strict=False):
         denominators = np.arange(first + 1, last + 1)
         for chunk in np.array_split(sums, max(1, len(sums) // 64)):
@@ -130,7 +132,7 @@ def _monte_carlo(sums: np.ndarray, alternative: str, finest: float, seed: int) -
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided exact p from the number of questions in which only A, and only B, is right.
+    """Return two-sided exact p from the number of questions in which only A, and only B, is right.
 
     McNemar, "Note on the sampling error of the difference between correlated proportions or percentages", Psychometrika
     12 (1947) 153-157.
@@ -139,7 +141,8 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def detectable(paired: Paired, alpha: float) -> float | None:
-    """The smallest true difference found with probability POWER at this n and this much disagreement; None below two.
+    """Return the smallest true difference found with probability POWER at this n and this much disagreement; None below
+    two.
 
     (z(1 - alpha/2) + z(POWER)) standard errors, as of the interval: for rates with its two pseudo-clusters. Never
     below what the sign-flip test can refuse at all, k = 1 + log2(1 / alpha) clusters that all point one way, as a share
@@ -191,7 +194,7 @@ def regressions(cells: Sequence[Paired], pooled: Paired | None, alpha: float = A
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjusted p values, in the order given; they are compared with alpha each. Needs no independence.
+    """Return adjusted p values, in the order given; they are compared with alpha each. Needs no independence.
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979) 65-70.
     """
@@ -202,7 +205,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def tarone_holm(p: Sequence[float], least: Sequence[float], alpha: float) -> tuple[tuple[bool, ...], float]:
-    """Which nulls are refused, and the last threshold.
+    """Return which nulls are refused, and the last threshold.
 
     ``p``: of every test. ``least``: the smallest p that each could give. With ``least`` all 0 it is Holm's procedure.
     """

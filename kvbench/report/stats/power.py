@@ -28,7 +28,7 @@ def effective_prompts(sizes: np.ndarray, correlation: float) -> float:
 
 
 def power(prompts: int, level: float, noise: float, loss: float) -> float:
-    """How often a loss is found, 0..1.
+    """Return how often a loss is found, 0..1.
 
     ``level``: of the test. ``noise``: the share of prompts that chance turns from right to wrong, and as many from
     wrong to right. ``loss``: the share of prompts that is lost beside them.
@@ -41,7 +41,7 @@ def power(prompts: int, level: float, noise: float, loss: float) -> float:
 
 @lru_cache(maxsize=4096)
 def smallest_loss(prompts: int, level: float, noise: float) -> float | None:
-    """The smallest loss that is found with probability ``POWER``, as a share of prompts; None where none is."""
+    """Return the smallest loss that is found with probability ``POWER``, as a share of prompts; None where none is."""
     if power(prompts, level, noise, 1.0) < POWER:
         return None
     low, high = 0.0, 1.0
@@ -53,7 +53,7 @@ def smallest_loss(prompts: int, level: float, noise: float) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _critical(prompts: int, level: float, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of prompts won, and how many lost ones each needs for a p of at most ``level``."""
+    """Return numbers of prompts won, and how many lost ones each needs for a p of at most ``level``."""
     from scipy.stats import binom  # late, as above
 
     won = np.arange(int(binom.isf(_FAR, prompts, noise)) + 1)

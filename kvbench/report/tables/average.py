@@ -32,7 +32,7 @@ class Averages(NamedTuple):
 
 
 def averaged(lines: Sequence[Summary], name: str, describe: Describe = lambda cell: None) -> Averages:
-    """One line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
+    """Return one line for each setting of LongBench's cells: `mean` is the average, `n` the samples behind it in all.
 
     Cells of one average differ in nothing but their tasks; settings of tasks make several of it where every task has
     the same several. The interval is of a weighted sum of independent means. Sizes and times are means over the

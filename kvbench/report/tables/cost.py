@@ -48,7 +48,7 @@ class Cost:
 
 
 def costs(source: Source, warn: Warn, where: Where | None = None) -> list[Cost]:
-    """One cost per model, task and context length, in the order of their first rows. Raises as `load_table`."""
+    """Return one cost per model, task and context length, in the order of their first rows. Raises as `load_table`."""
     describe = describer(source)
     batch_of = cache(lambda cell: task_settings(describe(cell)).get("batch") or 1)
     rows = [row | {"batch": batch_of(row["cell"])} for row in load_table(source, _COLUMNS, warn, where).to_pylist()]
@@ -78,7 +78,7 @@ def _cost(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> Cost:
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
-    """The report of a folder or a frame: for readers with the total and with what processes occupied.
+    """Return the report of a folder or a frame: for readers with the total and with what processes occupied.
 
     Processes are of the whole folder. Raises as `load_table`.
     """

@@ -77,7 +77,7 @@ class Timed:
     error: str | None = None
 
     def median(self, name: str) -> float | None:
-        """The median of a quantity, None if it was not measured."""
+        """Return the median of a quantity, None if it was not measured."""
         spread = self.quantities.get(name)
         return None if spread is None else spread.median
 
@@ -88,12 +88,12 @@ class Timed:
         return None if not step else self.batch / step
 
     def roofline(self, phase: str) -> tuple[float, str] | None:
-        """The best possible time of a phase over the time taken, and what bounds it. None as of `floor`."""
+        """Return the best possible time of a phase over the time taken, and what bounds it. None as of `floor`."""
         measured, floor = self.median(ROOFS[phase][0]), self.floor(phase)
         return None if not measured or floor is None else (floor[0] / measured, floor[1])
 
     def floor(self, phase: str) -> tuple[float, str] | None:
-        """The best possible seconds of a phase, and what bounds it, "flops" or "bytes".
+        """Return the best possible seconds of a phase, and what bounds it, "flops" or "bytes".
 
         The best time is the longer of operations and bytes at the speeds measured beside them. None if one of these
         numbers is missing.
@@ -108,7 +108,7 @@ class Timed:
         return max(compute, transfer), "flops" if compute > transfer else "bytes"
 
     def restricted_share(self, full: "Timed") -> float | None:
-        """The share of the gain over a full cache that is one over its restricted steps alone.
+        """Return the share of the gain over a full cache that is one over its restricted steps alone.
 
         With M the step of the method as a run does it, R a step of the full cache in the same way (both replayed, or
         both launched) and P its faster one: (R - P) / (R - M), at most 1. None without a gain (M >= R), or if one of
@@ -123,7 +123,7 @@ class Timed:
 
 
 def timed_cells(source: Source, warn: Warn, where: Where | None = None) -> list[Timed]:
-    """The timed cells of a folder or a frame, by model, batch, context length, policy, score and budget.
+    """Return the timed cells of a folder or a frame, by model, batch, context length, policy, score and budget.
 
     Raises FileNotFoundError if there are no rows or none was timed, NothingSelected if none is selected, ValueError
     naming file and line for a broken one.
@@ -170,7 +170,7 @@ def _spreads(repeats: Sequence[Timing]) -> dict[str, Spread]:
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None) -> Report:
-    """The report of the timed cells of a folder or a frame. Raises as `timed_cells`."""
+    """Return the report of the timed cells of a folder or a frame. Raises as `timed_cells`."""
     cells = timed_cells(source, warn, where)
     blocks = grouped(cells, lambda cell: (cell.columns["model"], cell.batch, cell.columns["context_length"]))
     shared = windows((cell.cell for cell in cells), describer(source))
@@ -186,7 +186,9 @@ def _production_note(cells: Sequence[Timed]) -> list[str]:
 
 
 def _full_of(cell: Timed, block: Sequence[Timed]) -> Timed | None:
-    """The full cache that a method of a block is compared with, where there is one of the same settings or only one."""
+    """Return the full cache that a method of a block is compared with, where there is one of the same settings or only
+    one.
+    """
     full = [each for each in block if each.columns["policy"] == "full" and not each.error]
     alike = [each for each in full if each.columns["setting"] == cell.columns["setting"]] or full
     return alike[0] if len(alike) == 1 and alike[0] is not cell else None
@@ -208,7 +210,7 @@ def _record(cell: Timed, full: Timed | None) -> dict[str, Any]:
 
 
 def _table(block: Sequence[Timed]) -> Table:
-    """The cells of one model, batch and context length.
+    """Return the cells of one model, batch and context length.
 
     Columns that are empty or, for a label, always equal are left out.
     """
@@ -235,7 +237,7 @@ def _labels(cell: Timed, names: Sequence[str]) -> list[str]:
 
 
 def _figures(cell: Timed, full: Timed | None) -> dict[str, str]:
-    """The columns of the table: their heads, and what they show of a cell ("" for what was not measured)."""
+    """Return the columns of the table: their heads, and what they show of a cell ("" for what was not measured)."""
 
     def median(name: str, words: Callable[[float], str]) -> str:
         number = cell.median(name)
@@ -281,7 +283,7 @@ def _figures(cell: Timed, full: Timed | None) -> dict[str, str]:
 
 
 def _environment(source: Source, cells: Sequence[Timed]) -> list[str]:
-    """The devices, their measured speeds, how busy the machine was, and a quantised cache of equal bytes."""
+    """Return the devices, their measured speeds, how busy the machine was, and a quantised cache of equal bytes."""
     table = load_table(source, ["environment"], lambda text: None, {"cell": [cell.cell for cell in cells]})
     folder, names = place_of(source), dict[str, None]()
     dtypes: dict[Any, None] = {}
@@ -293,7 +295,7 @@ def _environment(source: Source, cells: Sequence[Timed]) -> list[str]:
         names[f"{device.get('name')}, {dtype}" if isinstance(device, Mapping) else str(device)] = None
 
     def measured(name: str, unit: float) -> str:
-        """The smallest and the largest median of the cells."""
+        """Return the smallest and the largest median of the cells."""
         medians = [number / unit for cell in cells if (number := cell.median(name)) is not None]
         return "-".join(dict.fromkeys(f"{number:.3g}" for number in (min(medians), max(medians)))) if medians else ""
 
@@ -307,12 +309,12 @@ def _environment(source: Source, cells: Sequence[Timed]) -> list[str]:
 
 
 def share_of_full(bits: int, bytes_each: int) -> float:
-    """Bytes of a quantised number, with its part of scale and shift, over the bytes of an unquantised one."""
+    """Return bytes of a quantised number, with its part of scale and shift, over the bytes of an unquantised one."""
     return (bits / 8 + 2 * bytes_each / GROUP) / bytes_each
 
 
 def quantized_note(dtype: str | None) -> str:
-    """A line for the footer; empty if the precision is unknown."""
+    """Return a line for the footer; empty if the precision is unknown."""
     if dtype is None or dtype not in BYTES:
         return ""
     shares = " and ".join(f"{100 * share_of_full(bits, BYTES[dtype]):.3g} % in {bits} bits" for bits in BITS)

@@ -117,7 +117,8 @@ class Footprint:
 
 
 def footprints(source: Source, warn: Warn, where: Where | None = None, least: float = 0.9) -> list[Footprint]:
-    """One line per method and task, the smallest footprints first. least: the share of the full cache's mean to keep.
+    """Return one line per method and task, the smallest footprints first. least: the share of the full cache's mean to
+    keep.
 
     A method is cells that differ in nothing but their budget, held against the full cache that was asked the same. Rows
     evicted from after every turn, and tasks whose rates tell nothing, are left out, and go to ``warn``. Raises as
@@ -156,7 +157,7 @@ def footprints(source: Source, warn: Warn, where: Where | None = None, least: fl
 
 
 def _counts(row: Mapping[str, Any]) -> bool:
-    """Whether a row has a rate and the sizes that a footprint is made of."""
+    """Return whether a row has a rate and the sizes that a footprint is made of."""
     sizes = ("prompt_tokens", "kept_tokens", "kept_fraction", "new_tokens")
     return row["value"] is not None and _is_rate(row) and all(row[name] for name in sizes)
 
@@ -166,7 +167,7 @@ def _is_rate(row: Mapping[str, Any]) -> bool:
 
 
 def _paired(rows: Sequence[Mapping[str, Any]], asked: Experiments) -> list[tuple[Mapping[str, Any], float]]:
-    """The rows of other policies, each with the value of the full cache that was asked the same."""
+    """Return the rows of other policies, each with the value of the full cache that was asked the same."""
     cells = grouped(rows, lambda row: row["cell"])
     full = [cell for cell, members in cells.items() if members[0]["policy"] == "full"]
     pairs = []
@@ -182,7 +183,7 @@ def _paired(rows: Sequence[Mapping[str, Any]], asked: Experiments) -> list[tuple
 def _by_method(
     pairs: Sequence[tuple[Mapping[str, Any], float]], experiments: Experiments, least: float
 ) -> dict[tuple[str, ...], list[Footprint]]:
-    """The cells of each method, in the order of methods."""
+    """Return the cells of each method, in the order of methods."""
     cells = grouped(pairs, lambda pair: pair[0]["cell"])
     names = {cell: tuple(members[0][0][name] or "" for name in _METHOD) for cell, members in cells.items()}
     words = experiments.told_apart(names)
@@ -194,7 +195,7 @@ def _by_method(
 
 
 def _measured(pairs: Sequence[tuple[Mapping[str, Any], float]], setting: str, least: float) -> Footprint:
-    """A cell: its rows, and the values of the full cache on the same questions."""
+    """Return a cell: its rows, and the values of the full cache on the same questions."""
     rows = [row for row, _ in pairs]
     reference, mean = fmean(value for _, value in pairs), fmean(row["value"] for row in rows)
     lives = list(map(_life, rows))
@@ -234,7 +235,7 @@ def _peak(row: Mapping[str, Any], life: Life) -> float | None:
 
 
 def report_of(source: Source, warn: Warn, where: Where | None = None, at: float = 0.9) -> Report:
-    """The report of a folder or a frame: one table per task for readers, all columns for programs. Raises as
+    """Return the report of a folder or a frame: one table per task for readers, all columns for programs. Raises as
     `footprints`, and UserError for a share `at` that is not between 0 and 1.
     """
     if not 0 < at < 1:

@@ -36,7 +36,7 @@ def means_table(
     against: str = "",
     triggered: bool = False,
 ) -> Table:
-    """The table of a block: rates x100, bytes in powers of 1024, times in ms or s.
+    """Return the table of a block: rates x100, bytes in powers of 1024, times in ms or s.
 
     ``marks``: which cells differ from the baseline ``against`` by more than chance, by cell. ``triggered``: whether
     means are over the prompts in which the method acted.
@@ -133,7 +133,7 @@ def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], 
 
 
 def _number(value: float, places: int) -> str:
-    """A number with this many decimals, or in scientific form where it has many digits."""
+    """Return a number with this many decimals, or in scientific form where it has many digits."""
     return f"{value:.{places}f}" if abs(value) < MANY_DIGITS else f"{value:.3g}"
 
 
@@ -160,7 +160,7 @@ def _ranked(block: Block) -> tuple[set[tuple[int, Key]], set[tuple[int, Key]]]:
 
 
 def _choosing_samples(block: Block, line: Key) -> tuple[str, ...]:
-    """The labels of a line that choose its samples; lines with other samples are not ranked with it."""
+    """Return the labels of a line that choose its samples; lines with other samples are not ranked with it."""
     labels = (f"{key}={label}" for key, label in zip(block.line_keys, line, strict=True) if label is not None)
     words = (word for label in labels for word in label.removeprefix("setting=").split())
     return tuple(word for word in words if word.startswith(("task.", "question_number=", "seed=", "task_version=")))
@@ -185,7 +185,7 @@ def _named(key: str, value: Any) -> str:
 
 
 def _metrics(cells: Sequence[Summary]) -> str:
-    """The metrics of cells that have a mean, each with its unit and direction."""
+    """Return the metrics of cells that have a mean, each with its unit and direction."""
     metrics: list[str] = []
     for cell in cells:
         name = (cell.metric or "value") + (" in %" if cell.rate else "")
@@ -240,7 +240,8 @@ def _notes(block: Block) -> list[str]:
 
 
 def _endings(block: Block) -> list[str]:
-    """How many answers have no final part, and how many had to stop, if these are most answers of which it is known.
+    """Return how many answers have no final part, and how many had to stop, if these are most answers of which it is
+    known.
 
     A model whose end of turn does not end its answers, or that repeats itself, writes to the limit.
     """
@@ -275,7 +276,7 @@ def _actions(block: Block, triggered: bool) -> list[str]:
 
 
 def _acted(cell: Summary) -> str:
-    """A cell, on how many of its prompts its method acted, and the full cache's mean on these."""
+    """Return a cell, on how many of its prompts its method acted, and the full cache's mean on these."""
     share = cell.acted or 0
     there = "" if cell.full_there is None else f", full there {cell.full_there * (100 if cell.rate else 1):.1f}"
     return f"{_name(cell)} ({round(share * cell.judged)} of {cell.judged}, {100 * share:.0f} %{there})"
@@ -298,7 +299,7 @@ def _extremes(block: Block) -> list[str]:
 
 
 def _errors(cells: Sequence[Summary]) -> list[str]:
-    """How many samples failed, then every message with the cells and samples it is about, the first few."""
+    """Return how many samples failed, then every message with the cells and samples it is about, the first few."""
     causes: dict[str, list[str]] = {}
     for cell in cells:
         for text, samples in cell.failures.items():

@@ -10,7 +10,7 @@ from kvbench.support.text import printable
 
 
 def _part(size: Any) -> str | None:
-    """A number of tokens as text; None for a policy that has none."""
+    """Return a number of tokens as text; None for a policy that has none."""
     if isinstance(size, Mapping):
         return f"{100 * size['part']:g} % of the {size['of']}"
     return str(size) if isinstance(size, int) and size > 0 else None
@@ -59,6 +59,6 @@ def windows(cells: Iterable[str], describe: Describe, labels: Mapping[str, str] 
 
 
 def differing(cells: Iterable[str], describe: Describe) -> str:
-    """The same sentence if cells do not share them, else nothing."""
+    """Return the same sentence if cells do not share them, else nothing."""
     text = windows(cells, describe)
     return text if text.startswith("cells differ") else ""

@@ -46,7 +46,7 @@ class Block:
         return self.title | dict(zip(self.column_keys, column, strict=True))
 
     def cells(self, reference: bool) -> list[Summary]:
-        """The cells of the reference lines, or of all other lines, each once."""
+        """Return the cells of the reference lines, or of all other lines, each once."""
         cells = [cell for line in self.lines if line.reference == reference for cell in line.cells.values()]
         return list({(cell.cell, cell.question_number): cell for cell in cells}.values())
 
@@ -58,7 +58,7 @@ class _Entry(NamedTuple):
 
 
 def check_keys(rows: Sequence[str], cols: Sequence[str]) -> None:
-    """Raises ValueError for keys that do not exist, are named twice or are missing altogether."""
+    """Raise ValueError for keys that do not exist, are named twice or are missing altogether."""
     for name, keys in (("rows", rows), ("cols", cols)):
         if not keys:
             raise UserError(f"{name}= has no key; allowed, one or more: {' '.join(KEYS)}")
@@ -77,7 +77,8 @@ def arrange(
     cols: Sequence[str] = COLUMNS,
     describe: Describe = lambda cell: None,
 ) -> list[Block]:
-    """One block for each value of the keys of ``BLOCK LINES COLUMNS`` that are neither in ``rows`` nor in ``cols``.
+    """Return one block for each value of the keys of ``BLOCK LINES COLUMNS`` that are neither in ``rows`` nor in
+    ``cols``.
 
     The full cache (policy ``full``) has no score and no budget: it is the reference line of every block it belongs
     to, with the same cell in every column. If two cells would share a line and differ in more than its column, the
@@ -135,7 +136,7 @@ def _is_reference(cell: Summary) -> bool:
 
 
 def _lookup(cells: Sequence[Summary], settings: Sequence[str], describe: Describe) -> Look:
-    """A function that gives the value of a key for a cell: a column, or one of these settings."""
+    """Return a function that gives the value of a key for a cell: a column, or one of these settings."""
     descriptions = {cell.cell: describe(cell.cell) for cell in cells if settings}
     for key in settings:
         if key != "policy.name" and all(setting(each, key) is None for each in descriptions.values()):
@@ -162,7 +163,7 @@ def _labels(cell: Summary, rows: Sequence[str], look: Look) -> Key:
 
 
 def _belongs(cell: Summary, keys: Sequence[str], values: Key, look: Look) -> bool:
-    """Whether a reference belongs to the block or column in which the keys have these values."""
+    """Return whether a reference belongs to the block or column in which the keys have these values."""
     return all(
         key in (*LINES, *COLUMNS) or key.startswith(_CHOICES) or look(cell, key) == value
         for key, value in zip(keys, values, strict=True)

@@ -54,12 +54,12 @@ class Mean:
 
 
 def columns_of(by: Sequence[str]) -> list[str]:
-    """The columns that group means: settings, those named, and the quantity."""
+    """Return the columns that group means: settings, those named, and the quantity."""
     return [*SETTINGS, *dict.fromkeys([*by, "quantity"])]
 
 
 def means_of(numbers: pa.Table, by: Sequence[str], percent: bool = False) -> list[Mean]:
-    """One mean per cell and value of the columns `by`, in the order of their first appearance.
+    """Return one mean per cell and value of the columns `by`, in the order of their first appearance.
 
     ``percent``: shares are x100, and their quantity says so.
     """

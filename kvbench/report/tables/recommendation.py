@@ -108,7 +108,7 @@ _COMMON = (
 
 
 def report_of(result: Recommendation) -> Report:
-    """The report: one table for readers, every method for programs."""
+    """Return the report: one table for readers, every method for programs."""
     lines = sorted(result.methods, key=lambda line: (ORDER.index(line.verdict), *_cheapest(line)))
     records = [asdict(line) for line in (result.full, *lines)]
     best, likely = result.best, result.likely

@@ -125,7 +125,7 @@ NEEDED: tuple[str, ...] = tuple(
 def summaries(
     rows: pa.Table | Iterable[Row], by_question: bool = False, over: Unit = "questions", triggered: bool = False
 ) -> list[Summary]:
-    """One summary per cell, in the order of `sort_key`: the same for the same rows in any order.
+    """Return one summary per cell, in the order of `sort_key`: the same for the same rows in any order.
 
     ``rows``: a table with the columns ``NEEDED``, or rows. ``by_question``: one for each question number of a cell.
     ``over``: what a mean is over; perplexities are over tokens either way. ``triggered``: of every cell but the full
@@ -249,13 +249,17 @@ def budget_key(budget: str) -> tuple[int, float, str]:
 
 
 def _endings(table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which answers ended within their reasoning, which at their longest length, and which say why they ended."""
+    """Return which answers ended within their reasoning, which at their longest length, and which say why they
+    ended.
+    """
     reasoning, ended = (table[name].fill_null("").to_numpy() for name in ("reasoning", "ended"))
     return reasoning == CUT, ended == LIMIT, ended != ""
 
 
 def _contexts(table: pa.Table) -> np.ndarray:
-    """A number for each row that rows about the same context share: see `kvbench.report.stats.paired.context_of`."""
+    """Return a number for each row that rows about the same context share: see
+    `kvbench.report.stats.paired.context_of`.
+    """
     contexts, prompts = (table[name].combine_chunks().dictionary_encode() for name in _CONTEXT)
     empty = [place for place, text in enumerate(contexts.dictionary.to_pylist()) if text == NO_CONTEXT]
     context, prompt = (codes.indices.fill_null(-1).to_numpy() for codes in (contexts, prompts))
@@ -273,7 +277,7 @@ def _full_values(table: pa.Table) -> np.ndarray:
 
 
 def _whole_mean(numbers: np.ndarray) -> float | None:
-    """The mean; None if a number is missing."""
+    """Return the mean; None if a number is missing."""
     return None if np.isnan(numbers).any() else math.fsum(numbers.tolist()) / len(numbers)
 
 

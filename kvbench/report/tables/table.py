@@ -148,7 +148,7 @@ def print_table(
 def report_of(
     source: Source, view: View | None = None, warn: Warn = warnings.warn, where: Where | None = None
 ) -> Report:
-    """The blocks of a results folder, a Parquet file or a frame of rows. Raises as `print_table`."""
+    """Return the blocks of a results folder, a Parquet file or a frame of rows. Raises as `print_table`."""
     view, describe = view or View(), describer(source)
     measured = _measured(source, view, warn, where)
     cells, described = (measured, describe) if view.average is None else averaged(measured, view.average, describe)
@@ -167,7 +167,7 @@ def report_of(
 
 
 def _measured(source: Source, view: View, warn: Warn, where: Where | None) -> list[Summary]:
-    """The selected cells, or one for each of their questions. Raises NothingSelected where no method acted."""
+    """Return the selected cells, or one for each of their questions. Raises NothingSelected where no method acted."""
     if view.pass_at is None:
         cells = summaries(load_table(source, NEEDED, warn, where), view.by_question, view.mean_over, view.triggered)
         if view.triggered and not any(cell.acted for cell in cells):
@@ -184,7 +184,7 @@ def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) 
 
 
 def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
-    """A warning if anything but time was measured on random weights: their answers mean nothing."""
+    """Return a warning if anything but time was measured on random weights: their answers mean nothing."""
     cell_of = {cell.model: cell.cell for cell in cells if cell.metric != TIMED}
     parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
     models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))
@@ -193,7 +193,7 @@ def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
 
 
 def _marks(source: Source, where: Where | None, against: str) -> dict[str, Mark]:
-    """Raises ValueError if no selected row is one of ``against``."""
+    """Raise ValueError if no selected row is one of ``against``."""
     rows = load(source, lambda text: None, where)  # its warnings were given already
     selection = conditions(against if "=" in against else f"policy={against}")
     try:
@@ -210,6 +210,6 @@ def _marks(source: Source, where: Where | None, against: str) -> dict[str, Mark]
 
 
 def _record(cell: Summary) -> dict[str, object]:
-    """All columns, and failed samples by message."""
+    """Return all columns, and failed samples by message."""
     columns = {name: getattr(cell, name) for name in SUMMARY_COLUMNS}
     return columns | {"failures": cell.failures, "blank_samples": cell.blank_samples}

@@ -54,7 +54,7 @@ class LivePage:
         self._refreshed()
 
     def html(self) -> str:
-        """The page, with the cells of now; its script asks for all samples, and for the cells of later."""
+        """Return the page, with the cells of now; its script asks for all samples, and for the cells of later."""
         state = self._refreshed()
         environments: list[dict[str, Any]] = []
         for source, snapshot in zip(self.sources, state.snapshots, strict=True):
@@ -72,16 +72,16 @@ class LivePage:
         )
 
     def cells(self, version: str = "") -> dict[str, Any] | None:
-        """The data of the page; None if they still belong to this version."""
+        """Return the data of the page; None if they still belong to this version."""
         state = self._refreshed()
         return None if version == state.version else self._data(state)
 
     def samples(self, query: Query) -> dict[str, Any]:
-        """A page of samples, as `kvbench.report.view.samples.Samples.page`."""
+        """Return a page of samples, as `kvbench.report.view.samples.Samples.page`."""
         return self._state().samples.page(query)
 
     def history(self) -> str:
-        """The page of `kvbench report history`, with the folders in the order in which they are named.
+        """Return the page of `kvbench report history`, with the folders in the order in which they are named.
 
         Raises what that raises.
         """

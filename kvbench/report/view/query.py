@@ -52,7 +52,7 @@ class Query:
         )
 
     def choose(self, cells: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The places of the cells that menus and words leave, as page.js leaves them."""
+        """Return the places of the cells that menus and words leave, as page.js leaves them."""
         places = list(range(len(cells)))
         for name, values in self.facets.items():
             present = {_named(cell.get(name)) for cell in cells}
@@ -74,7 +74,7 @@ def _named(value: object) -> str:
 
 
 def _plain(word: str) -> str:
-    """A value as an address writes it: plain, or as JSON, as addresses of earlier pages do."""
+    """Return a value as an address writes it: plain, or as JSON, as addresses of earlier pages do."""
     if word.startswith('"'):
         try:
             word = json.loads(word)

@@ -40,7 +40,7 @@ class FolderSidecars:
         self._prompts.scan()
 
     def kept(self, row: Row, file: str) -> KeptSets | None:
-        """The kept sets of a row of this rows file, if they belong to the row."""
+        """Return the kept sets of a row of this rows file, if they belong to the row."""
         try:
             sets = sidecar_of(self.folder, self._kept.find(row.cell, row.sample), Path(file).stem)
         except UserError:  # lines that differ: reports refuse them, and a page can do without
@@ -66,7 +66,7 @@ class Samples:
     sidecars: Sequence[FolderSidecars]
 
     def page(self, query: Query) -> dict[str, Any]:
-        """The samples of one page, as values for JSON.
+        """Return the samples of one page, as values for JSON.
 
         ``total``: how many are left without "wrong only"; ``wrong``: how many of them are not fully right. ``entries``:
         each with its cells and an answer, or null, of each. ``prompts``: what is shown of theirs, by hash.
@@ -118,7 +118,7 @@ class Samples:
         return {"entries": entries, "prompts": prompts}
 
     def _side_by_side(self, chosen: Sequence[int], places: np.ndarray) -> list[tuple[int, ...]]:
-        """The places of answers of the chosen cells to one prompt, those with the lowest mean first."""
+        """Return the places of answers of the chosen cells to one prompt, those with the lowest mean first."""
         prompts, tasks = self._table["prompt_sha256"].take(places), self._table["task"].take(places)
         keys = zip(prompts.to_pylist(), tasks.to_pylist(), self._sample[places].tolist(), strict=True)
         groups = grouped(
@@ -136,7 +136,7 @@ class Samples:
         return places[order]
 
     def _with_text(self, text: str) -> np.ndarray:
-        """Which answers, or errors, hold a text, in letters of any size."""
+        """Return which answers, or errors, hold a text, in letters of any size."""
         held = np.zeros(len(self._cell), bool)
         for column in ("prediction", "error"):
             options = pc.MatchSubstringOptions(text, ignore_case=True)

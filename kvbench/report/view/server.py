@@ -67,7 +67,7 @@ class Access:
         return cls(host, secrets.token_urlsafe(24) if with_token or not is_loopback(host) else "")
 
     def knows(self, name: str) -> bool:
-        """Whether a browser that names its server so means this one.
+        """Return whether a browser that names its server so means this one.
 
         Numbers are no names, so nobody can lead them here. Of names: localhost, the one that is listened on, and, where
         others can reach it, of this machine.
@@ -86,12 +86,12 @@ class Access:
         )
 
     def opens(self, token: str) -> bool:
-        """Whether this is the token."""
+        """Return whether this is the token."""
         return hmac.compare_digest(token.encode(), self.token.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
+    """Return whether only this machine can reach a host."""
     return host == "localhost" or (_is_number(host) and ipaddress.ip_address(host).is_loopback)
 
 
@@ -150,7 +150,7 @@ class Server(ThreadingHTTPServer):
         return Answer(HTTPStatus.NO_CONTENT, JSON, b"") if data is None else _json(data)
 
     def answer(self, path: str, words: str) -> Answer:
-        """The answer to a request of somebody who may read."""
+        """Return the answer to a request of somebody who may read."""
         route = self.routes().get(path)
         if route is None:
             return text(HTTPStatus.NOT_FOUND, "no such page: the page is at /")
@@ -162,11 +162,11 @@ class Server(ThreadingHTTPServer):
             return text(HTTPStatus.NOT_FOUND, str(error))
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A reader who has gone is no error; others are answered with 500 and nothing more."""
+        """Say nothing of a reader who has gone; others are answered with 500 and nothing more."""
 
 
 def text(status: HTTPStatus, message: str) -> Answer:
-    """An answer of one line."""
+    """Return an answer of one line."""
     return Answer(status, TEXT, f"{message}\n".encode())
 
 
@@ -247,7 +247,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A request that is none, or of another method: one line, and the connection ends, as its body is not read."""
+        """Answer a request that is none, or of another method, by one line, and the connection ends, as its body is not
+        read.
+        """
         self.close_connection = True
         self.request_version = "HTTP/1.1"  # of one of HTTP/0.9 the headers would not be sent
         self.headers = getattr(self, "headers", None) or self.MessageClass()

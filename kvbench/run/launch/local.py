@@ -110,7 +110,7 @@ class Local(Launcher):
 
 
 def devices(variables: Mapping[str, str]) -> Sequence[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if VISIBLE in variables:
         return [name for name in variables[VISIBLE].split(",") if name.strip() and name.strip() != "-1"]
     try:
@@ -121,7 +121,7 @@ def devices(variables: Mapping[str, str]) -> Sequence[str]:
 
 
 def worst(codes: Sequence[int]) -> int:
-    """One exit code for several processes. A process that a signal killed counts as unexpected (1)."""
+    """Return one exit code for several processes. A process that a signal killed counts as unexpected (1)."""
     order = (0, 4, 130, 75, 5, 3, 2, 1)
     return max((code if code in order else 1 for code in codes), key=order.index, default=0)
 
@@ -134,7 +134,7 @@ def _print(index: int, stream: IO[str] | None) -> None:
 
 
 def _wait(children: Sequence["subprocess.Popen[str]"], names: Sequence[str]) -> list[int]:
-    """The exit codes of all children, minus a signal for one that it killed.
+    """Return the exit codes of all children, minus a signal for one that it killed.
 
     SIGINT and the named signals are passed on to those that still run; one that is too young to handle it, and ends by
     it, counts as stopped or interrupted.

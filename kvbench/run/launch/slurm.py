@@ -120,7 +120,7 @@ class Slurm(Launcher):
         return 0
 
     def script(self, results: ResultsFolder, tasks: int) -> str:
-        """The batch script of so many tasks. Nothing is written, and no SLURM is needed, only submitit."""
+        """Return the batch script of so many tasks. Nothing is written, and no SLURM is needed, only submitit."""
         executor = self._executor(results)
         if tasks > 1:
             executor.parameters["map_count"] = tasks
@@ -180,7 +180,7 @@ class Requeued:
         return code
 
     def checkpoint(self, task: Task) -> Any:
-        """The same task again: finished work is in the results folder."""
+        """Return the same task again: finished work is in the results folder."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, task)
@@ -201,7 +201,7 @@ class Job:
 
 
 def read_jobs(folder: ResultsFolder) -> list[Job]:
-    """The jobs of a results folder by number. Raises ValueError for a file that holds something else."""
+    """Return the jobs of a results folder by number. Raises ValueError for a file that holds something else."""
     jobs = []
     for path in listed(folder.path / JOBS, ".json"):
         job = read_json(Job, path, "a job")
@@ -212,13 +212,13 @@ def read_jobs(folder: ResultsFolder) -> list[Job]:
 
 
 def active(folder: ResultsFolder, command: Sequence[str]) -> list[str]:
-    """The numbers of the jobs of a command that wait or run."""
+    """Return the numbers of the jobs of a command that wait or run."""
     jobs = [job for job in read_jobs(folder) if job.command == tuple(command)]
     return [job.number for job in unfinished(jobs) or ()]
 
 
 def unfinished(jobs: Sequence[Job]) -> list[Job] | None:
-    """Those with a task that waits or runs; None if squeue does not answer."""
+    """Return those with a task that waits or runs; None if squeue does not answer."""
     states = queue(jobs)
     if states is None:
         return None
@@ -227,7 +227,9 @@ def unfinished(jobs: Sequence[Job]) -> list[Job] | None:
 
 
 def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
-    """The states of the tasks that SLURM remembers, by names such as 12_3 or 12; None if squeue does not answer."""
+    """Return the states of the tasks that SLURM remembers, by names such as 12_3 or 12; None if squeue does not
+    answer.
+    """
     numbers = [job.number for job in jobs]
     if not numbers:
         return {}

@@ -71,7 +71,7 @@ def _size_limit(fetched: Path) -> int:
 
 
 def tables(program: str) -> dict[str, dict[str, str]]:
-    """The tables of texts that a Python file assigns to names, read from its syntax: `"a" + "b"` is joined.
+    """Return the tables of texts that a Python file assigns to names, read from its syntax: `"a" + "b"` is joined.
 
     Other values and other statements are ignored. Raises UserError if there is no table.
     """
@@ -120,7 +120,7 @@ def _zip_members(download: Download, fetched: Path, work: Path) -> Iterator[tupl
 
 
 def _model_files(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
-    """The files of the model whose GGUF file is in a zip."""
+    """Yield the files of the model whose GGUF file is in a zip."""
     from kvbench.tasks.data.gguf_folder import write_folder
 
     folder = work / f"{fetched.stem}.made"
@@ -137,7 +137,7 @@ def _model_files(download: Download, fetched: Path, work: Path) -> Iterator[tupl
 
 
 def _tar_members(download: Download, fetched: Path, work: Path) -> Iterator[tuple[Output, Path]]:
-    """The members of a tar archive, in its order: read once, nothing else is unpacked."""
+    """Yield the members of a tar archive, in its order: read once, nothing else is unpacked."""
     outputs = {output.member: output for output in download.outputs}
     remaining = LARGEST_RATIO * fetched.stat().st_size
     with tarfile.open(fetched, "r|*") as archive:
@@ -189,7 +189,7 @@ def _list_rows(file: Path) -> list[Any]:
 
 
 def _squad_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Every question of a SQuAD 1.1 file with its paragraph, as the rows of rajpurkar/squad on the hub."""
+    """Yield every question of a SQuAD 1.1 file with its paragraph, as the rows of rajpurkar/squad on the hub."""
     content = json.loads(file.read_text("utf-8"))
     try:
         for article in content["data"]:

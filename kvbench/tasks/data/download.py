@@ -142,7 +142,7 @@ def forget(partial: Path) -> None:
 
 
 def address(download: Download) -> str:
-    """The URL of a file, on the hub or elsewhere; of a wheel, the page of its release."""
+    """Return the URL of a file, on the hub or elsewhere; of a wheel, the page of its release."""
     if download.package:
         return f"https://pypi.org/project/{download.package}/{download.revision}/"
     if not download.repo:
@@ -153,7 +153,7 @@ def address(download: Download) -> str:
 
 
 def hub_cached(download: Download) -> Path | None:
-    """The file at the locked revision in the cache of HF_HOME, if it is there."""
+    """Return the file at the locked revision in the cache of HF_HOME, if it is there."""
     if not download.repo or download.revision is None:
         return None
     from huggingface_hub import constants, try_to_load_from_cache
@@ -165,7 +165,7 @@ def hub_cached(download: Download) -> Path | None:
 
 
 def unwritable(path: Path, error: OSError) -> Unobtained:
-    """The error for a file that cannot be written: a full disk, or a folder without permission."""
+    """Return the error for a file that cannot be written: a full disk, or a folder without permission."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return Unobtained(f"cannot write {path}: {error.strerror}")
     return Full(
@@ -175,7 +175,7 @@ def unwritable(path: Path, error: OSError) -> Unobtained:
 
 
 def size_of(partial: Path) -> int:
-    """The bytes that were fetched so far."""
+    """Return the bytes that were fetched so far."""
     return partial.stat().st_size if partial.is_file() else 0
 
 
@@ -188,7 +188,7 @@ def _attempt(
     pace: "_Pace",
     patience: float,
 ) -> HostInfo:
-    """One request, and what it sends. patience: seconds that the host may be silent."""
+    """Return one request, and what it sends. patience: seconds that the host may be silent."""
     start, etag_file = size_of(partial), _etag_file(partial)
     etag = etag_file.read_text() if etag_file.is_file() else ""
     if start and start == download.bytes:
@@ -276,7 +276,7 @@ def _most(download: Download) -> int:
 
 
 class _Pace:
-    """Raises Unobtained where fewer than `LEAST_BYTES` come in `LEAST_SECONDS`, through whatever connections."""
+    """Raise Unobtained where fewer than `LEAST_BYTES` come in `LEAST_SECONDS`, through whatever connections."""
 
     def __init__(self, url: str) -> None:
         self._url, self._since, self._count = url, time.monotonic(), 0
@@ -350,7 +350,7 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> Exception:
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Seconds until the time of a Retry-After header, which is a number of seconds or a date."""
+    """Return seconds until the time of a Retry-After header, which is a number of seconds or a date."""
     if retry_after.strip().isdecimal():
         return float(retry_after)
     try:

@@ -59,7 +59,7 @@ def write_folder(file: Path, folder: Path) -> None:
 
 
 def _config(fields: Mapping[str, Any], has_head: bool) -> dict[str, Any]:
-    """The content of `config.json`, as transformers names it."""
+    """Return the content of `config.json`, as transformers names it."""
     sizes = {name.removeprefix("llama."): value for name, value in fields.items() if name.startswith("llama.")}
     names = {"bos": "bos", "eos": "eos", "pad": "padding"}
     special = {name: fields.get(f"tokenizer.ggml.{key}_token_id") for name, key in names.items()}
@@ -87,7 +87,7 @@ def _config(fields: Mapping[str, Any], has_head: bool) -> dict[str, Any]:
 
 
 def _shortest(number: float) -> float:
-    """The shortest decimal number that is this one in float32: 1e-05, not 9.999999747378752e-06."""
+    """Return the shortest decimal number that is this one in float32: 1e-05, not 9.999999747378752e-06."""
     import numpy
 
     return float(str(numpy.float32(number)))

@@ -96,16 +96,16 @@ class Source:
     tasks: str
 
     def outputs(self, root: Path) -> list[Output]:
-        """The files that belong under `root`, as far as their names are known; see `unnamed`."""
+        """Return the files that belong under `root`, as far as their names are known; see `unnamed`."""
         return [output for download in expanded(self.downloads, root) for output in download.outputs]
 
     def unnamed(self, root: Path) -> int:
-        """The number of further files, listed by indices that are not under `root` yet."""
+        """Return the number of further files, listed by indices that are not under `root` yet."""
         indices = [index for index in self.downloads if index.each and not (root / index.outputs[0].path).is_file()]
         return sum(index.each.count - len(index.each.files) for index in indices if index.each)
 
     def pins(self, root: Path) -> tuple[int, int]:
-        """How many downloads have a pinned SHA-256, and how many there are."""
+        """Return how many downloads have a pinned SHA-256, and how many there are."""
         downloads = list(expanded(self.downloads, root))
         return sum(download.is_pinned for download in downloads), len(downloads) + self.unnamed(root)
 
@@ -114,7 +114,7 @@ Lock = Mapping[str, Source]
 
 
 def read_lock(file: Path | None = None) -> Lock:
-    """The lock by the names of its sources. Raises UserError for a file that is not a lock."""
+    """Return the lock by the names of its sources. Raises UserError for a file that is not a lock."""
     path = file or FILE
     try:
         sources = json.loads(path.read_text("utf-8"))["sources"]
@@ -124,7 +124,9 @@ def read_lock(file: Path | None = None) -> Lock:
 
 
 def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
-    """The downloads, each index followed by the files that it lists, if it is not under `root` those in the lock."""
+    """Yield the downloads, each index followed by the files that it lists, if it is not under `root` those in the
+    lock.
+    """
     for download in downloads:
         yield download
         if download.each:
@@ -134,7 +136,9 @@ def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
 
 
 def listed(index: Download, text: str) -> list[Download]:
-    """The downloads that the text of an index lists, one plain relative name per line, else UserError is raised."""
+    """Return the downloads that the text of an index lists, one plain relative name per line, else UserError is
+    raised.
+    """
     each = index.each
     assert each is not None, index
     downloads = []

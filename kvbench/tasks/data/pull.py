@@ -189,7 +189,7 @@ def _obtain(download: Download, partial: Path, watcher: Watcher) -> HostInfo:
 def _verified(
     download: Download, output: Output, converted: Path, info: HostInfo, download_sha256: str, is_known: bool
 ) -> PullRecord:
-    """The record of a file that is what it should be. Raises Unobtained for another file.
+    """Return the record of a file that is what it should be. Raises Unobtained for another file.
 
     is_known: whether the SHA-256 of the download was compared with one that the lock or the hub names.
     """

@@ -33,7 +33,7 @@ class PullRecord:
 
 
 def state_of(output: Output, root: Path, records: Mapping[str, PullRecord]) -> State:
-    """The state of a file; reads all of it if there is a SHA-256 to compare with."""
+    """Return the state of a file; reads all of it if there is a SHA-256 to compare with."""
     path = root / output.path
     if not path.is_file():
         return "missing"
@@ -51,7 +51,7 @@ def state_of(output: Output, root: Path, records: Mapping[str, PullRecord]) -> S
 
 
 def read_records(root: Path) -> dict[str, PullRecord]:
-    """The record by names of files, empty if there is none. Raises UserError for another file of its name."""
+    """Return the record by names of files, empty if there is none. Raises UserError for another file of its name."""
     path = root / RECORD
     try:
         content: Mapping[str, Any] = json.loads(path.read_text("utf-8"))["files"]
@@ -66,7 +66,9 @@ def read_records(root: Path) -> dict[str, PullRecord]:
 
 
 def altered_files(task: Task) -> tuple[str, ...]:
-    """The files of a task that are not what the lock or the record of downloads says; none of one without files."""
+    """Return the files of a task that are not what the lock or the record of downloads says; none of one without
+    files.
+    """
     if not isinstance(task, FromFiles) or task.data_sha256 is None:
         return ()
     return altered(folder(task.root), task.files, task.data_sha256)
@@ -74,7 +76,7 @@ def altered_files(task: Task) -> tuple[str, ...]:
 
 @lru_cache
 def altered(root: Path, names: tuple[str, ...], data_sha256: str) -> tuple[str, ...]:
-    """Those files of a task that are not what the lock or the record of downloads says.
+    """Return those files of a task that are not what the lock or the record of downloads says.
 
     root: the folder of `data.root`. names, data_sha256: `files` and `data_sha256` of the task; when a file changes, the
     hash does. Skips files that neither knows, such as files of `task=jsonl`.

@@ -92,7 +92,9 @@ def _run_pip(options: list[str], folder: Path, watcher: Watcher, download: Downl
 
 
 def _largest(folder: Path) -> int:
-    """Bytes of the largest file in a folder that another process writes, and takes files and folders away from."""
+    """Return bytes of the largest file in a folder that another process writes, and takes files and folders away
+    from.
+    """
     largest = 0
     for parent, _, names in os.walk(folder):
         for name in names:

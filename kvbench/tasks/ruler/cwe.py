@@ -72,7 +72,7 @@ class CommonWords(FromFiles, RulerTask):
             short = surely_short(lambda size: tokens_with_answer(size, separate), self._step, room, len(pool))
 
             def probe(size: int) -> int:
-                """A prompt that is surely too short is drawn, which advances the generator, but not written."""
+                """Return a prompt that is surely too short is drawn, which advances the generator, but not written."""
                 if size >= short:
                     return tokens_with_answer(size, rng)
                 rng.sample(pool, 40 if self.context_length >= LONG else 20)
@@ -97,7 +97,7 @@ class CommonWords(FromFiles, RulerTask):
     def _list(
         self, rng: random.Random, pool: list[str], size: int, often: int, seldom: int
     ) -> tuple[str, tuple[str, ...]]:
-        """A numbered list over `size` words, and the common ones, which come `often` times."""
+        """Return a numbered list over `size` words, and the common ones, which come `often` times."""
         if size > len(pool):
             pool = _english_words(self.root)
         drawn = rng.sample(pool, size)
@@ -107,7 +107,8 @@ class CommonWords(FromFiles, RulerTask):
 
 
 def surely_short(tokens: Callable[[int], int], step: int, room: int, most: int) -> int:
-    """A size below which no probe reaches `room` tokens, found in a few draws of `tokens` from a separate generator.
+    """Return a size below which no probe reaches `room` tokens, found in a few draws of `tokens` from a separate
+    generator.
 
     The mean length of n independent words varies by sd/sqrt(n), so a size smaller by the fraction 4/sqrt(n) is safe by
     four standard deviations if the sd of a word's tokens equals their mean; the tokenizers at hand have 0.4 of it.

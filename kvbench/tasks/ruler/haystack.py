@@ -78,7 +78,7 @@ class Prose:
         return len(self._words)
 
     def words(self, size: int, start: int = 0) -> str:
-        """The `size` words from word `start` on, joined by one space."""
+        """Return the `size` words from word `start` on, joined by one space."""
         times = -(-(start + size) // len(self._words)) if self._wraps else 1
         words = self._words * times if times > 1 else self._words
         return " ".join(words[start : start + size])
@@ -112,7 +112,7 @@ def resolved(splitter: str) -> str:
 
 
 def split_sentences(splitter: str) -> Callable[[str], list[str]]:
-    """The function that splits a text; `splitter` as `resolved` returns it."""
+    """Return the function that splits a text; `splitter` as `resolved` returns it."""
     if splitter == "english":
         from nltk.tokenize import sent_tokenize
 

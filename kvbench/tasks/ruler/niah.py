@@ -164,7 +164,7 @@ class Niah(FromFiles, RulerTask):
             yield prompt._replace(text_in_common=prose.words(self.context_length, start))
 
     def _starts(self, prose: Prose) -> list[int]:
-        """The first words of all parts of the text, in the order in which prompts take them."""
+        """Return the first words of all parts of the text, in the order in which prompts take them."""
         count = len(prose) // self.context_length
         if count < 2:
             raise UserError(

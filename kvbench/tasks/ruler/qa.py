@@ -105,7 +105,9 @@ class QuestionAnswering(FromFiles, RulerTask):
             yield fitting(partial(draw, index), count_tokens, size, self._step, room)
 
     def _draw(self, rng: random.Random, question: Question, documents: list[str], size: int) -> Prompt:
-        """A question among `size` documents, at least its required ones; `documents` is reordered as officially."""
+        """Return a question among `size` documents, at least its required ones; `documents` is reordered as
+        officially.
+        """
         if size < len(documents):
             more = max(size - len(question.required), 0)
             if more > len(question.related):
@@ -125,7 +127,7 @@ class QuestionAnswering(FromFiles, RulerTask):
 
 @remembered
 def passages(root: str | None, name: str) -> Passages:
-    """A data set: read_squad and read_hotpotqa of the official qa.py. Raises UserError for another file."""
+    """Return a data set: read_squad and read_hotpotqa of the official qa.py. Raises UserError for another file."""
     path = find(root, name)
     dataset = path.stem
     try:

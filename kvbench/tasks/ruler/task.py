@@ -127,7 +127,7 @@ class RulerTask(Task):
 
     @abstractmethod
     def _prompts(self, count_tokens: CountTokens, reserved: int) -> Iterator[Prompt]:
-        """An endless sequence of prompts, in the official order of draws. Raises DoesNotFit.
+        """Return an endless sequence of prompts, in the official order of draws. Raises DoesNotFit.
 
         reserved: tokens of `context_length` that a chat template takes.
         """
@@ -159,7 +159,8 @@ class RulerTask(Task):
             ) from None
 
     def _smallest(self, count_tokens: CountTokens, template: int, longest: int, samples: int) -> int | None:
-        """A context length that holds `samples` samples although one token less does not; None if no length does.
+        """Return a context length that holds `samples` samples although one token less does not; None if no length
+        does.
 
         A solved example has a fixed limit, which a tokenizer with many tokens per word may exceed.
         """
@@ -227,7 +228,7 @@ def stepped(
 def fitting(
     draw: Callable[[int], Prompt], count_tokens: CountTokens, size: int, step: int, room: int, smallest: int = 1
 ) -> Prompt:
-    """A prompt of at most `room` tokens: redrawn until it fits, each time smaller by `step` while it is larger.
+    """Return a prompt of at most `room` tokens: redrawn until it fits, each time smaller by `step` while it is larger.
 
     smallest: the size that `draw` needs; the official code never ends where a step leads below it.
 
@@ -257,7 +258,7 @@ def string_match_all(prediction: str, references: Sequence[str]) -> float:
 
 
 def string_match_part(prediction: str, references: Sequence[str]) -> float:
-    """Whether any of the references occurs in the answer, 0 or 1: `max over r in R of [lower(r) in lower(p)]`.
+    """Return whether any of the references occurs in the answer, 0 or 1: `max over r in R of [lower(r) in lower(p)]`.
 
     For questions whose references are alternatives. Namesakes that differ: lm-evaluation-harness averages over the
     references of a sample (0.5 where one of two occurs).
@@ -267,7 +268,7 @@ def string_match_part(prediction: str, references: Sequence[str]) -> float:
 
 
 def postprocessed(prediction: str) -> str:
-    """Stripped of white space, each control character (newline and tab too) as a newline, stripped again."""
+    """Strip white space, each control character (newline and tab too) as a newline, stripped again."""
     return CONTROL.sub("\n", prediction.strip()).strip()
 
 

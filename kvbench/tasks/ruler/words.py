@@ -52,13 +52,17 @@ class SortedProduct(Sequence[str]):
 
 @cache
 def keys() -> Sequence[str]:
-    """All distinct keys `adjective-noun`, sorted. Raises UserError for another version of wonderwords, or none."""
+    """Return all distinct keys `adjective-noun`, sorted. Raises UserError for another version of wonderwords, or
+    none.
+    """
     return SortedProduct(_lines("adjectivelist.txt"), _lines("nounlist.txt"))
 
 
 @cache
 def words() -> tuple[str, ...]:
-    """All 8169 distinct nouns, adjectives and verbs, sorted, for lists of common words. Raises as `keys` does."""
+    """Return all 8169 distinct nouns, adjectives and verbs, sorted, for lists of common words. Raises as `keys`
+    does.
+    """
     return tuple(sorted({word for name in ("nounlist", "adjectivelist", "verblist") for word in _lines(f"{name}.txt")}))
 
 
