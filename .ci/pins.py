@@ -34,7 +34,7 @@ HEADER = """\
 
 
 def requirements() -> list[Requirement]:
-    """What pyproject.toml names: to build, to run, and for every extra."""
+    """Return what pyproject.toml names: to build, to run, and for every extra."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = settings["project"]
     groups = [settings["build-system"]["requires"], project["dependencies"], *project["optional-dependencies"].values()]
@@ -85,7 +85,7 @@ def write_hashes() -> None:
 
 
 def complaints() -> list[str]:
-    """What is wrong, one sentence each."""
+    """Return what is wrong, one sentence each."""
     pins, named = pinned(), requirements()
     wrong = [f"{r.name} is in pyproject.toml and has no pin" for r in named if canonicalize_name(r.name) not in pins]
     for requirement in named:

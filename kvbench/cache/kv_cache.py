@@ -265,9 +265,7 @@ class LayerCache:
         )
 
     def _joined(self, old: Tensor, new: Tensor) -> Tensor:
-        """Return the rows of `old`, one head after the other, each followed by its rows of `new` [heads, rows,
-        width].
-        """
+        """Return rows of `old`, one head after the other, each followed by its rows of `new` [heads, rows, width]."""
         if new.shape[0] != self.cache_heads:
             new = new.repeat_interleave(self.cache_heads // new.shape[0], dim=0)
         if len(set(self.lengths)) == 1:

@@ -44,9 +44,7 @@ def next_command(sweep: "Sweep", rows: pa.Table) -> str | None:
 
 
 def _budgets(cells: Sequence[Summary], larger: bool) -> list[str]:
-    """Return the budgets of these cells and the next larger or smaller ones, in order; empty if there are none to
-    try.
-    """
+    """Return budgets of these cells and the next larger or smaller ones, in order; empty if there are none to try."""
     measured = sorted({cell.budget for cell in cells}, key=budget_key)
     if any(parse_size(budget) is not None for budget in measured):
         return []

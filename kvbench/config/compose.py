@@ -83,9 +83,7 @@ def folders(group: str) -> list[str]:
 
 
 def with_members(overrides: Sequence[Override]) -> list[Override]:
-    """Return the same overrides; a folder of a group or a pattern is replaced by the names of the files it stands
-    for.
-    """
+    """Return overrides; a folder of a group or a pattern is replaced by the names of the files it stands for."""
 
     def members(group: str, name: str) -> list[str]:
         pattern = f"{name}/*" if name in folders(group) else name
@@ -292,9 +290,7 @@ def _interpolated(node: Any, tree: Tree) -> Any:
 
 
 def composed(chosen: Mapping[str, str]) -> Tree:
-    """Return the files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad
-    file.
-    """
+    """Return files of a choice, merged: `run.yaml`, then one file of each group. Raises UserError for a bad file."""
     used: dict[str, Item] = {}
     tree = _merged(dict(declared(RUN)), paths.conf() / "run.yaml", None, chosen, used)
     for group, name in held_groups().items():

@@ -39,9 +39,7 @@ def loose_item(group: str, path: str) -> Item:
 
 
 def class_in(path: str, group: str = "score") -> Any:
-    """Return the class of a group that a file defines; names with _ first do not count. Raises MissingFile or
-    UserError.
-    """
+    """Return the class of a group that a file has; names with _ first do not count. Raises MissingFile or UserError."""
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         setting = "score.path" if group == "score" else group

@@ -142,9 +142,7 @@ class IncrementalEviction:
         )
 
     def after(self, cache: KVCache) -> "IncrementalEviction":
-        """Return the evictions from the answer to a prompt that was evicted from block by block: heads keep their
-        sizes.
-        """
+        """Return evictions from the answer to a prompt that was evicted from block by block: heads keep their sizes."""
         if not self.divides:
             return replace(self, decoding=True)
         assert isinstance(self.capacity, int)

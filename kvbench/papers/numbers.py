@@ -92,9 +92,7 @@ class Measured:
 
 
 def published(item: Item, folder: Path) -> list[Published]:
-    """Return the printed numbers of an item, in the paper's order. Raises FileNotFoundError without the paper's
-    file.
-    """
+    """Return printed numbers of an item, in the paper's order. Raises FileNotFoundError without the paper's file."""
     if not item.published:
         return []
     with (folder / f"{item.paper}.csv").open(encoding="utf-8", newline="") as file:

@@ -141,9 +141,7 @@ def unless_named(defaults: Sequence[Override], overrides: Sequence[Override]) ->
 
 
 def _with_settings(tree: Tree, overrides: Iterable[Override]) -> Tree:
-    """Return the settings of a probe's file with settings of the command line; a list may be written without
-    brackets.
-    """
+    """Return settings of a probe's file with settings of the command line; a list may be written without brackets."""
     allowed = sorted(key for key in tree if key not in ("_target_", "name"))
     hints = get_type_hints(class_of("probe", tree))
     for override in overrides:

@@ -121,9 +121,7 @@ def check_file(path: Path) -> None:
 
 
 def small_file(path: Path) -> bytes:
-    """Return the bytes of a file that holds one object. Raises UserError as `check_file`, and for more than
-    `LONGEST`.
-    """
+    """Return bytes of a file that holds one object. Raises UserError as `check_file`, and for more than `LONGEST`."""
     check_file(path)
     return read_whole(path, LONGEST)
 

@@ -323,9 +323,7 @@ def _without(rows: pa.Table, drop: Sequence[int]) -> pa.Table:
 
 
 def _recorded_again(rows: pa.Table) -> list[list[dict[str, Any]]]:
-    """Return the records of every sample that has several, each with its ``place`` in the table; by their first
-    place.
-    """
+    """Return records of every sample that has several, each with its ``place`` in the table; by their first place."""
     cells = rows["cell"].combine_chunks().dictionary_encode().indices.to_numpy()
     samples = rows["sample"].to_numpy()
     order = np.lexsort((samples, cells))

@@ -161,9 +161,7 @@ class Needle(FromFiles, Task):
             yield Sample(0, self.name, context, QUESTIONS[self.style], prefix, (ANSWER,), self.max_new_tokens)
 
     def _around_needle(self, tokens: TokenCounter, special: bool) -> str:
-        """Return the essays truncated to length, encoded again, and truncated to the room that buffer and needle
-        leave.
-        """
+        """Return essays truncated to length, encoded again, and truncated to the room that buffer and needle leave."""
         needle = tokens.encode(NEEDLE, special)
         room = self.context_length - self.buffer
         if len(needle) >= room:

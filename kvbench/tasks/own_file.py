@@ -154,9 +154,7 @@ def _parts(row: jsonl.Row) -> tuple[tuple[str, tuple[tuple[str, str], ...]], str
 
 
 def conversation(messages: Any) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the turns of a list of messages before its last one, as role and text, and the last text. Raises
-    UserError.
-    """
+    """Return turns of a list of messages before its last one, as role and text, and the last text. Raises UserError."""
     if not isinstance(messages, list) or not messages or not all(isinstance(turn, dict) for turn in messages):
         raise UserError(f"its messages are {json.dumps(messages)[:80]}: a list of at least one object")
     turns = tuple((jsonl.text(turn, "role"), _content(turn)) for turn in messages)

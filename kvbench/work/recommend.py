@@ -148,9 +148,7 @@ def recommend(
 
 
 def _with_defaults(words: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
-    """Return the words of the sweep, and a sentence for each setting that was assumed. Raises UserError without
-    prompts.
-    """
+    """Return words of the sweep, and a sentence for each setting that was assumed. Raises UserError without prompts."""
     words, named, assumed = list(words), {override.key for override in parse(words)}, dict[str, str]()
     if data is not None:
         if beside := [word for word in words if word.startswith(("task=", "task.path="))]:

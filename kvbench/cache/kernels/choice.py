@@ -57,9 +57,7 @@ def check_kernels(kernels: Kernels, device: "torch.device", dtype: "torch.dtype"
 
 
 def chosen_kernels(kernels: Kernels | None, device: "torch.device", dtype: "torch.dtype", head_dim: int = 1) -> Kernels:
-    """Return the kernels of a model, checked as above; for None Triton on a GPU where it can run, else plain
-    PyTorch.
-    """
+    """Return kernels of a model, checked as above; for None Triton on a GPU where it can run, else plain PyTorch."""
     if kernels is None:
         try:
             return chosen_kernels("triton" if device.type == "cuda" else "torch", device, dtype, head_dim)

@@ -123,9 +123,7 @@ def saturated(dtype: torch.dtype) -> KVCache:
 
 @lru_cache
 def beginning_of_text(tokens: int, later: float) -> KVCache:
-    """Return the first tokens of a text whose other 30 tokens have only the number `later` in keys, values and
-    queries.
-    """
+    """Return first tokens of a text whose other 30 tokens have only the number `later` in keys, values and queries."""
     generator = torch.Generator().manual_seed(3)
     sizes = (HEADS, KV_HEADS, KV_HEADS)
     queries, keys, values = (torch.randn(heads, tokens + 30, HEAD_DIM, generator=generator) for heads in sizes)

@@ -63,9 +63,7 @@ def chosen_products(
 
 
 def fastest_products(layers: Sequence[nn.Linear]) -> Products:
-    """Return the fastest products for a prompt and a batch, by times of the first layers; oneDNN's unless others
-    gain.
-    """
+    """Return fastest products for a prompt and a batch, by times of the first layers; oneDNN's unless others gain."""
     numbers = accumulate(layer.weight.numel() for layer in layers)
     timed = [layer for layer, read in zip(layers, numbers, strict=True) if read - layer.weight.numel() < NUMBERS]
     if sum(layer.weight.numel() for layer in timed) < FEWEST_NUMBERS:

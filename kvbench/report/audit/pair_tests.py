@@ -53,9 +53,7 @@ def normal_p(distance: float, error: float, prompts: float = math.inf) -> float:
 
 
 def needed(pair: Pair, level: Level) -> int | None:
-    """Return the prompts (of each task) that show the printed difference with a power of 80 %; None for no
-    difference.
-    """
+    """Return prompts (of each task) that show the printed difference with a power of 80 %; None for no difference."""
     square, gain = pair.mean_square(level), pair.difference**2
     if gain == 0.0:
         return None

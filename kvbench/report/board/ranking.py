@@ -128,9 +128,7 @@ def rankings(
 
 
 def _measured(rows: Any, describe: Describe, warn: Callable[[str], None]) -> "pandas.DataFrame":
-    """Return the rows that can be ranked, with ``prompt``, ``context``, ``moment`` and ``place``, the name of the
-    task.
-    """
+    """Return rows that can be ranked, with ``prompt``, ``context``, ``moment`` and ``place``, the name of the task."""
     import pandas  # late: it takes half a second
 
     rows = rows[rows.value.notna()]

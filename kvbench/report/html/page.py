@@ -153,9 +153,7 @@ def looks_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[st
 
 
 def cells_data(lines: Sequence[Summary], describe: Describe) -> list[dict[str, Any]]:
-    """Return the lines of the page's table; a curve joins those that differ in nothing but their budget, by
-    `setting`.
-    """
+    """Return lines of the page's table; a curve joins those that differ in nothing but their budget, by `setting`."""
     experiments = Experiments(("budget",), describe)
     words = experiments.told_apart({line.cell: tuple(getattr(line, name) for name in _METHOD) for line in lines})
     return [_cell_data(line) | {"setting": words[line.cell]} for line in lines]

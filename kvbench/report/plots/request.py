@@ -23,9 +23,7 @@ class Request:
     warn: Callable[[str], None]
 
     def cells(self, by_question: bool = False) -> list[Summary]:
-        """Return the selected cells, or one for each of their questions. Raises NothingSelected if no cell has a
-        value.
-        """
+        """Return selected cells, or one for each of their questions. Raises NothingSelected if no cell has a value."""
         cells = summaries(load_table(self.source, NEEDED, self.warn, self.where), by_question)
         drawn = [cell for cell in cells if cell.mean is not None]
         if not drawn:

@@ -52,9 +52,7 @@ def all_pairs(values: np.ndarray, cluster: np.ndarray, draws: int = DRAWS, seed:
 
 
 def letters(told_apart: Iterable[tuple[int, int]], methods: int) -> list[str]:
-    """Return the letters of each method, which are numbered best first: a method has the letters of all of its
-    groups.
-    """
+    """Return letters of each method, which are numbered best first: a method has the letters of all of its groups."""
     groups = [frozenset(range(methods))] * (methods > 0)
     for first, second in told_apart:
         both = [group for group in groups if first in group and second in group]

@@ -96,9 +96,7 @@ def _lattice(magnitudes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _steps(sums: np.ndarray) -> np.ndarray | None:
-    """Return the sums as whole numbers of one step 1 / q with the smallest q up to the last of _DENOMINATORS, or
-    None.
-    """
+    """Return sums as whole numbers of one step 1 / q with the smallest q up to the last of _DENOMINATORS, or None."""
     for first, last in zip((0, *_DENOMINATORS), _DENOMINATORS, strict=False):
         denominators = np.arange(first + 1, last + 1)
         for chunk in np.array_split(sums, max(1, len(sums) // 64)):

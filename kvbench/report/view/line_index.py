@@ -33,9 +33,7 @@ class LineIndex(Generic[Line]):
         self._places: dict[tuple[Hashable, ...], dict[str, int]] = {}
 
     def find(self, *key: Hashable) -> dict[str, Line]:
-        """Return the lines of a key by the names of their files, without damaged ones; of several in a file the
-        first.
-        """
+        """Return lines of a key by the names of their files, without damaged ones; of several in a file the first."""
         places = dict(self._places.get(key, {}))
         lines = {name: self._line(key, name, start) for name, start in places.items()}
         return {name: line for name, line in lines.items() if line is not None}

@@ -227,9 +227,7 @@ def unfinished(jobs: Sequence[Job]) -> list[Job] | None:
 
 
 def queue(jobs: Iterable[Job]) -> dict[str, str] | None:
-    """Return the states of the tasks that SLURM remembers, by names such as 12_3 or 12; None if squeue does not
-    answer.
-    """
+    """Return states of the tasks that SLURM remembers, by names such as 12_3 or 12; None if squeue does not answer."""
     numbers = [job.number for job in jobs]
     if not numbers:
         return {}

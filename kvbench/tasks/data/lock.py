@@ -124,9 +124,7 @@ def read_lock(file: Path | None = None) -> Lock:
 
 
 def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
-    """Yield the downloads, each index followed by the files that it lists, if it is not under `root` those in the
-    lock.
-    """
+    """Yield downloads, each index followed by the files that it lists, if it is not under `root` those in the lock."""
     for download in downloads:
         yield download
         if download.each:
@@ -136,9 +134,7 @@ def expanded(downloads: tuple[Download, ...], root: Path) -> Iterator[Download]:
 
 
 def listed(index: Download, text: str) -> list[Download]:
-    """Return the downloads that the text of an index lists, one plain relative name per line, else UserError is
-    raised.
-    """
+    """Return downloads that the text of an index lists, one plain relative name per line, else UserError is raised."""
     each = index.each
     assert each is not None, index
     downloads = []

@@ -66,9 +66,7 @@ def read_records(root: Path) -> dict[str, PullRecord]:
 
 
 def altered_files(task: Task) -> tuple[str, ...]:
-    """Return the files of a task that are not what the lock or the record of downloads says; none of one without
-    files.
-    """
+    """Return files of a task that are not what the lock or the record of downloads says; none of one without files."""
     if not isinstance(task, FromFiles) or task.data_sha256 is None:
         return ()
     return altered(folder(task.root), task.files, task.data_sha256)
