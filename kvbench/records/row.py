@@ -161,7 +161,7 @@ class NewerSchema(UserError):
 
 def check_schema(version: Any) -> None:
     """Raise ValueError for a schema that this version of kvbench cannot read; NewerSchema if a later one can."""
-    if isinstance(version, bool) or version != SCHEMA:
+    if isinstance(version, bool) or not isinstance(version, int) or version != SCHEMA:
         is_newer = isinstance(version, int) and version > SCHEMA
         reads = f"schema {version!r}; this kvbench reads schema {SCHEMA}: update it to read newer rows"
         raise NewerSchema(reads) if is_newer else UserError(reads)

@@ -185,7 +185,7 @@ def _is_suspicious(rows: pa.Table) -> bool:
         or any(
             np.count_nonzero(~np.isfinite(rows[name].to_numpy())) != rows[name].null_count
             for name in rows.column_names
-            if TYPES[name] == pa.float64() and name != "value"
+            if TYPES[name] == pa.float64()
         )
     )
 

@@ -153,14 +153,13 @@ def test_a_setting_that_is_missing_is_asked_for() -> None:
         cells_of(["budget=???"])
 
 
-def test_a_label_leaves_out_later_fields_that_say_nothing_new() -> None:
-    """Rows of a policy keep its label when a part gets a field."""
+def test_a_label_names_every_setting_of_a_kind_of_layers() -> None:
     labels = [
         cells_of(["policy=snapkv", f"policy.layers={layers}"])[0].policy_label
         for layers in ("pyramid", "{kind:pyramid,splits:budget}")
     ]
     start = "snapkv layers.kind=pyramid layers.beta=20"
-    assert labels == [start, f"{start} layers.splits=budget"]
+    assert labels == [f"{start} layers.splits=candidates", f"{start} layers.splits=budget"]
 
 
 @pytest.mark.parametrize(

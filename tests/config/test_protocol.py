@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from kvbench.config.compose import combinations, load_entry, options
-from kvbench.config.overrides import format_value, parse
+from kvbench.config.compose import combinations, options
+from kvbench.config.overrides import parse
 from kvbench.papers.item import item_of
 from kvbench.papers.settings import cells_of_item
-from kvbench.records.labels import _DEFAULTS, Named, first_name, named_today
+from kvbench.records.labels import COMMON, PAPER, policy_of, protocol_of, variant_of
 from kvbench.report.tables.observation_note import windows
 from scripts.document_methods import entry
 from tests.composed import needed
@@ -72,54 +72,25 @@ def test_what_is_named_wins_and_a_label_says_what_differs_from_its_protocol() ->
     assert (common.policy_label, common.variant) == ("lava@common", "official")
 
 
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ("snapkv", Named("snapkv@common", "common", None)),
-        ("snapkv window=32 recent=32", Named("snapkv", "paper", "paper")),
-        ("snapkv window=32", Named("snapkv@common window=32", "common", None)),
-        ("snapkv window=32 recent=32 sink=4", Named("snapkv sink=4", "paper", None)),
-        ("cake window=32 pool.kind=avg pool.size=5 recent=32 store=int8", Named("cake store=int8", "paper", "paper")),
-        ("streaming_llm", Named("streaming_llm", "paper", "paper")),
-        ("h2o", Named("h2o_obcache", "paper", "paper")),
-        ("h2o_full", Named("h2o@common", "common", None)),
-        ("h2o_max", Named("h2o_kvzip", "paper", "paper")),
-        ("tova reader=quest", Named("tova_obcache reader=quest", "paper", "paper")),
-    ],
-)
-def test_labels_of_earlier_versions_are_read_as_today(before: str, now: Named) -> None:
-    assert named_today(before, "paper", "kv_heads") == now
-    assert named_today(before, None, None) == Named(before, None, None)
+@pytest.mark.parametrize("name", options("policy"))
+def test_a_label_says_its_policy_and_its_protocol(name: str) -> None:
+    """A policy that both protocols have alike is of the paper's, under its plain name."""
+    own, shared = (
+        cells_of([f"policy={name}", f"protocol={protocol}", *needed("policy", name)])[0] for protocol in (PAPER, COMMON)
+    )
+    for cell in (own, shared):
+        assert policy_of(cell.policy_label) == name
+        assert protocol_of(cell.policy_label) == cell.protocol
+    assert own.protocol == PAPER
+    assert (shared.protocol == PAPER) == (shared.id == own.id)
 
 
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ("rkv", "rkv importance=0.07"),
-        ("rkv importance=0.1", "rkv"),
-        ("rkv importance=0.2 unlike=none", "rkv importance=0.2 unlike=none"),
-        ("rkv unlike=none", "rkv importance=0.07 unlike=none"),
-        ("attn power=2", "attn power=2"),
-        (None, None),
-    ],
-)
-def test_a_default_of_a_score_that_changed_is_named(before: str | None, now: str | None) -> None:
-    assert named_today("plain", None, "kv_heads", before).score == now
-    assert named_today("plain", None, None, before).score == before
-
-
-def test_the_defaults_that_labels_leave_out_today_are_those_of_the_files() -> None:
-    for name, settings in _DEFAULTS.items():
-        assert {key: format_value(load_entry("score", name)[key]) for key in settings} == {
-            key: now for key, (_, now) in settings.items()
-        }
-
-
-def test_earlier_labels_are_those_of_the_files() -> None:
-    """A policy under the common protocol has its old plain label read as the label that it has now."""
-    for name in options("policy"):
-        (cell,) = cells_of([f"policy={name}", "protocol=common", *needed("policy", name)])
-        assert named_today(first_name(name), None, "kv_heads").policy == cell.policy_label.partition(" ")[0]
+def test_only_a_plain_label_is_on_the_side_of_the_paper() -> None:
+    for beside in ("", " store=int8", " reader=quest reader.budget=64"):
+        assert variant_of(f"snapkv{beside}", "paper") == "paper"
+        for changed in ("snapkv@common", "snapkv window=32"):
+            assert variant_of(changed + beside, "paper") is None
+            assert variant_of(changed + beside, "official") == "official"
 
 
 def test_items_of_papers_have_the_papers_own_windows() -> None:
@@ -148,9 +119,10 @@ def test_another_model_needs_the_length_of_rulers_prompts() -> None:
 
 
 def lines_of(name: str) -> dict[str, str]:
-    """What a policy's file says of the defaults of its paper and its code, each on one line."""
-    elsewhere = entry("policy", name).elsewhere
-    return {place: " ".join(elsewhere[place].split()).removesuffix(".") for place in ("paper", "code")}
+    """What a policy's file says of the defaults of its paper and its code, each on one line; without both, kvpress."""
+    elsewhere = {place: " ".join(text.split()).removesuffix(".") for place, text in entry("policy", name).elsewhere.items()}
+    own = {place: elsewhere[place] for place in ("paper", "code")}
+    return {"kvpress": elsewhere["kvpress"]} if {*own.values()} == {"none"} else own
 
 
 def stated(line: str) -> dict[str, str]:

@@ -140,14 +140,3 @@ def test_a_folder_that_cannot_be_written_is_named_with_a_fix(tmp_path: Path, how
     assert str(error.value).endswith("name a folder you may write to with results.dir=FOLDER")
     assert "\n" not in str(error.value)
     assert everything(tmp_path) == before
-
-
-def test_a_folder_of_an_earlier_kvbench_is_read_but_not_added_to(tmp_path: Path) -> None:
-    """Cells were named after classes: the same cell would get rows under two names."""
-    results = ResultsFolder(tmp_path)
-    description = {"score": {"class": "kvbench.scores.attn.Attention", "name": "attn"}, "seed": 1}
-    name = content_hash(description)[:16]
-    results.write_cell(name, description)
-    assert results.read_cell(name) == {"score": {"name": "attn"}, "seed": 1}
-    with pytest.raises(UserError, match=r"written by an earlier kvbench.*another folder with results\.dir=FOLDER"):
-        check_writable(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 
 from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Process, Recorder, ResultsFolder, file_sizes
 from kvbench.records.processes import Watch, born, machine, signature
+from kvbench.records.row import with_checksum
 
 SECONDS = 100.0
 
@@ -36,7 +37,7 @@ class Worker:
     def says(self, **changes: object) -> None:
         assert self.heart.process is not None
         self.heart.process = replace(self.heart.process, **changes)  # type: ignore[arg-type]
-        self.path.write_text(json.dumps(asdict(self.heart.process)))
+        self.path.write_text(with_checksum(json.dumps(asdict(self.heart.process))))
         self.heart.signature_file.unlink(missing_ok=True)  # leases are other names of the file of before
         self.heart.signature_file.write_bytes(signature(self.heart.process))
 

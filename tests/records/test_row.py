@@ -7,19 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.records import COLUMNS, MEASURED, REQUESTED, SCHEMA, WHERE, Row
-from kvbench.records.row import LARGEST_NUMBER
+from kvbench.records.row import LARGEST_NUMBER, NewerSchema, with_checksum
 
 NUMBERS = st.floats(-LARGEST_NUMBER, LARGEST_NUMBER)
 WHOLE = st.integers(-(2**53), 2**53)
-TODAY = {"policy": "snapkv@common", "protocol": "common"}
-"""What a row of SnapKV says that was made before rows named their protocol."""
 TEXT = st.text(st.characters())  # half surrogate pairs included: models produce them
 STRATEGIES = {str: TEXT, int: WHOLE, str | None: st.none() | TEXT, int | None: st.none() | WHOLE}
 
 
-def old(row: Row) -> str:
-    """The line of a row as kvbench wrote it before lines had checksums."""
-    data = json.loads(row.to_json()) | {"schema": 4}
+def unchecked(row: Row) -> str:
+    """The line of a row without its checksum."""
+    data = json.loads(row.to_json())
     del data["checksum"]
     return json.dumps(data)
 
@@ -66,31 +64,36 @@ def test_columns_of_a_line_stand_in_their_order_and_missing_is_null(make) -> Non
 
 
 def test_unknown_columns_are_ignored_and_missing_ones_are_none(make) -> None:
-    data = json.loads(old(make(value=1.0))) | {"column_of_next_year": [1, 2]}
+    data = json.loads(unchecked(make(value=1.0))) | {"column_of_next_year": [1, 2]}
     del data["store"], data["value"]
-    assert Row.from_json(json.dumps(data)) == make(**TODAY)
+    assert Row.from_json(with_checksum(json.dumps(data))) == make()
 
 
-def test_a_line_of_the_first_schema_has_no_mark(make) -> None:
-    data = json.loads(old(make(value=1.0)))
-    del data["schema"]
-    assert Row.from_json(json.dumps(data)) == make(value=1.0, **TODAY)
-
-
-@pytest.mark.parametrize("mark", [SCHEMA + 1, 0, None, "2", True, 2.0])
+@pytest.mark.parametrize("mark", [SCHEMA + 1, 9, 0, None, "1", True, 1.0])
 def test_another_schema_is_refused_by_name(make, mark: object) -> None:
-    data = json.loads(old(make())) | {"schema": mark}
-    with pytest.raises(ValueError, match=f"^schema {mark!r}; this kvbench reads schemas 1 to {SCHEMA}"):
+    line = with_checksum(json.dumps(json.loads(unchecked(make())) | {"schema": mark}))
+    with pytest.raises(ValueError, match=f"^schema {mark!r}; this kvbench reads schema {SCHEMA}: ") as refusal:
+        Row.from_json(line)
+    is_newer = type(mark) is int and mark > SCHEMA
+    assert isinstance(refusal.value, NewerSchema) == is_newer
+
+
+def test_a_line_without_its_schema_or_its_checksum_is_refused(make) -> None:
+    data = json.loads(unchecked(make(value=1.0)))
+    with pytest.raises(ValueError, match="its bytes do not match its checksum"):
         Row.from_json(json.dumps(data))
+    del data["schema"]
+    with pytest.raises(ValueError, match="^schema None; this kvbench reads schema"):
+        Row.from_json(with_checksum(json.dumps(data)))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_is_finite_or_missing(make, number: float) -> None:
     with pytest.raises(ValueError, match=r"'value' is (nan|inf|-inf); a number must be finite"):
         make(value=number)
-    line = old(make(value=0.5)).replace('"value": 0.5', f'"value": {json.dumps(number)}')
+    line = unchecked(make(value=0.5)).replace('"value": 0.5', f'"value": {json.dumps(number)}')
     with pytest.raises(ValueError, match="is not JSON"):
-        Row.from_json(line)
+        Row.from_json(with_checksum(line))
 
 
 @pytest.mark.parametrize("line", ["", "[]", "3", "{", '{"cell": "ab"}', '{"cell": "ab", "sample": "0"}', b"\xff\xfe"])
@@ -99,17 +102,23 @@ def test_what_is_no_row_is_refused(line: str | bytes) -> None:
         Row.from_json(line)
 
 
+@pytest.mark.parametrize(("columns", "named"), [({}, "cell"), ({"cell": "ab"}, "sample")])
+def test_a_row_without_a_column_that_each_row_has_is_refused(columns: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=f"row column '{named}' is None"):
+        Row.from_json(with_checksum(json.dumps({"schema": SCHEMA} | columns)))
+
+
 def test_whole_numbers_in_float_columns_leave_the_same_line(make) -> None:
-    line = make(value=1.0, **TODAY).to_json()
-    assert Row.from_json(old(make(value=1.0)).replace('"value": 1.0', '"value": 1')).to_json() == line
+    line = unchecked(make(value=1.0)).replace('"value": 1.0', '"value": 1')
+    assert Row.from_json(with_checksum(line)).to_json() == make(value=1.0).to_json()
 
 
 @pytest.mark.parametrize("column", ["sample", "value"])
 @pytest.mark.parametrize("item", ["true", '"1"', "[1]", "1e999"])
 def test_a_column_of_the_wrong_type_is_named(make, column: str, item: str) -> None:
-    line = old(make(value=1.0)).replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
+    line = unchecked(make(value=1.0)).replace(f'"{column}": {make(value=1.0).outcome()[column]}', f'"{column}": {item}')
     with pytest.raises(ValueError, match=f"row column '{column}' is .* must be "):
-        Row.from_json(line)
+        Row.from_json(with_checksum(line))
 
 
 def test_a_row_failed_or_has_a_value(make) -> None:
@@ -155,8 +164,8 @@ def test_the_checksum_is_the_crc_of_the_bytes_before(make) -> None:
         ('"value": 1.0', '"value": 0.0, "value": 1.0'),
         ('"policy": "snapkv"', '"policy": "h2o_obcache"'),
         ('"checksum"', '"chdcksum"'),
-        ('"schema": 9', '"schema": 4'),
-        ('"schema": 9', '"schema": 10'),
+        (f'"schema": {SCHEMA}', '"schema": 0'),
+        (f'"schema": {SCHEMA}', '"schema": 9'),
     ],
 )
 def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
@@ -166,11 +175,11 @@ def test_a_changed_line_is_refused(make, before: str, after: str) -> None:
         Row.from_json(line.replace(before, after))
 
 
-def test_a_column_that_stands_twice_is_refused_without_a_checksum_too(make) -> None:
-    line = old(make(value=1.0))
-    assert Row.from_json(line).value == 1.0
+def test_a_column_that_stands_twice_is_refused_with_a_right_checksum_too(make) -> None:
+    line = unchecked(make(value=1.0))
+    assert Row.from_json(with_checksum(line)).value == 1.0
     with pytest.raises(ValueError, match="column 'value' twice"):
-        Row.from_json(line.replace('"value": 1.0', '"value": 1.0, "value": 0.0'))
+        Row.from_json(with_checksum(line.replace('"value": 1.0', '"value": 1.0, "value": 0.0')))
 
 
 @pytest.mark.parametrize("value", [1.25, -0.5, 5.0, 1e99])

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.records import COLUMNS, Recorder, ResultsFolder, read_rows, recorded_samples
+from kvbench.records import COLUMNS, SCHEMA, Recorder, ResultsFolder, read_rows, recorded_samples
 from kvbench.records.environment import content_hash
+from kvbench.records.row import with_checksum
 from kvbench.report.rows import load, load_table
-from kvbench.support.errors import MissingFile
+from kvbench.support.errors import MissingFile, UserError
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -82,17 +83,38 @@ def test_done_counts_errors_unless_they_are_retried(make) -> None:
     assert recorded_samples(rows, retry_errors=True) == {("ab", 0), ("cd", 0)}
 
 
-def test_an_integer_of_more_than_64_bits_is_missing_and_blocks_no_report(tmp_path: Path, make) -> None:
-    line = json.dumps(json.loads(make().to_json()) | {"schema": 4, "seed": 18446744073709551615})
-    line = line.replace(', "checksum"', ', "was"')
-    write(tmp_path, "a.jsonl", f"{line}\n{make(sample=1, seed=7).to_json()}\n")
-    assert [row.seed for row in read_rows(tmp_path, print)] == [None, 7]
-    table = load_table(tmp_path, COLUMNS, print)
-    assert table["seed"].to_pylist() == [None, 7] and table["value"].to_pylist() == [make().value] * 2
+def test_an_integer_of_more_than_64_bits_is_a_damaged_row_and_blocks_no_report(tmp_path: Path, make) -> None:
+    line, number = make(seed=5).to_json().rpartition(', "checksum"')[0], 2**64 - 1
+    line = with_checksum(line.replace('"seed": 5', f'"seed": {number}') + "}")
+    path = write(tmp_path, "a.jsonl", f"{line}\n{make(sample=1, seed=7).to_json()}\n")
+    for read in (read_rows, lambda folder, warn: load_table(folder, COLUMNS, warn)["seed"].to_pylist()):
+        warnings: list[str] = []
+        assert [getattr(row, "seed", row) for row in read(tmp_path, warnings.append)] == [7]
+        assert warnings[0].startswith(f"{path}:1: damaged row, not counted: row column 'seed' is {number}; an integer")
     for seed in (2**63, -(2**63) - 1):
         with pytest.raises(ValueError, match=r"row column .seed. is -?922337203685477580[89]; an integer has 64 bits"):
             make(seed=seed)
     assert make(seed=2**63 - 1).seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("schema", ['"schema": 1, ', ""])
+def test_a_row_without_a_checksum_is_a_damaged_row(tmp_path: Path, make, schema: str) -> None:
+    line = make(value=0.5).to_json().rpartition(', "checksum"')[0].replace('"schema": 1, ', schema) + "}"
+    path = write(tmp_path, "a.jsonl", f"{line}\n{make(sample=1, value=1.0).to_json()}\n")
+    for read in (read_rows, lambda folder, warn: load_table(folder, warn=warn)["sample"].to_pylist()):
+        warnings: list[str] = []
+        assert [getattr(row, "sample", row) for row in read(tmp_path, warnings.append)] == [1]
+        assert warnings[0].startswith(f"{path}:1: damaged row, not counted: its bytes do not match its checksum")
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 9])
+def test_rows_of_a_newer_schema_are_refused_by_file_and_line(tmp_path: Path, make, schema: int) -> None:
+    line = make(value=0.5).to_json().rpartition(', "checksum"')[0] + "}"
+    line = with_checksum(line.replace(f'"schema": {SCHEMA}', f'"schema": {schema}'))
+    path = write(tmp_path, "a.jsonl", f"{make(sample=1).to_json()}\n{line}\n")
+    for read in (read_rows, load_table):
+        with pytest.raises(UserError, match=f"^{path}:2: not a row: schema {schema}; this kvbench reads schema 1"):
+            read(tmp_path)
 
 
 def test_damaged_rows_are_missing_and_named_by_file_and_line(tmp_path: Path, make) -> None:

@@ -13,9 +13,10 @@ from kvbench.extras.hub.table_rows import table_rows
 from kvbench.records import SCHEMA, Recorder, ResultsFolder, Row, read_rows
 from kvbench.records import lines as lines_of_files
 from kvbench.records.environment import content_hash
+from kvbench.records.parquet import to_parquet
 from kvbench.records.row import with_checksum
 from kvbench.report.columns import table_of
-from kvbench.report.rows import describer, load, load_table, write_parquet
+from kvbench.report.rows import describer, load, load_table, metadata_of, write_parquet
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import NEEDED, summaries
 from kvbench.support.errors import UserError
@@ -40,12 +41,6 @@ def changed(row: Row, **columns: object) -> str:
     """The line of a row with other columns, and their checksum; ``...`` takes a column away."""
     data = json.loads(row.to_json()) | columns | {"checksum": ...}
     return with_checksum(json.dumps({name: value for name, value in data.items() if value is not ...})) + "\n"
-
-
-def old(row: Row, **columns: object) -> str:
-    """The line of an earlier kvbench, without a checksum."""
-    data = json.loads(row.to_json()) | {"schema": 4} | columns | {"checksum": ...}
-    return json.dumps({name: value for name, value in data.items() if value is not ...}) + "\n"
 
 
 def quiet(text: str) -> None:
@@ -93,17 +88,20 @@ def test_a_torn_last_line_is_dropped_and_told(small: Path, tail: str) -> None:
         ("value", "0.5", "row column 'value' is '0.5'"),
         ("cache_bytes", True, "row column 'cache_bytes' is True"),
         ("evict_seconds", math.nan, "NaN is not JSON"),
+        ("value", math.nan, "NaN is not JSON"),
+        ("value", math.inf, "Infinity is not JSON"),
         ("schema", "two", "schema 'two'"),
+        ("schema", ..., "schema None"),
+        ("schema", 0, "schema 0"),
         ("error", "and a value", "row has both an error ('and a value') and a value (1.0)"),
     ],
 )
 @pytest.mark.parametrize("after", [1, 0], ids=["within", "last"])
-@pytest.mark.parametrize("line", [changed, old], ids=["checksum", "old"])
 def test_what_is_no_row_is_left_out_by_file_and_line(
-    cell, lines: Lines, line: Callable[..., str], column: str, value: object, message: str, after: int
+    cell, lines: Lines, column: str, value: object, message: str, after: int
 ) -> None:
     good, bad, last = cell([1.0, 1.0, 1.0])
-    folder = lines(good.to_json() + "\n" + line(bad, **{column: value}) + (last.to_json() + "\n") * after)
+    folder = lines(good.to_json() + "\n" + changed(bad, **{column: value}) + (last.to_json() + "\n") * after)
     for read in (load, read_rows):
         warnings: list[str] = []
         assert read(folder, warn=warnings.append) == [good, last][: 1 + after]
@@ -113,24 +111,19 @@ def test_what_is_no_row_is_left_out_by_file_and_line(
 
 def test_a_row_of_a_later_kvbench_is_refused(cell, lines: Lines) -> None:
     good, newer = cell([1.0, 1.0])
-    for later in (changed(newer, schema=SCHEMA + 1), old(newer, schema=SCHEMA + 1)):
-        folder = lines(good.to_json() + "\n" + later)
+    for schema in (SCHEMA + 1, 9):
+        folder = lines(good.to_json() + "\n" + changed(newer, schema=schema))
         for read in (load_table, read_rows):
-            with pytest.raises(ValueError, match=rf"0\.jsonl:2: not a row: schema {SCHEMA + 1}; this kvbench reads"):
+            with pytest.raises(ValueError, match=rf"0\.jsonl:2: not a row: schema {schema}; this kvbench reads"):
                 read(folder, warn=quiet)
 
 
-def test_rows_of_the_first_schema_are_read(cell, lines: Lines) -> None:
-    first, new = cell([1.0, 0.5])
-    folder = lines(old(first, schema=..., top2_margin=..., store=...), new.to_json() + "\n")
-    warnings: list[str] = []
-    assert (
-        load(folder, warnings.append)
-        == [replace(first, policy="snapkv@common", protocol="common"), new]
-        == read_rows(folder, warnings.append)
-    )
-    assert load_table(folder, NEEDED, warnings.append)["value"].to_pylist() == [1.0, 0.5]
-    assert warnings == ["1 row of an earlier kvbench have no checksums: read, but not verified"] * 3
+def test_columns_that_a_line_lacks_are_blank(cell, lines: Lines) -> None:
+    first, new = cell([1.0, 0.5], top2_margin=0.25, store="int8")
+    folder = lines(changed(first, top2_margin=..., store=...) + new.to_json() + "\n")
+    for read in (load, read_rows):
+        assert read(folder, quiet) == [replace(first, top2_margin=None, store=None), new]
+    assert load_table(folder, NEEDED, quiet)["value"].to_pylist() == [1.0, 0.5]
 
 
 def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
@@ -141,13 +134,11 @@ def test_unknown_columns_are_named_and_left_out(cell, lines: Lines) -> None:
     assert warnings == [f"{folder}/rows/0.jsonl: columns that this kvbench does not know are left out: colour, shade"]
 
 
-def test_a_value_that_is_no_number_is_blank(cell, lines: Lines) -> None:
-    rows = cell([1.0, 0.0, 1.0, 1.0])
-    text = "".join(old(row, value=value) for row, value in zip(rows, (1.0, math.nan, math.inf, 0.0), strict=True))
-    folder = lines(text)
-    (line,) = summaries(load_table(folder, NEEDED, print))
+def test_a_row_without_a_value_is_blank(cell, lines: Lines) -> None:
+    folder = lines("".join(row.to_json() + "\n" for row in cell([1.0, None, None, 0.0])))
+    (line,) = summaries(load_table(folder, NEEDED, quiet))
     assert (line.n, line.mean, line.errors, line.blanks, line.blank_samples) == (2, 0.5, 0, 2, (1, 2))
-    assert [row.value for row in load(folder, print)] == [1.0, None, None, 0.0]
+    assert [row.value for row in load(folder, quiet)] == [1.0, None, None, 0.0]
 
 
 def test_identical_rows_count_once(cell, lines: Lines) -> None:
@@ -213,6 +204,25 @@ def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
         load(path, quiet)
 
 
+@pytest.mark.parametrize("schema", [None, SCHEMA + 1, 9, 0])
+def test_a_parquet_file_of_another_schema_is_refused(small: Path, tmp_path: Path, schema: int | None) -> None:
+    path = tmp_path / "rows.parquet"
+    metadata = {} if schema is None else {b"kvbench.schema": str(schema).encode()}
+    path.write_bytes(to_parquet(load_table(small, warn=quiet).drop_columns(["file", "line"]), metadata))
+    with pytest.raises(
+        UserError, match=f"^{path}: not a Parquet file of rows: schema {schema or 0}; this kvbench reads"
+    ):
+        load_table(path, warn=quiet)
+
+
+def test_a_parquet_file_without_a_checksum_is_refused(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    rows = load_table(small, warn=quiet).drop_columns(["file", "line"])
+    pq.write_table(rows.replace_schema_metadata(metadata_of({})), path)
+    with pytest.raises(UserError, match=f"^{path}: damaged: its bytes do not match its checksum"):
+        load_table(path, warn=quiet)
+
+
 @pytest.mark.parametrize("count", [300, 10**6], ids=["texts", "rows"])
 def test_a_parquet_file_does_not_grow_without_limit(small: Path, tmp_path: Path, count: int) -> None:
     """Three hundred predictions of a megabyte are ten kilobytes; a million empty rows are less."""
@@ -225,7 +235,7 @@ def test_a_parquet_file_does_not_grow_without_limit(small: Path, tmp_path: Path,
     )
     if count > 300:
         many = pa.table({name: pa.nulls(count, pa.int64()) for name in read.column_names})
-    pq.write_table(many.replace_schema_metadata(None), path, compression="zstd")
+    path.write_bytes(to_parquet(many, metadata_of({})))
     assert path.stat().st_size < 2**20
     with pytest.raises(UserError, match="not a Parquet file of rows: it would grow to more than 256 MiB"):
         load_table(path, warn=quiet)
@@ -283,10 +293,9 @@ def test_a_column_that_does_not_exist_is_named(small: Path) -> None:
         load(small, quiet, {"polcy": ["h2o"]})
 
 
-@pytest.mark.parametrize("line", [changed, old], ids=["checksum", "old"])
-def test_a_share_above_one_is_no_value(cell, lines: Lines, tmp_path: Path, line: Callable[..., str]) -> None:
+def test_a_share_above_one_is_no_value(cell, lines: Lines, tmp_path: Path) -> None:
     rows = cell([1.0, 0.0, 1.0], unit="share")
-    folder = lines("".join(row.to_json() + "\n" for row in rows[:2]) + line(rows[2], value=5.0))
+    folder = lines("".join(row.to_json() + "\n" for row in rows[:2]) + changed(rows[2], value=5.0))
     warnings: list[str] = []
     assert load_table(folder, NEEDED, warnings.append)["sample"].to_pylist() == [0, 1]
     assert "0.jsonl:3: damaged row, not counted: row column 'value' is 5.0; string_match_all is a share" in warnings[0]
