@@ -135,9 +135,7 @@ def fused(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> R
 
 
 def explicit(queries: Rows, keys: Dense, values: Dense, rule: AttentionParams) -> Rows:
-    """Return outputs of the newest rows with the softmax written out, in float32 or wider: the reference for all
-    others.
-    """
+    """Return outputs of the newest rows, softmax written out in float32 or wider: the reference for all."""
     heads, _, head_dim = queries.shape
     kv_heads, tokens = keys.shape[:2]
     parts = []

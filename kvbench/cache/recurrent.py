@@ -36,9 +36,7 @@ class RecurrentState:
 
 
 def join_states(states: Sequence[RecurrentState | None]) -> RecurrentState | None:
-    """Return a copy of the states of several caches as the states of one batch; None for a model without such
-    layers.
-    """
+    """Return the copied states of several caches as one batch; None for a model without such layers."""
     present = [state for state in states if state is not None]
     assert len(present) in (0, len(states)), "all caches of a batch are of one model and have read tokens, or none has"
     return _merged(present, sum(state.cells for state in present), torch.cat) if present else None

@@ -242,9 +242,7 @@ class Engine:
 
     @torch.inference_mode()
     def repeat(self, cache: KVCache, passes: Iterable[RepeatPass], repeat: ContextRepetition) -> KVCache:
-        """Return the same cache with the attention recorded in passes in which the model repeats the context
-        (KVzip).
-        """
+        """Return the cache with attention recorded in passes in which the model repeats the context (KVzip)."""
         records = {layer.index: torch.zeros(layer.query_heads, cache.num_tokens) for layer in cache.evictable}
         for part in passes:
             self.check_length(cache.num_tokens, len(part.ids))
@@ -326,9 +324,7 @@ class Engine:
         at_least: int,
         choose: Sampler,
     ) -> Iterator[list[Chosen]]:
-        """Yield the tokens chosen in each step, by a CUDA graph some steps at a time; later ones are read when asked
-        for.
-        """
+        """Yield the tokens of each step, by a CUDA graph some steps at a time; later ones are read on demand."""
         steps = batch.max_new_tokens - batch.num_new_tokens
         if self.captures(batch, steps):
             assert isinstance(batch, RaggedBatch)

@@ -241,9 +241,7 @@ def _write_once(final: Path, data: bytes) -> Path:
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """Yield a new file to write, which becomes `final` at the end of the block; if the block fails, nothing of it
-    stays.
-    """
+    """Yield a new file to write, which becomes `final` as the block ends; if it fails, nothing stays."""
     descriptor, temporary = create_exclusive(final.parent, ".tmp")
     try:
         with naming(final):

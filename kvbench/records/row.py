@@ -123,9 +123,7 @@ class Row:
             raise UserError(f"row column 'better' is {self.better!r}; allowed: {HIGHER}, {LOWER}")
 
     def to_json(self) -> str:
-        """Return one line of strict JSON without its newline: the schema, the columns in order, the checksum. ASCII
-        only.
-        """
+        """Return one line of strict JSON in ASCII without its newline: schema, columns in order, checksum."""
         columns = {name: getattr(self, name) for name in COLUMNS}
         return with_checksum(json.dumps({"schema": SCHEMA} | columns, allow_nan=False))
 
@@ -179,9 +177,7 @@ def has_checksum(line: bytes) -> bool:
 
 
 def _checked(name: str, item: Any) -> Any:
-    """Return the value of a column: of its type, finite, and a float in a float column (1 and 1.0 give the same
-    line).
-    """
+    """Return the value of a column: finite, of its type, a float in a float column (1 and 1.0 give one line)."""
     kind = TYPES[name]
     if isinstance(item, int) and not isinstance(item, bool) and isinstance(0.0, kind):
         item = float(item) if abs(item) < 2**1000 else math.inf

@@ -66,9 +66,7 @@ def code_of(policy: "Policy", score: "Score", task: Task, holder: "Holder | None
 
 
 def served_code(task: Task) -> Code:
-    """Return the code of a cell that a server answers: what asks it, what builds prompts, and the task with its
-    metric.
-    """
+    """Return the code of a cell that a server answers: what asks, what builds prompts, the task with its metric."""
     try:
         parts = {"servers": _package_sha256("servers"), "prompts": _package_sha256("models.prompts")}
         if modules := frozenset(_modules(task, (TASKS, EXTRAS))):

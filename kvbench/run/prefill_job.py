@@ -369,9 +369,7 @@ def record_answer(
 
 
 def second_request(model: LoadedModel, cell: Cell, second: Sample, environment: str) -> Row:
-    """Return the row of a second request, a prompt of its own for the same cell. Raises UserError if it has an
-    error.
-    """
+    """Return the row of a second request, its own prompt for the cell. Raises UserError if it has an error."""
     (row,) = run_prefill_job(model, PrefillJob({second.id: (cell,)}), [second], environment).rows
     if row.error is not None:
         raise UserError(f"{row.error} (in the second request, after the first answer)")

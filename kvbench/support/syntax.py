@@ -84,9 +84,7 @@ def statements(module: str) -> tuple[Statement, ...]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Yield no search for garbage, which trees are not: beside the objects of torch it takes as long as reading
-    them.
-    """
+    """Search for no garbage, which trees are not: beside the objects of torch it takes as long as reading."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -350,9 +350,7 @@ class RaggedBatch(DecodeBatch):
     def _unseen(
         self, columns: slice, new: int, end: int, group: int, state: RaggedLayer, device: torch.device
     ) -> Bool[Tensor, "rows columns"] | None:
-        """Return the mask of the positions `columns` for the rows of a segment; `on_device` the mask of a single new
-        token.
-        """
+        """Return the mask of the positions `columns` for rows of a segment; `on_device` of a single new token."""
         if not self._on_device:
             return unseen(columns, new, end, group, state.sliding_window, device)
         newest = self.num_tokens + self._past_on(device)
@@ -445,9 +443,7 @@ def capturable(batch: DecodeBatch) -> bool:
 def unseen(
     positions: slice, new: int, end: int, group: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "rows columns"] | None:
-    """Return the mask of the rows of a segment (`group` heads of the `new` newest tokens before `end`); None: no
-    mask.
-    """
+    """Return the mask of rows of a segment (`group` heads, `new` newest tokens before `end`); None: no mask."""
     return None if new == 1 and window is None else hidden(new, end, positions, device, window).repeat(group, 1)
 
 

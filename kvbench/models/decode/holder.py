@@ -84,9 +84,7 @@ class Holder:
 
 
 def shown(held: list[Any], engine: "Engine") -> Iterator[KVCache]:
-    """Yield caches, one at a time, with keys rotated as the queries of a decode batch expect them. The list is
-    emptied.
-    """
+    """Yield caches, one at a time, with keys rotated as a decode batch expects them. The list is emptied."""
     while held:
         cache = held.pop(0)
         yield cache if cache.next_position is None else engine.re_rotation.show_all(cache)

@@ -44,9 +44,7 @@ class ModelInMemory(ModelSpec):
         return hashlib.sha256(f"{files} {self.weights}".encode()).hexdigest()
 
     def twin(self) -> Any:
-        """Return a model of its own with the same tensors, and transformers' eager attention. Raises UserError if the
-        model is gone.
-        """
+        """Return a model of its own with these tensors and eager attention. Raises UserError if the model is gone."""
         model = _models.get(str(self.path))
         if model is None:
             raise UserError(f"model {self.name} is not in memory any more: make a Bench of it again")

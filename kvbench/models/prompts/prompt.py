@@ -104,9 +104,7 @@ class TokensOf:
         return self.tokenizer.decode(list(ids))
 
     def starts(self, text: str) -> list[int]:
-        """Return the character at which each token starts, special ones included. Raises UserError for a slow
-        tokenizer.
-        """
+        """Return the character at which each token starts, special ones too. Raises UserError for a slow tokenizer."""
         try:
             offsets = _read("a text", lambda: self.tokenizer(text, return_offsets_mapping=True).offset_mapping)
             return [start for start, _ in offsets]
