@@ -96,6 +96,7 @@ smollm2: $(VENV)/.installed  ## go on with the rows of SmolLM2 from the committe
 	@$(BIN)/python scripts/reference.py pictures
 
 confirm: $(VENV)/.installed  ## make the rows that results/confirm/claims.yaml waits for, and their page (hours; KVBENCH_DATA; FOR=400 ends after so many seconds)
+	@[ -d results/runs/confirm ] || [ ! -f results/confirm/rows.parquet ] || $(BIN)/python scripts/reference.py unpack --rows confirm
 	@$(BIN)/python scripts/reference.py run --rows confirm --stale keep $(if $(FOR),--seconds $(FOR))
 	@$(BIN)/python scripts/reference.py pack --rows confirm
 	@$(BIN)/python scripts/reference.py pages
