@@ -21,6 +21,7 @@ import pytest
 from kvbench.cli.main import main
 from kvbench.records import Heartbeat, Process, ResultsFolder, read_processes
 from kvbench.records.processes import born
+from kvbench.records.row import with_checksum
 from kvbench.run.answers import Answers
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.launch.slurm import Job
@@ -38,7 +39,7 @@ def write_process(folder: Path, **changes: object) -> Process:
     heart._ended.set()
     assert heart.process is not None
     changed = replace(heart.process, **changes)  # type: ignore[arg-type]
-    (folder / "processes" / f"{name}.json").write_text(json.dumps(asdict(changed)))
+    (folder / "processes" / f"{name}.json").write_text(with_checksum(json.dumps(asdict(changed))))
     return changed
 
 
@@ -141,7 +142,7 @@ def test_cancel_ends_the_holder_of_a_lock(kvbench: Command, tmp_path: Path, held
             (born(sleeping.pid), f"process {sleeping.pid}"),
         ):
             described = replace(heart.process, pid=sleeping.pid, born=was, ended=None)
-            (processes / f"{name}.json").write_text(json.dumps(asdict(described)))
+            (processes / f"{name}.json").write_text(with_checksum(json.dumps(asdict(described))))
             assert message in kvbench("cancel", "--results", "out").err
         if held == "locked":
             assert sleeping.wait(timeout=60) == -signal.SIGTERM

@@ -11,6 +11,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
+from kvbench.records.row import with_checksum
 from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import cost, efficiency
@@ -184,7 +185,7 @@ def test_what_processes_held_is_device_seconds_and_energy(timed: Path) -> None:
     )  # fmt: skip
     (timed / "processes").mkdir()
     fields = {name: getattr(process, name) for name in process.__dataclass_fields__}
-    (timed / "processes" / "a.json").write_text(json.dumps(fields))
+    (timed / "processes" / "a.json").write_text(with_checksum(json.dumps(fields)))
     out = io.StringIO()
     write_report(cost.report_of(timed, print), "json", out)
     assert json.loads(out.getvalue())["held"] == {"processes": 1, "device_seconds": 180.0, "joules": 1250.0}

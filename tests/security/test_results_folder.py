@@ -16,7 +16,9 @@ import pytest
 
 from kvbench.records import ResultsFolder, Row, check_writable
 from kvbench.records.parquet import to_parquet
+from kvbench.records.row import with_checksum
 from kvbench.report import rows as row_reader
+from kvbench.report.rows import metadata_of
 from tests.cli.conftest import Command
 from tests.cli.test_status import write_process
 
@@ -82,7 +84,9 @@ def test_cancel_ends_no_process_that_the_folder_makes_up(
     path = folder()
     process = write_process(path)
     file = next((path / "processes").glob(f"{process.name}.json"))
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    fields = json.loads(file.read_text())
+    del fields["checksum"]
+    file.write_text(with_checksum(json.dumps(fields | changes)))
     ended: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(pid))
     before = {entry for entry in tmp_path.rglob("*") if path not in entry.parents}
@@ -167,7 +171,7 @@ def test_descriptions_that_unpack_for_ever_are_refused(
         (base64.b64encode(zlib.compress(b'{"c": "x"}')), "they are no objects"),
         (base64.b64encode(zlib.compress(b"[" * 50_000)), "cannot be read"),
     ):
-        out.write_bytes(to_parquet(table, {b"kvbench.schema": b"5", row_reader._COMPRESSED_CELLS: packed}))
+        out.write_bytes(to_parquet(table, {**metadata_of({}), row_reader._CELLS: packed}))
         done = kvbench("report", "table", "--results", str(out), "policy.window=3")
         assert done.code == 2 and why in done.err
 
