@@ -11,6 +11,7 @@ import pytest
 
 from kvbench.cli.main import main
 from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
+from kvbench.records.row import with_checksum
 from kvbench.report.formats.emit import write_report
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import cost, efficiency

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from decimal import Decimal
 
 import pytest
@@ -19,24 +19,15 @@ from kvbench.extras.stores.packed import Packed
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
-LATER = (
-    "budget_span",
-    "window_skips",
-    "steps",
-    "answer_budget",
-    "decode_counts",
-)
-
-
 def written_out(cell: Cell) -> str:
     """The name of a cell from one object, dumped at once."""
     whole = {
         "model": describe_model(cell.model),
         "task": describe_task(cell.task),
-        "policy": {name: value for name, value in asdict(cell.policy).items() if name not in LATER},
+        "policy": {name: value for name, value in asdict(cell.policy).items() if name != "steps"},
         "score": describe(cell.score),
         "budget": str(cell.budget),
-        "schedule": {name: value for name, value in asdict(cell.schedule).items() if name not in LATER},
+        "schedule": asdict(cell.schedule),
         "seed": cell.seed,
     }
     whole |= {} if cell.held.store == "flat" else {"store": cell.held.store}
@@ -61,23 +52,38 @@ def test_a_name_is_the_hash_of_the_whole_description(changes: dict[str, object])
     assert cell.description["budget"] == str(cell.budget) and cell.description["seed"] == cell.seed
 
 
-def test_a_field_that_came_later_renames_only_cells_that_set_it() -> None:
+def test_a_description_names_every_field_that_numbers_depend_on() -> None:
+    """Defaults are named too: a default that changes renames the cells that have it."""
+    cell = replace(cells("0.3")[1], score=Caote())
+    description = cell.description
+    parts = {"policy": cell.policy, "schedule": cell.schedule, "score": cell.score, "task": cell.task}
+    beside = {"policy": {"steps"}, "task": {"samples"}}
+    for name, part in parts.items():
+        missing = {field.name for field in fields(part)} - description[name].keys()
+        assert missing == beside.get(name, set()), name
+
+
+def test_a_changed_field_renames_its_cell() -> None:
     cell = cells("0.3")[1]
-    assert "budget_span" not in cell.description["policy"]
-    changed = replace(cell, policy=replace(cell.policy, budget_span="context"))
-    assert changed.description["policy"] == cell.description["policy"] | {"budget_span": "context"}
-    assert changed.id != cell.id
-    assert "window_skips" not in cell.description["policy"]
+    for changes in (
+        {"budget_span": "context"},
+        {"window_skips": "template"},
+    ):
+        changed = replace(cell, policy=replace(cell.policy, **changes))
+        assert changed.description["policy"] == cell.description["policy"] | changes
+        assert changed.id != cell.id
+    caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
+    assert errors.description["score"] == caote.description["score"] | {"merge": "error"} and errors.id != caote.id
+    assert caote.description["score"]["merge"] == "attention"
+
+
+def test_steps_are_named_beside_the_fields_of_a_policy() -> None:
+    cell = cells("0.3")[1]
+    assert not {"steps", "page", "share", "apply"} & cell.description["policy"].keys()
     paged = replace(cell, policy=replace(cell.policy, steps=(Pages(16), Sharing("layer"))))
     assert paged.description["policy"] == cell.description["policy"] | {"page": 16, "share": "layer"}
-    changed = replace(cell, policy=replace(cell.policy, window_skips="template"))
-    assert changed.description["policy"] == cell.description["policy"] | {"window_skips": "template"}
-    assert "apply" not in cell.description["policy"]
     merging = replace(cell, policy=replace(cell.policy, steps=(D2O(),)))
     assert merging.description["policy"] == cell.description["policy"] | {"apply": asdict(D2O())}
-    caote, errors = (replace(cell, score=Caote(merge=merge)) for merge in ("attention", "error"))
-    assert "merge" not in caote.description["score"]
-    assert errors.description["score"] == caote.description["score"] | {"merge": "error"} and errors.id != caote.id
 
 
 def test_how_it_runs_is_no_part_of_a_name() -> None:
