@@ -124,6 +124,8 @@ build: $(VENV)/.installed-dev  ## make the wheel and the source archive: dist/
 	@rm -f build.log; ls -l dist | awk 'NR > 1 {printf "dist/%s: %.1f MB\n", $$9, $$5 / 1e6}'
 
 release: build  ## install the wheel and the source archive of dist/, each into a fresh environment, and run a cell there
+	@tag=$$(git describe --tags --exact-match 2> /dev/null || true); version=v$$($(BIN)/kvbench --version); \
+		if [ -n "$$tag" ] && [ "$$tag" != "$$version" ]; then echo "the tag is $$tag, the version $$version" >&2; exit 1; fi
 	@for file in dist/*; do \
 		rm -rf build/release && $(BIN)/python -m venv --without-pip build/release; \
 		new=$$PWD/build/release/bin; sites='import sys; print(*(path for path in sys.path if path.endswith("site-packages")), sep="\n")'; \
