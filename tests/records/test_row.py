@@ -83,7 +83,7 @@ def test_a_line_without_its_schema_or_its_checksum_is_refused(make) -> None:
     with pytest.raises(ValueError, match="its bytes do not match its checksum"):
         Row.from_json(json.dumps(data))
     del data["schema"]
-    with pytest.raises(ValueError, match="^schema None; this kvbench reads schema"):
+    with pytest.raises(ValueError, match=f"^schema None; this kvbench reads schema {SCHEMA}"):
         Row.from_json(with_checksum(json.dumps(data)))
 
 
