@@ -120,7 +120,9 @@ def test_another_model_needs_the_length_of_rulers_prompts() -> None:
 
 def lines_of(name: str) -> dict[str, str]:
     """What a policy's file says of the defaults of its paper and its code, each on one line; without both, kvpress."""
-    elsewhere = {place: " ".join(text.split()).removesuffix(".") for place, text in entry("policy", name).elsewhere.items()}
+    elsewhere = {
+        place: " ".join(text.split()).removesuffix(".") for place, text in entry("policy", name).elsewhere.items()
+    }
     own = {place: elsewhere[place] for place in ("paper", "code")}
     return {"kvpress": elsewhere["kvpress"]} if {*own.values()} == {"none"} else own
 
