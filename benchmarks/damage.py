@@ -29,6 +29,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
+
 from kvbench.cli.main import main as kvbench
 from kvbench.records import (
     Curve,
@@ -43,7 +45,7 @@ from kvbench.records import (
 )
 from kvbench.records.environment import content_hash
 from kvbench.records.probed import probed, write_probed
-from kvbench.records.row import with_checksum
+from kvbench.records.row import SCHEMA, with_checksum
 from kvbench.report.rows import load_table
 from kvbench.run.launch import Job
 from kvbench.support.errors import MissingFile, UserError
@@ -428,22 +430,27 @@ def replaced(before: str, after: str, line: int = 14) -> Damage:
     return lines(change)
 
 
-def old(damage: Damage | None = None) -> Damage:
-    """A folder of an earlier kvbench, without checksums, with a damage."""
+def remade(change: Callable[[dict[str, Any]], str]) -> Damage:
+    """A folder whose lines are what this makes of their columns, with no count of them."""
 
-    def change(content: list[str]) -> None:
-        for place, line in enumerate(content):
-            columns = json.loads(line) | {"schema": 4}
-            del columns["checksum"]
-            content[place] = json.dumps(columns) + "\n"
+    def remake(content: list[str]) -> None:
+        content[:] = [change(json.loads(line)) + "\n" for line in content]
 
-    def both(folder: Path) -> None:
+    def damage(folder: Path) -> None:
         shutil.rmtree(folder / "finished")
-        lines(change)(folder)
-        if damage is not None:
-            damage(folder)
+        lines(remake)(folder)
 
-    return both
+    return damage
+
+
+def _unchecked(columns: dict[str, Any]) -> str:
+    """A line without its checksum."""
+    return json.dumps({name: value for name, value in columns.items() if name != "checksum"})
+
+
+def _later(columns: dict[str, Any]) -> str:
+    """A line of a later schema, with its checksum."""
+    return with_checksum(_unchecked(columns | {"schema": SCHEMA + 1}))
 
 
 def moved(before: str, after: str) -> Damage:
@@ -510,8 +517,8 @@ DAMAGES: dict[str, Damage] = {
     "another budget": replaced('"budget": "0.1"', '"budget": "0.2"'),
     "another sample": replaced('"sample": 2,', '"sample": 77,'),
     "another prompt hash": replaced('"prompt_sha256": "', '"prompt_sha256": "0'),
-    "a later schema": replaced('"schema": 9', '"schema": 10'),
-    "an earlier schema": replaced('"schema": 9', '"schema": 4'),
+    "a later schema": replaced(f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'),
+    "an earlier schema": replaced(f'"schema": {SCHEMA}', f'"schema": {SCHEMA - 1}'),
     "another checksum": replaced('"checksum": "', '"checksum": "0'),
     "a misspelt checksum": replaced('"checksum"', '"chdcksum"'),
     "a spliced row": lines(spliced),
@@ -527,12 +534,8 @@ DAMAGES: dict[str, Damage] = {
     "a blank line": lines(lambda content: content.insert(14, "\n")),
     "zero bytes within": lines(lambda content: content.__setitem__(14, "\0" * 300 + "\n")),
     "a byte order mark": lines(lambda content: content.__setitem__(0, "\ufeff" + content[0])),
-    "old rows": old(),
-    "old rows, a digit of a value": old(lines(lambda content: content.__setitem__(14, _other_value(content[14])))),
-    "old rows, a value of 5.0": old(lines(lambda content: content.__setitem__(14, _other_value(content[14], "5.0")))),
-    "old rows, a misspelt column": old(replaced('"value"', '"vqlue"')),
-    "old rows, a column twice": old(replaced(VALUE, '"value": 0.5, "value": ')),
-    "old rows, another policy": old(replaced('"policy": "snapkv"', '"policy": "h2o_obcache"')),
+    "rows without checksums": remade(_unchecked),
+    "rows of a later schema": remade(_later),
     "a cell file edited": moved('"seed": 42', '"seed": 43'),
     "a cell file cut short": short_cells,
     "cell files exchanged": exchanged_cells,
@@ -591,6 +594,11 @@ def flip(place: int) -> Callable[[list[Path]], object]:
     return change
 
 
+def _unchecked_probe(paths: list[Path]) -> None:
+    """The numbers of a probe without their checksum."""
+    parquet.write_table(parquet.read_table(paths[0]).replace_schema_metadata(None), paths[0])
+
+
 BOTH = ("curves", "timings")
 SIDE_DAMAGES: dict[str, Damage] = {
     "a digit of a curve": sides(lambda content: content.__setitem__(1, content[1].replace("2.0", "9.0", 1)), "curves"),
@@ -603,6 +611,10 @@ SIDE_DAMAGES: dict[str, Damage] = {
     "two lines exchanged": sides(lambda content: content.__setitem__(slice(1, 3), content[2:0:-1]), *BOTH),
     "a line of another sample": sides(lambda content: content.__setitem__(1, content[2]), *BOTH),
     "a misspelt checksum": sides(lambda content: content.__setitem__(1, content[1].replace("check", "chack")), *BOTH),
+    "lines without checksums": sides(
+        lambda content: content.__setitem__(slice(None), [_unchecked(json.loads(line)) + "\n" for line in content]),
+        *BOTH,
+    ),
     "a spliced line": sides(lambda content: content.__setitem__(1, content[1][:60] + content[2][60:]), *BOTH),
     "an empty file": sides(lambda content: content.clear(), *BOTH),
     "the file gone": lambda folder: [shutil.rmtree(folder / name) for name in BOTH],
@@ -615,6 +627,7 @@ SIDE_DAMAGES: dict[str, Damage] = {
     "a probe, a bit of the last byte": probes(flip(-1)),
     "a probe cut short": probes(lambda paths: paths[0].write_bytes(paths[0].read_bytes()[:999])),
     "a probe, empty": probes(lambda paths: paths[0].write_bytes(b"")),
+    "a probe without a checksum": probes(_unchecked_probe),
     "a probe under another name": probes(lambda paths: paths[1].write_bytes(paths[0].read_bytes())),
 }
 

@@ -38,7 +38,9 @@ from kvbench.cli.main import main as kvbench
 from kvbench.eviction.scores.head_table import FORMAT as HEADS
 from kvbench.eviction.scores.triattention import FORMAT as STATISTICS
 from kvbench.records import Curve, read_rows
+from kvbench.records.parquet import to_parquet
 from kvbench.records.row import with_checksum
+from kvbench.report.rows import metadata_of
 from kvbench.support import paths
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.download import Unobtained
@@ -110,20 +112,18 @@ def of_rows(data: Callable[[bytes], bytes], command: str) -> Attack:
     return Attack(make)
 
 
-def without_checksum(table: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes]:
-    """Other rows, as a Parquet file that holds no checksum."""
+def remade(table: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes]:
+    """Other rows, as a Parquet file with their checksum."""
 
     def data(before: bytes) -> bytes:
-        stream = pa.BufferOutputStream()
-        parquet.write_table(table(parquet.read_table(pa.BufferReader(before)).replace_schema_metadata({})), stream)
-        return stream.getvalue().to_pybytes()
+        return to_parquet(table(parquet.read_table(pa.BufferReader(before))), metadata_of({}))
 
     return data
 
 
 def with_column(name: str, values: Callable[[int], pa.Array]) -> Callable[[bytes], bytes]:
     """Rows with another column in place of one."""
-    return without_checksum(lambda rows: rows.set_column(rows.column_names.index(name), name, values(rows.num_rows)))
+    return remade(lambda rows: rows.set_column(rows.column_names.index(name), name, values(rows.num_rows)))
 
 
 ROWS: dict[str, Callable[[bytes], bytes]] = {
@@ -134,7 +134,7 @@ ROWS: dict[str, Callable[[bytes], bytes]] = {
     "text": lambda data: b"policy,score\n",
     "a page": lambda data: b"<!doctype html><html>404</html>",
     "zeros": lambda data: bytes(4096),
-    "no columns": without_checksum(lambda rows: pa.table({"a": [1]})),
+    "no columns": remade(lambda rows: pa.table({"a": [1]})),
     "texts for numbers": with_column("value", lambda count: pa.array(["x"] * count)),
     "lists for texts": with_column("policy", lambda count: pa.array([["x"]] * count)),
     "bytes for texts": with_column("policy", lambda count: pa.array([b"\xff"] * count)),

@@ -20,10 +20,12 @@ from benchmarks.damage import (
 
 CHOICE = [
     *("a digit of a value", "a value of 5.0", "a misspelt column", "a column twice", "a spliced row"),
-    *("a row of another run", "a row of another cell", "a cut at a line's end", "lines end with CRLF", "old rows"),
+    *("a row of another run", "a row of another cell", "a cut at a line's end", "lines end with CRLF"),
+    *("rows without checksums", "rows of a later schema"),
     *("a cell file edited", "cell files exchanged", "cell files gone"),
 ]
 FEW = ["a value of 5.0", "a spliced row", "a row of another cell", "a cell file edited", "cell files gone"]
+FEW += ["rows without checksums", "rows of a later schema"]
 """What is tried every time."""
 
 

@@ -98,6 +98,18 @@ def test_files_lie_beside_the_rows(tmp_path: Path, make) -> None:
     assert read_kept(tmp_path / "nowhere") == {}
 
 
+@pytest.mark.parametrize("change", ["removed", "changed"])
+def test_a_line_without_its_checksum_is_refused(tmp_path: Path, make, change: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.append([make("ab", 0)], {"kept": [kept_sets([True, False]).to_json()]})
+    (path,) = (tmp_path / "kept").iterdir()
+    content, mark, end = path.read_text().rpartition(', "checksum": "')
+    path.write_text(content + (f"{mark}0{end}" if change == "changed" else "}\n"))
+    for read in (read_kept, lambda folder, warn: lines_beside(folder, KeptSets, warn)):
+        with pytest.raises(ValueError, match=r"jsonl:1: not a line of kept sets: its bytes do not match its checksum"):
+            read(tmp_path, lambda text: None)
+
+
 def test_reading_needs_nothing_heavy() -> None:
     program = "import sys, kvbench.records as r; r.read_kept('nowhere'); print(*sys.modules)"
     root = str(Path(__file__).resolve().parents[2])

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.records import Arrivals, Heartbeat, Lease, Leases, Process, Recorder, ResultsFolder, file_sizes
+from kvbench.records import (
+    Arrivals,
+    Heartbeat,
+    Lease,
+    Leases,
+    Process,
+    Recorder,
+    ResultsFolder,
+    file_sizes,
+    read_processes,
+)
 from kvbench.records.processes import Watch, born, machine, signature
 from kvbench.records.row import with_checksum
 
@@ -185,6 +195,20 @@ def test_a_process_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         and process.has_ended
         and process.seconds >= 0
     )
+
+
+@pytest.mark.parametrize("checksum", ["removed", "of other bytes"])
+def test_a_process_file_without_its_checksum_is_told_and_not_counted(tmp_path: Path, checksum: str) -> None:
+    heart = Heartbeat(ResultsFolder(tmp_path), 10**6, SECONDS)
+    path = tmp_path / "processes" / f"{heart.start()}.json"
+    heart.end("finished")
+    assert [process.name for process in read_processes(tmp_path, pytest.fail)] == [path.stem]
+    whole, mark, end = path.read_text().rpartition(', "checksum": ')
+    assert mark
+    path.write_text(f"{whole}}}\n" if checksum == "removed" else whole.replace('"rows": 0', '"rows": 7') + mark + end)
+    warnings: list[str] = []
+    assert read_processes(tmp_path, warnings.append) == []
+    assert warnings == [f"{path} is damaged, or no process wrote it: not counted; remove it"]
 
 
 @pytest.mark.parametrize("name", ["u-1." + "9" * 30, "u-1.01", "u-1.\u0662", "u-1.", "u-1.-1", "u-1.1e9"])

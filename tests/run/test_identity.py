@@ -19,6 +19,7 @@ from kvbench.extras.stores.packed import Packed
 from kvbench.run.plan import Cell, describe, describe_model, describe_task, plan
 from tests.run.test_prefill_job import cells
 
+
 def written_out(cell: Cell) -> str:
     """The name of a cell from one object, dumped at once."""
     whole = {
