@@ -33,6 +33,8 @@ def test_one_cell_leaves_a_full_row_a_sample(kvbench: Command, tiny: tuple[str, 
             "recurrent_layers",
             "recurrent_bytes",
             "weights",
+            "first_token_seconds",
+            "production_seconds",
             "replaces",
         }
         assert row.policy == "snapkv" and row.score == "obcache_joint" and row.budget == "0.2"

@@ -89,7 +89,7 @@ def test_a_score_and_a_reader_in_files_of_one_name_both_count(tmp_path: Path) ->
         cells += cells_of(
             "policy=h2o_obcache", f"score={file}", "schedule.prefill_block=64", f"reader={tmp_path}/newest.py"
         )
-    assert cells[0].id != cells[1].id and cells[0].shared != cells[1].shared
+    assert cells[0].id != cells[1].id and cells[0].prefill_key != cells[1].prefill_key
 
 
 @pytest.mark.parametrize(
