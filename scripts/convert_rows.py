@@ -35,9 +35,9 @@ POLICIES = {
 OF_LAYERS: Mapping[str, Mapping[str, Any]] = {
     "pyramid": {"splits": "candidates"},
     "entropy": {"splits": "candidates"},
-    "preference": {"splits": "candidates", "queries": "window"},
+    "preference": {"queries": "window", "splits": "candidates"},
 }
-"""Settings that descriptions of layer allocations left out, by kind."""
+"""Settings that descriptions of layer allocations and labels left out, by kind, in their order."""
 OF_TASKS = {"temperature": 0.0, "top_p": 1.0, "samples_per_prompt": 1, "reasoning": "auto"}
 """Settings that descriptions of tasks left out."""
 NEEDLES, CONVERSATIONS = "ruler/niah", ("scbench/", "kvzip/", "squad", "gsm8k")
@@ -59,6 +59,16 @@ def described(old: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(score := old.get("score"), Mapping) and score["name"] in ("caote", "fastcaote"):
         new["score"] = {"merge": "attention", **score}
     return new
+
+
+def label(old: str) -> str:
+    """Return the label of a policy with every setting of its layers, from one that left some out."""
+    words = old.split(" ")
+    places = [place for place, word in enumerate(words) if word.startswith("layers.")]
+    named = dict(words[place].removeprefix("layers.").split("=", 1) for place in places)
+    missing = {key: item for key, item in OF_LAYERS.get(named.get("kind", ""), {}).items() if key not in named}
+    after = places[-1] + 1 if places else len(words)
+    return " ".join((*words[:after], *(f"layers.{key}={item}" for key, item in missing.items()), *words[after:]))
 
 
 def _whole(item: Any) -> Any:
@@ -94,7 +104,7 @@ def convert_file(path: Path, names: dict[str, str]) -> None:
 
 
 def _row(row: dict[str, Any], new: Mapping[str, str]) -> dict[str, Any]:
-    row = {name: row.get(name) for name in COLUMNS} | {"cell": new[row["cell"]]}
+    row = {name: row.get(name) for name in COLUMNS} | {"cell": new[row["cell"]], "policy": label(row["policy"])}
     if row["better"] is None and row["metric"] is not None:
         is_loss = row["metric"] == LOSS
         row |= {"better": LOWER if is_loss else HIGHER, "unit": LOSS_UNIT if is_loss else SHARE}
@@ -116,7 +126,7 @@ def convert_folder(folder: Path, names: dict[str, str]) -> None:
             for line in lines:
                 line.pop("checksum", None)
                 line["cell"] = new[line["cell"]]
-                line |= {"schema": SCHEMA} if "schema" in line else {}
+                line |= {"schema": SCHEMA, "policy": label(line["policy"])} if "schema" in line else {}
             file.write_text("".join(with_checksum(json.dumps(line)) + "\n" for line in lines), "utf-8")
     for file in (folder / "finished").glob("*.json"):
         file.unlink()
