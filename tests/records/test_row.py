@@ -45,11 +45,11 @@ def test_column_names_and_order_are_the_published_ones() -> None:
         "cell sample model task task_version context_length policy score budget variant protocol layout schedule seed"
     )
     measured = (
-        "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes peak_bytes "
-        "read_bytes index_bytes store weights prefill_seconds evict_seconds decode_seconds new_tokens "
-        "reasoning_tokens reasoning ended decode_evictions prediction metric unit better value error prompt_sha256 "
-        "context_sha256 question_number border_tokens recurrent_layers recurrent_bytes output_sha256 kept_sha256 "
-        "top2_margin"
+        "prompt_tokens kept_tokens kept_fraction local_layers cache_bytes full_cache_bytes allocated_bytes "
+        "peak_bytes read_bytes index_bytes store weights prefill_seconds evict_seconds decode_seconds "
+        "first_token_seconds production_seconds new_tokens reasoning_tokens reasoning ended decode_evictions "
+        "prediction metric unit better value error prompt_sha256 context_sha256 question_number border_tokens "
+        "recurrent_layers recurrent_bytes output_sha256 kept_sha256 top2_margin"
     )
     assert tuple(requested.split()) == REQUESTED
     assert tuple(measured.split()) == MEASURED
@@ -127,12 +127,13 @@ def test_a_row_failed_or_has_a_value(make) -> None:
 
 
 def test_the_outcome_leaves_out_seconds_and_place_only(make) -> None:
-    here = make(value=1.0, prefill_seconds=1.0, evict_seconds=2.0, decode_seconds=3.0, environment="a")
-    there = make(value=1.0, prefill_seconds=4.0, evict_seconds=5.0, decode_seconds=6.0, environment="b")
+    seconds = [name for name in COLUMNS if name.endswith("_seconds")]
+    here = make(value=1.0, **dict.fromkeys(seconds, 1.0), environment="a")
+    there = make(value=1.0, **dict.fromkeys(seconds, 2.0), environment="b")
     assert here != there and here.outcome() == there.outcome()
     for column, value in {"value": 0.0, "prediction": "no", "peak_bytes": 1, "top2_margin": 0.5, "sample": 1}.items():
         assert make(**{column: value}).outcome() != make(value=1.0).outcome(), column
-    assert len(here.outcome()) == len(COLUMNS) - 6
+    assert len(here.outcome()) == len(COLUMNS) - len(seconds) - len(WHERE)
 
 
 def test_every_flipped_bit_and_every_cut_of_a_line_is_refused(make) -> None:
