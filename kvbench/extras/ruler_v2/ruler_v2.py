@@ -54,7 +54,7 @@ class RulerV2(Task):
     """
 
     name: str
-    num_values: int = 1
+    num_values: int
     context_length: int = 4096
     samples: int = 50
     seed: int = 42
