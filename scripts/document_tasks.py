@@ -28,6 +28,7 @@ from kvbench.extras.math.math_problems import MathProblems
 from kvbench.extras.mrcr.mrcr import MRCR
 from kvbench.extras.nolima.nolima import NoLiMa
 from kvbench.extras.oolong.oolong import Oolong
+from kvbench.extras.ruler_v2.ruler_v2 import RulerV2
 from kvbench.extras.scbench_official.scbench_official import OfficialSCBench
 from kvbench.extras.trajectories.trajectories import Trajectories
 from kvbench.support.plugins import items
@@ -58,6 +59,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = (
     Benchmark("RULER", RulerTask, ("ruler",)),
     Benchmark("RULER's published rows", PublishedRuler, ("ruler_published",)),
+    Benchmark("RULER v2", RulerV2, ("ruler_v2",)),
     Benchmark("Needle heat-map", Needle, ("needle",)),
     Benchmark("LongBench", LongBenchTask, ("longbench", "longbench_e")),
     Benchmark("LongBench v2", LongBenchV2, ("longbench_v2", "longbench_v2_cot")),

@@ -3,19 +3,24 @@
 python scripts/golden_tasks.py dfs_state_query FOLDER      a checkout of WeianMao/triattention at c3744ee
 python scripts/golden_tasks.py babilong FOLDER             a checkout of booydar/babilong at 7a6efee
 python scripts/golden_tasks.py oolong FOLDER               a checkout of abertsch72/oolong at adbf1cb
+python scripts/golden_tasks.py ruler_v2 FOLDER             a checkout of NVIDIA-NeMo/Skills at 991a743
 """
 
 import hashlib
 import json
+import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from importlib import import_module
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.transcripts.stand_ins import empty
+from scripts.transcripts.stand_ins import empty, load
 from tests.extras import babilong_rows
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "prompts"
@@ -63,6 +68,16 @@ SUMS = (
     ("['7']", "NUMERIC", ("User: 7", "Answer: 7 or so, I think it is", "Answer: -3")),
 )
 """Right answers as rows hold them, their types, and answers."""
+
+NUMBERS = (
+    (["4083993832"], ("4083993832", "It is 4083993832.", "408399383", "", "4083993832 5", "4083993832\x004")),
+    (["1111111111", "2222222222"], ("1111111111, 2222222222", "2222222222", "1111111111\n2222222222", "1111111112")),
+    (
+        ["1111111111", "2222222222", "3333333333", "4444444444"],
+        ("33333333334444444444", "<3333333333>", "none of them"),
+    ),
+)
+"""Right numbers, and answers."""
 
 
 def sha256(texts: list[str]) -> str:
@@ -139,7 +154,35 @@ def oolong(folder: Path) -> dict[str, Any]:
     return {"scores": scores}
 
 
-OFFICIAL = {"dfs_state_query": dfs_state_query, "babilong": babilong, "oolong": oolong}
+def ruler_v2(folder: Path) -> dict[str, Any]:
+    """Hashes of prompts with their answers, and the score of each answer of `NUMBERS`."""
+    content: dict[str, Any] = {"prompts": [], "scores": []}
+    made = [sys.executable, "-m", "nemo_skills.dataset.ruler2.prepare_niah", "--type_haystack", "needle"]
+    made += ["--tokenizer_path", str(GOLDEN.parent / "ruler" / "tokenizer"), "--num_digits_v", "10"]
+    cases = ((512, 42, 20), (1500, 7, 20), (4096, 42, 5), (9000, 3, 3))
+    for values, (length, seed, number) in product((1, 4), cases):
+        with tempfile.TemporaryDirectory() as root:
+            asked = {"max_seq_length": length, "random_seed": seed, "num_samples": number, "num_needle_v": values}
+            flags = [f"--{name}={value}" for name, value in asked.items()]
+            subprocess.run([*made, "--output_folder", root, *flags], cwd=folder, check=True)
+            rows = [*map(json.loads, Path(root, "test.jsonl").read_text("utf-8").splitlines())]
+        texts = [row["question"] + "".join(row["expected_answer"]) for row in rows]
+        content["prompts"].append([values, length, seed, number, sha256(texts)])
+    empty("nemo_skills", "nemo_skills.utils")
+    utils: Any = sys.modules["nemo_skills.utils"]
+    utils.nested_dataclass, utils.unroll_files, utils.get_logger_name = dataclass, list, str
+    evaluate = load(folder / "nemo_skills" / "evaluation" / "evaluator" / "ruler.py", "ruler_v2_evaluator").eval_ruler2
+    with tempfile.TemporaryDirectory() as root:
+        file = Path(root, "answers.jsonl")
+        rows = [{"expected_answer": right, "generation": text} for right, texts in NUMBERS for text in texts]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        evaluate(SimpleNamespace(input_files=[file], eval_config={"match_type": "all"}))
+        for row in map(json.loads, file.read_text("utf-8").splitlines()):
+            content["scores"].append([row["expected_answer"], row["generation"], row["is_correct"]])
+    return content
+
+
+OFFICIAL = {"dfs_state_query": dfs_state_query, "babilong": babilong, "oolong": oolong, "ruler_v2": ruler_v2}
 
 if __name__ == "__main__":
     name, folder = sys.argv[1:]

@@ -30,7 +30,10 @@ from tests.cli.conftest import Command
         (["run", "policy=h2o_obcache,sn"], ["policy=h2o_obcache,snapkv"]),
         (["run", "score=obcache_j"], ["score=obcache_joint"]),
         (["run", "score.host=obcache_v"], ["score.host=obcache_value"]),
-        (["run", "task=rul"], ["task=ruler", "task=ruler_published", "task=ruler/", "task=ruler_published/"]),
+        (
+            ["run", "task=rul"],
+            [f"task={name}{end}" for end in ("", "/") for name in ("ruler", "ruler_published", "ruler_v2")],
+        ),
         (["run", "task=ruler/niah_single_"], [f"task=ruler/niah_single_{number}" for number in (1, 2, 3)]),
         (["run", "policy.window"], ["policy.window=", "policy.window_skips="]),
         (["run", "policy.pool.s"], ["policy.pool.size="]),

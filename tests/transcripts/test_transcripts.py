@@ -168,6 +168,7 @@ NONE = {
     "babilong": "its notebooks pass texts to a model; prompts and answers are compared in tests of the task",
     "dfs_state_query": "its prompts are compared with all of its published ones in tests of the task",
     "graphwalks": "the data card sends prompts to a server, and the code that makes them is not public",
+    "ruler_v2": "its harness sends prompts to servers; all of a prompt is compared in tests of the task",
     "oolong": "its scripts send messages to servers; scores are compared in tests of the task",
     "mrcr": "the data card has no code that makes ids; its messages are compared below",
 }
