@@ -1,4 +1,4 @@
-"""What the label of a policy says: its name, its protocol, and the side of its paper or code that it is on."""
+"""The label of a policy: its name, its protocol, and the side of its paper or code that it is on."""
 
 PAPER, COMMON = "paper", "common"
 """The protocols: each policy as its paper or code has it; one window, newest tokens and pool for all."""
