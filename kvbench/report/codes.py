@@ -33,7 +33,7 @@ def tell_codes(source: str, rows: pa.Table, read_code: ReadCode, warn: Warn) -> 
     unknown = sum(count for _, code, count in counted if code is None)
     if unknown:
         which = f"{unknown} of {count_noun(rows.num_rows, 'row')} do" if unknown < rows.num_rows else "its rows do"
-        warn(f"{source}: {which} not say which code made them: its sources could not be read")
+        warn(f"{source}: {which} not say which code made them")
     differ = {name: by_code for name, by_code in versions(rows, read_code).items() if len(by_code) > 1}
     if not differ:
         return

@@ -31,7 +31,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.git import last_change
 from kvbench.support.grouped import grouped
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* do not say which code made them")  # committed before rows did
+pytestmark = pytest.mark.filterwarnings("ignore:.* do not say which code made them")  # made before rows did
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

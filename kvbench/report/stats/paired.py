@@ -16,7 +16,7 @@ from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 
 LOWER_METRICS = frozenset({"perplexity", "nll", "bits_per_byte", "seconds_per_token"})
-"""Metrics of which less is better in rows that do not say it, those before schema 7. All others were shares."""
+"""Metrics of which less is better in rows that do not say it, and which are no shares there."""
 TIMED = "seconds_per_token"
 """A metric whose noise comes from the run and not from the prompt."""
 NO_CONTEXT = hashlib.sha256(b"").hexdigest()
