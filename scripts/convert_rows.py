@@ -20,6 +20,7 @@ import pyarrow.parquet
 from kvbench.records.parquet import checked_bytes, to_parquet
 from kvbench.records.row import COLUMNS, HIGHER, LOWER, SCHEMA, SHARE, with_checksum
 from kvbench.report.columns import TYPES
+from kvbench.report.moments import as_metadata, spans_of
 from kvbench.report.rows import descriptions_of, metadata_of
 from kvbench.run.plan import canonical, digest
 
@@ -95,11 +96,7 @@ def convert_file(path: Path, names: dict[str, str]) -> None:
     rows = [_row(row, new) for row in table.to_pylist()]
     converted = pa.Table.from_pylist(rows, pa.schema(list(TYPES.items())))
     metadata = metadata_of({new[name]: description for name, description in cells.items()})
-    made = json.loads((table.schema.metadata or {}).get(b"kvbench.made", b"{}"))
-    if made:
-        metadata[b"kvbench.made"] = json.dumps(
-            {new[name]: span for name, span in made.items()}, sort_keys=True
-        ).encode()
+    metadata |= as_metadata({new[name]: span for name, span in spans_of(path, table).items()})
     path.write_bytes(to_parquet(converted, metadata))
 
 

@@ -13,12 +13,19 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 from kvbench.support.errors import UserError
 from kvbench.tasks.ruler.haystack import inserted
 from kvbench.tasks.ruler.niah import ANSWER_PREFIX, NEEDLE, QUESTION
-from kvbench.tasks.ruler.task import CountTokens, DoesNotFit, Prompt, bisected_by_rate, fitting, string_match_all
+from kvbench.tasks.ruler.task import (
+    CountTokens,
+    DoesNotFit,
+    Prompt,
+    bisected_by_rate,
+    fitting,
+    in_sequence,
+    string_match_all,
+)
 from kvbench.tasks.ruler.words import keys
 from kvbench.tasks.task import Sample, Task, require_positive
 
@@ -80,13 +87,10 @@ class RulerV2(Task):
 
     def generate(self, count_tokens: CountTokens, indices: Collection[int]) -> Iterator[Sample]:
         """As `Task.generate`. All samples come from one generator in sequence, so that earlier ones are drawn too."""
-        if any(index < 0 for index in indices):
-            raise UserError(f"sample indices start at 0, got {min(indices)}")
         try:
-            for index, prompt in enumerate(islice(self._prompts(count_tokens), max(indices, default=-1) + 1)):
-                if index in indices:
-                    question = prompt.question + prompt.answer_prefix
-                    yield Sample(index, self.name, prompt.context, question, "", prompt.answers, self.max_new_tokens)
+            for index, prompt in in_sequence(self._prompts(count_tokens), indices):
+                question = prompt.question + prompt.answer_prefix
+                yield Sample(index, self.name, prompt.context, question, "", prompt.answers, self.max_new_tokens)
         except DoesNotFit as error:
             raise UserError(
                 f"task.context_length={self.context_length} cannot hold {self.name}: the smallest haystack has "

@@ -202,7 +202,7 @@ def _compared(against: str) -> str:
 
 
 def _times(cells: Iterable[Summary]) -> list[str]:
-    """Mean time of a server to its first token, and tokens per second after it: the columns `TIMES`."""
+    """Return the columns `TIMES`: a server's mean time to its first token, and tokens per second after it."""
     timed = [cell for cell in cells if cell.first_token_seconds is not None and cell.decode_seconds is not None]
     first = duration([sum(cell.first_token_seconds or 0 for cell in timed) / len(timed)]) if timed else ""
     tokens = sum(cell.n * ((cell.new_tokens or 1) - 1) for cell in timed)

@@ -137,18 +137,14 @@ class RulerTask(Task):
 
         If no prompt fits `context_length`, the error names the smallest one that holds all samples.
         """
-        if any(index < 0 for index in indices):
-            raise UserError(f"sample indices start at 0, got {min(indices)}")
-        last = max(indices, default=-1)
         template: int = getattr(count_tokens, "template", 0)
         try:
-            for index, prompt in enumerate(islice(self._prompts(count_tokens, template), last + 1)):
-                if index in indices:
-                    context, question, prefix, answers, in_common = prompt
-                    parts = (context, question, prefix, answers)
-                    yield Sample(index, self.name, *parts, self.max_new_tokens, text_in_common=in_common)
+            for index, prompt in in_sequence(self._prompts(count_tokens, template), indices):
+                context, question, prefix, answers, in_common = prompt
+                parts = (context, question, prefix, answers)
+                yield Sample(index, self.name, *parts, self.max_new_tokens, text_in_common=in_common)
         except DoesNotFit as error:
-            samples = max(self.samples, last + 1)
+            samples = max(self.samples, max(indices) + 1)
             smallest = self._smallest(count_tokens, template, error.longest, samples)
             templated = f", the chat template {template}" if template else ""
             fix = f"smallest context_length for {samples} samples: {smallest}"
@@ -179,6 +175,17 @@ class RulerTask(Task):
             if high > LONGEST:
                 return None
         return low + 1 + bisect_left(range(low + 1, high), True, key=holds)
+
+
+def in_sequence(prompts: Iterator[Prompt], indices: Collection[int]) -> Iterator[tuple[int, Prompt]]:
+    """Yield the prompts with these numbers, each with its number, of prompts that one generator draws in sequence.
+
+    Raises UserError for a number below 0.
+    """
+    if any(index < 0 for index in indices):
+        raise UserError(f"sample indices start at 0, got {min(indices)}")
+    numbered = enumerate(islice(prompts, max(indices, default=-1) + 1))
+    yield from ((index, prompt) for index, prompt in numbered if index in indices)
 
 
 def bisected(tokens: Callable[[int], int], step: int, high: int, room: int) -> int:
