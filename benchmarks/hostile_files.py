@@ -39,8 +39,8 @@ from kvbench.eviction.scores.head_table import FORMAT as HEADS
 from kvbench.eviction.scores.triattention import FORMAT as STATISTICS
 from kvbench.records import Curve, read_rows
 from kvbench.records.parquet import to_parquet
+from kvbench.records.parquet_rows import metadata_of
 from kvbench.records.row import with_checksum
-from kvbench.report.rows import metadata_of
 from kvbench.support import paths
 from kvbench.tasks.data.convert import convert
 from kvbench.tasks.data.download import Unobtained

@@ -25,8 +25,9 @@ from pathlib import Path
 
 from kvbench.records import ResultsFolder, Row, read_rows
 from kvbench.records.folder import Finished
+from kvbench.records.parquet_rows import write_parquet
 from kvbench.records.row import with_checksum
-from kvbench.report.rows import describer, load_table, write_parquet
+from kvbench.report.rows import describer, load_table
 from kvbench.report.tables.summary import NEEDED, summaries
 
 FILES = 4

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from kvbench.records.columns import TYPES
+from kvbench.records.moments import as_metadata, spans_of
 from kvbench.records.parquet import checked_bytes, to_parquet
+from kvbench.records.parquet_rows import descriptions_of, metadata_of
 from kvbench.records.row import COLUMNS, HIGHER, LOWER, SCHEMA, SHARE, with_checksum
-from kvbench.report.columns import TYPES
-from kvbench.report.moments import as_metadata, spans_of
-from kvbench.report.rows import descriptions_of, metadata_of
 from kvbench.run.plan import canonical, digest
 
 TABLE = Path(__file__).parents[1] / "results" / "earlier_cells.csv"

@@ -10,8 +10,8 @@ from kvbench.cli.errors import ExitCode, guarded
 from kvbench.cli.next_command import next_command
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
+from kvbench.records.reading import fetched
 from kvbench.report.loggers import Logger, NoLogger
-from kvbench.report.rows import fetched
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member

@@ -20,7 +20,7 @@ from kvbench.config.compose import Tree, combinations, resolved
 from kvbench.config.overrides import Override, parse
 from kvbench.config.settings import build, validated
 from kvbench.records import Places, ResultsFolder, check_writable, file_sizes
-from kvbench.report.rows import recorded, within
+from kvbench.records.reading import recorded, within
 from kvbench.run.launch import Launcher
 from kvbench.run.plan import Cell, Plan, Shard, plan
 from kvbench.run.stale import SETTLED, Stale, settled

@@ -29,6 +29,7 @@ from kvbench.probes.run import probing as probing_cells
 from kvbench.records import ResultsFolder, Row, check_writable, file_sizes
 from kvbench.records.manifest import citation
 from kvbench.records.probed import probed
+from kvbench.records.reading import recorded
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.output import file_to, text_to
@@ -36,7 +37,6 @@ from kvbench.report.plots.canvas import check_file, save, stamped, styled
 from kvbench.report.plots.plot import kind_of
 from kvbench.report.plots.probe import draw_probed
 from kvbench.report.plots.request import Request as PlotRequest
-from kvbench.report.rows import recorded
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables import efficiency, probe
 from kvbench.report.tables.observation_note import differing

@@ -14,13 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from kvbench.records.folder import SIDECARS, Finished, ResultsFolder, check_is_path
 from kvbench.records.lines import Warn, check_file, crc32_of, listed
 from kvbench.records.manifest import Manifest, unchanged_manifest, write_manifest
-from kvbench.records.rows_files import PlacedRow, all_rows, counting_row
+from kvbench.records.reading import DECIDING, check_identical, counting, whole_rows
 from kvbench.support.errors import MissingFile, UserError, naming
+from kvbench.support.grouped import grouped
 from kvbench.support.whole_file import lines_of
 
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
@@ -58,8 +60,8 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
 def taken(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], warn: Warn) -> list[Taken]:
     """Return the files that `merge` would copy, in its order; nothing is written.
 
-    Rows that are taken: of a folder those that count, as `counting_row`; of several folders one that did not fail, the
-    first by file name of the newest code. Faults of rows go to ``warn``.
+    Rows that are taken: of a folder those that count, as `kvbench.records.reading.counting`; of several folders one
+    that did not fail, the first by file name of the newest code. Faults of rows go to ``warn``.
 
     Raises UserError where rows that did not fail contradict each other, files are damaged or changed, a folder is
     named twice, or `target` has something in it; MissingFile for what is no results folder and where there are no rows.
@@ -159,32 +161,20 @@ def _begins_with(long: Path, short: Path) -> bool:
 
 def _counting_lines(folders: Sequence[ResultsFolder], files: set[Path], warn: Warn) -> dict[Path, set[int]]:
     """Return the numbers of the lines to take of every rows file in which there are some."""
-    counted: dict[tuple[str, int], list[PlacedRow]] = {}
+    counted: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for folder in folders:
-        for key, rows in all_rows(folder, warn).items():
-            code = counting_row(rows).row.code
-            counted.setdefault(key, []).extend(
-                placed for placed in rows if placed.row.code == code and placed.file in files
-            )
+        records = whole_rows(folder.path, ("cell", "sample", *DECIDING), warn).to_pylist()
+        for key, several in grouped(records, lambda record: (record["cell"], record["sample"])).items():
+            code = counting(several)["code"]
+            taken = (record for record in several if record["code"] == code and Path(record["file"]) in files)
+            counted.setdefault(key, []).extend(taken)
     line_numbers: dict[Path, set[int]] = {}
-    for rows in filter(None, counted.values()):
-        good = [placed for placed in rows if placed.row.error is None]
-        _check_identical(good)
-        ordered = sorted(good or rows, key=lambda placed: (placed.file.name, placed.line))
-        first = counting_row(ordered)
-        line_numbers.setdefault(first.file, set()).add(first.line)
+    for several in filter(None, counted.values()):
+        good = [record for record in several if record["error"] is None]
+        check_identical(good, "leave one of the folders out")
+        first = counting(sorted(good or several, key=lambda record: (Path(record["file"]).name, record["line"])))
+        line_numbers.setdefault(Path(first["file"]), set()).add(first["line"])
     return line_numbers
-
-
-def _check_identical(rows: Sequence[PlacedRow]) -> None:
-    """Raise UserError if rows of one sample, which did not fail, have different outcomes."""
-    for other in rows[1:]:
-        first, outcome = rows[0].row.outcome(), other.row.outcome()
-        if differ := [name for name in first if first[name] != outcome[name]]:
-            raise UserError(
-                f"cell {other.row.cell}, sample {other.row.sample} has two outcomes: {rows[0].file}:{rows[0].line} and "
-                f"{other.file}:{other.line} differ in {', '.join(differ)}; leave one of the folders out"
-            )
 
 
 def _copy_rows(file: Path, lines: frozenset[int], merged: ResultsFolder) -> None:

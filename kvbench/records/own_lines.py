@@ -7,10 +7,11 @@ of that cell and sample differs. Two lines that differ are refused, as rows are.
 import os
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from kvbench.records.lines import Warn
-from kvbench.records.rows_files import rows_and_files
+from kvbench.records.reading import recorded
 from kvbench.records.sidecars import Curve, KeptSets, Timing, named_lines
 from kvbench.support.errors import UserError
 
@@ -26,10 +27,11 @@ def read_kept(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> dic
     that contradict each other, and as `read_sidecar`.
     """
     lines, kept = lines_by_file(folder, KeptSets, warn), dict[Key, KeptSets]()
-    for file, row in rows_and_files(folder, lambda _: None) if lines else ():
-        line = sidecar_of(folder, lines.get((row.cell, row.sample), {}), file)
-        if line is not None and are_of(row.kept_sha256, line, folder, warn):
-            kept[row.cell, row.sample] = line
+    for row in recorded(folder, ("kept_sha256",), lambda _: None).to_pylist() if lines else ():
+        key = row["cell"], row["sample"]
+        line = sidecar_of(folder, lines.get(key, {}), Path(row["file"]).stem)
+        if line is not None and are_of(row["kept_sha256"], line, folder, warn):
+            kept[key] = line
     return kept
 
 

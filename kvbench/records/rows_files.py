@@ -1,17 +1,14 @@
-"""Reading rows files: every line is checked; a damaged row is named and left out, so that a run makes it again."""
+"""The lines of rows files: every line is checked; a damaged row is named and left out, so that a run makes it again."""
 
 import json
-import os
-import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvbench.records.folder import FILE_NAME, Finished, ResultsFolder
 from kvbench.records.labels import policy_of
-from kvbench.records.lines import Block, Warn, crc32_of, listed, read_blocks, torn
+from kvbench.records.lines import Block, Warn, crc32_of, torn
 from kvbench.records.row import CHECKSUM, END, NewerSchema, Row, has_checksum
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun, numbered
@@ -29,14 +26,6 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Where the description of a cell has what a column names."""
 WORDS = ("cell", *_SETTINGS)
-
-
-class PlacedRow(NamedTuple):
-    """A row, its file and the number of its line, counted from 1."""
-
-    file: Path
-    line: int
-    row: Row
 
 
 class Damage:
@@ -122,61 +111,6 @@ class FileCheck:
             self._warn(f"{self.path}: its lines are complete, but differ from the checksum that its writer recorded")
 
 
-def rows_of_file(path: Path, damage: Damage, warn: Warn) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a file that are whole, with the numbers of their lines."""
-    check = FileCheck(path, damage, warn)
-    for block in read_blocks(path, warn):
-        lines = block.text.split(b"\n")
-        for number in check.whole(block):
-            if (row := check.row(lines[number - block.first], number, block)) is not None:
-                yield number, row
-    check.end()
-
-
-def read_rows(folder: str | os.PathLike[str], warn: Warn = warnings.warn) -> list[Row]:
-    """Return the rows of every file under `rows/`, files by name (that is, by time), each (cell, sample) once.
-
-    Of a sample that was recorded several times, `choose_record` chooses the row, in the place of the first one. A
-    folder that does not exist has no rows. Damaged rows are left out and go to ``warn``.
-    `kvbench.report.rows.load_table` reads the same rows as columns, much faster.
-    """
-    return [row for _, row in rows_and_files(folder, warn)]
-
-
-def rows_and_files(folder: str | os.PathLike[str], warn: Warn) -> list[tuple[str, Row]]:
-    """Return the rows of `read_rows`, each after the name of its file, without ``.jsonl``."""
-    several = all_rows(folder, warn).values()
-    return [(placed.file.stem, placed.row) for placed in map(counting_row, several)]
-
-
-def counting_row(rows: Sequence[PlacedRow]) -> PlacedRow:
-    """Return the one of several rows of a sample that counts."""
-    return rows[choose_record([(row.error is not None, row.code, row.replaces) for _, _, row in rows])]
-
-
-def all_rows(folder: str | os.PathLike[str], warn: Warn) -> dict[tuple[str, int], list[PlacedRow]]:
-    """Return every row of a folder that is not damaged by (cell, sample), files by name. Faults: `read_rows`."""
-    recorded: dict[tuple[str, int], list[PlacedRow]] = {}
-    results, damage = ResultsFolder(folder), Damage()
-
-    @cache
-    def describe(cell: str) -> dict[str, Any] | None:
-        try:
-            return results.read_cell(cell)
-        except UserError as error:  # a run writes it again
-            warn(str(error))
-            return None
-
-    for path in listed(results.rows, ".jsonl"):
-        for number, row in rows_of_file(path, damage, warn):
-            if reason := mismatch_with_cell({name: getattr(row, name) for name in WORDS}, describe):
-                damage.add(path, number, reason)
-            else:
-                recorded.setdefault((row.cell, row.sample), []).append(PlacedRow(path, number, row))
-    damage.tell(warn)
-    return recorded
-
-
 def mismatch_with_cell(words: Mapping[str, Any], describe: Callable[[str], Mapping[str, Any] | None]) -> str | None:
     """Return the first of the ``WORDS`` of a row that the description of its cell contradicts, as text, or None."""
     if not FILE_NAME.fullmatch(words["cell"]):
@@ -206,8 +140,3 @@ def choose_record(records: Sequence[tuple[bool, str | None, int | None]]) -> int
     newest = [place for place, (_, _, replaces) in enumerate(records) if (replaces or 0) == most]
     code = records[newest[-1]][1]
     return next((place for place in newest if records[place][:2] == (False, code)), newest[-1])
-
-
-def recorded_samples(rows: Iterable[Row], retry_errors: bool = False) -> set[tuple[str, int]]:
-    """(cell, sample) of the rows that need no second run; a failed row needs one only with ``retry_errors``."""
-    return {(row.cell, row.sample) for row in rows if not (retry_errors and row.error is not None)}

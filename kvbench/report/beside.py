@@ -12,9 +12,9 @@ from typing import Any
 from kvbench.records import Curve, KeptSets, ResultsFolder, Timing
 from kvbench.records.lines import Warn, listed
 from kvbench.records.own_lines import Line, are_of, lines_by_file, refuse, sidecar_of
+from kvbench.records.reading import recorded
 from kvbench.report.frames import RESULTS, Source, named, place_of
 from kvbench.report.missing_rows import MISSING
-from kvbench.report.rows import recorded
 from kvbench.support.errors import MissingFile
 
 TOLERANCE = 1e-9

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kvbench.records import ResultsFolder
+from kvbench.records.lines import Warn
+from kvbench.records.reading import Describe
 from kvbench.report.output import text_to
-from kvbench.report.rows import Warn, describer, load_table
-from kvbench.report.selection import Describe, NothingSelected, Where, flat, task_settings
+from kvbench.report.rows import describer, load_table
+from kvbench.report.selection import NothingSelected, Where, flat, task_settings
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.support import __version__

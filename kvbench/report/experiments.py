@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from kvbench.report.selection import SHORT, Describe, flat
+from kvbench.records.reading import Describe
+from kvbench.report.selection import SHORT, flat
 from kvbench.support.grouped import grouped
 
 UNKNOWN = "no description"

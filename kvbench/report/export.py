@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import TextIO
 
 from kvbench.records import COLUMNS
+from kvbench.records.lines import Warn
+from kvbench.records.moments import spans_of
+from kvbench.records.parquet_rows import write_parquet
+from kvbench.records.reading import Describe
 from kvbench.report.eee import write_eee
 from kvbench.report.experiments import CODE, Experiments
 from kvbench.report.formats.data import write_csv
 from kvbench.report.junit import Case, Outcome, junit_xml
-from kvbench.report.moments import spans_of
 from kvbench.report.output import check_format, check_parquet, file_to, text_to
-from kvbench.report.rows import Warn, describer, load, load_table, write_parquet
-from kvbench.report.selection import Describe, Where
+from kvbench.report.rows import describer, load, load_table
+from kvbench.report.selection import Where
 from kvbench.report.tables.summary import NEEDED, Summary, summaries
 from kvbench.report.tables.table import print_table
 from kvbench.support.errors import UserError

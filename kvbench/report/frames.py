@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Union
 import pyarrow as pa
 
 from kvbench.records import COLUMNS, Row
-from kvbench.report.columns import REQUIRED, TYPES, with_places
+from kvbench.records.columns import REQUIRED, TYPES, with_places
 from kvbench.support.errors import UserError
 
 if TYPE_CHECKING:

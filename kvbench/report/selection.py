@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS
+from kvbench.records.reading import Describe
 from kvbench.support.errors import NothingSelected, UserError
 from kvbench.support.quantity import shortened
 from kvbench.support.text import closest
 
 Where = Mapping[str, Sequence[str]]
-Describe = Callable[[str], Mapping[str, Any] | None]
 SHORT = {"reader": "reader.name"} | {f"policy.{part}": f"policy.{part}.kind" for part in ("apply", "heads", "layers")}
 """Words of the command line for a setting of cells."""
 _UNNAMED = {"reader.name": "dense", "policy.apply.kind": "drop", "policy.page": 1, "policy.share": "head"}

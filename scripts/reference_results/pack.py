@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import COLUMNS, Curve, KeptSets, read_rows, read_sidecar
-from kvbench.report.moments import spans_of
-from kvbench.report.rows import describer, load_table, write_parquet
+from kvbench.records.moments import spans_of
+from kvbench.records.parquet_rows import write_parquet
+from kvbench.report.rows import describer, load_table
 from kvbench.support.grouped import grouped
 from reference_results.rotation import key_of, rotation
 from reference_results.sweeps import Part, RowSet

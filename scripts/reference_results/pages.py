@@ -56,14 +56,15 @@ from statistics import mean
 import pyarrow as pa
 
 from kvbench.records import Row
+from kvbench.records.reading import Describe, rows_of
 from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.file import ClaimsFile
 from kvbench.report.claims.page import report_of
 from kvbench.report.compare.compare import ALPHA, Difference, compare
 from kvbench.report.compare.paired_rows import Side, pair
 from kvbench.report.formats.emit import emitted
-from kvbench.report.rows import describer, load_table, rows_of
-from kvbench.report.selection import Describe, conditions, select
+from kvbench.report.rows import describer, load_table
+from kvbench.report.selection import conditions, select
 from kvbench.report.stats.equivalence import p_not_within
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm

@@ -4,8 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-from kvbench.records import Recorder, ResultsFolder, read_rows, recorded_samples
-from kvbench.report.rows import describer, load_table, rows_of
+from kvbench.records import Recorder, ResultsFolder, read_rows
+from kvbench.records.reading import rows_of
+from kvbench.report.rows import describer, load_table
 from kvbench.support.errors import UserError
 from reference_results.sweeps import RowSet
 from reference_results.workers import write_parts
@@ -18,7 +19,7 @@ def unpack_all(known: RowSet, results: Path) -> None:
     for a folder that has rows of one of the cells already.
     """
     folder, parts = ResultsFolder(results), dict[str, list[str]]()
-    present = {cell for cell, _ in recorded_samples(read_rows(folder))} if folder.rows.is_dir() else set[str]()
+    present = {row.cell for row in read_rows(folder)} if folder.rows.is_dir() else set[str]()
     for part in {part.file: part for part in reversed(list(known.parts.values()))}.values():
         file, copied = known.folder / f"{part.file}.parquet", known.folder / part.file
         if not file.is_file() and not copied.is_dir():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kvbench.cli.main import main
 from kvbench.records import Row
+from kvbench.records.columns import table_of
 from kvbench.report.acted import acted
-from kvbench.report.columns import table_of
 from kvbench.report.tables.summary import summaries
 
 WHOLE = {"kept_fraction": 1.0, "kept_tokens": 100.0, "cache_bytes": 1000, "full_cache_bytes": 1000}

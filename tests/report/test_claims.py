@@ -16,12 +16,13 @@ from statsmodels.stats.multitest import multipletests
 
 from kvbench.cli.main import main
 from kvbench.records import Heartbeat, Recorder, ResultsFolder, Row
+from kvbench.records.moments import spans_of
+from kvbench.records.parquet_rows import write_parquet
 from kvbench.report.claims.age import sentences
 from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.file import ClaimsFile
 from kvbench.report.claims.verdicts import WAITING, Verdict, check
-from kvbench.report.moments import spans_of
-from kvbench.report.rows import load_table, write_parquet
+from kvbench.report.rows import load_table
 from kvbench.report.stats.equivalence import mirrored, p_not_above, p_not_within
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import Paired

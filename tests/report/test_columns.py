@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from kvbench.records import COLUMNS, Recorder, Row, read_rows
+from kvbench.records import COLUMNS, Recorder, Row, columns, read_rows
 from kvbench.records.parquet import to_parquet
-from kvbench.report import columns
-from kvbench.report.rows import fetched, load_table, recorded
+from kvbench.records.reading import fetched, recorded
+from kvbench.report.rows import load_table
 
 KEPT = ("value", "prediction", "environment")
 

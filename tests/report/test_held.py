@@ -12,7 +12,7 @@ from kvbench.models import bridge
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import LoadedModel
 from kvbench.records import Row
-from kvbench.report.columns import table_of
+from kvbench.records.columns import table_of
 from kvbench.report.held import held_bytes
 from kvbench.report.tables.summary import summaries
 from kvbench.run.plan import PrefillJob

@@ -12,11 +12,12 @@ import pytest
 from kvbench.extras.hub.table_rows import table_rows
 from kvbench.records import SCHEMA, Recorder, ResultsFolder, Row, read_rows
 from kvbench.records import lines as lines_of_files
+from kvbench.records.columns import table_of
 from kvbench.records.environment import content_hash
 from kvbench.records.parquet import to_parquet
+from kvbench.records.parquet_rows import metadata_of, write_parquet
 from kvbench.records.row import with_checksum
-from kvbench.report.columns import table_of
-from kvbench.report.rows import describer, load, load_table, metadata_of, write_parquet
+from kvbench.report.rows import describer, load, load_table
 from kvbench.report.selection import NothingSelected
 from kvbench.report.tables.summary import NEEDED, summaries
 from kvbench.support.errors import UserError

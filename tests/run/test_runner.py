@@ -19,7 +19,7 @@ from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.obcache import OBCacheJoint
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.records import ResultsFolder, Row, read_kept, read_rows, recorded_samples
+from kvbench.records import ResultsFolder, Row, read_kept, read_rows
 from kvbench.run.job_queue import JobQueue
 from kvbench.run.plan import Cell, plan
 from kvbench.run.progress import RunStats
@@ -27,6 +27,7 @@ from kvbench.run.runner import run
 from kvbench.support.errors import UserError
 from tests.models.conftest import tiny_llama
 from tests.questions import Questions
+from tests.run.already import recorded_samples
 
 TASK = Questions(contexts=2, samples=5, words=45, max_new_tokens=3)
 SCHEDULES = (Schedule("prompt"), Schedule("context"))
@@ -77,7 +78,7 @@ def cells(model: ModelSpec) -> tuple[Cell, ...]:
 def go(folder: Path, cells: Sequence[Cell], **settings: Any) -> RunStats:
     """Run what is missing of some cells."""
     results = ResultsFolder(folder)
-    return run(plan(cells, recorded_samples(read_rows(folder))), results, JobQueue(results), Silent(), **settings)
+    return run(plan(cells, recorded_samples(folder)), results, JobQueue(results), Silent(), **settings)
 
 
 def outcomes(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:

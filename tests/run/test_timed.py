@@ -17,7 +17,7 @@ from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, read_rows, recorded_samples
+from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, read_rows
 from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
 from kvbench.run import timed
@@ -31,6 +31,7 @@ from kvbench.run.runner import run
 from kvbench.run.timed import Repetition, Timings
 from kvbench.tasks.efficiency import Efficiency
 from tests.pretended_gpu import PretendedGpu
+from tests.run.already import recorded_samples
 from tests.run.test_runner import Silent, model  # noqa: F401
 
 TASK = Efficiency(context_length=53, batch=1, new_tokens=5, repeats=2, warmup=0)
@@ -59,7 +60,7 @@ def cells(model: ModelSpec) -> list[Cell]:  # noqa: F811
 
 def go(folder: Path, cells: list[Cell]) -> RunStats:
     results = ResultsFolder(folder)
-    return run(plan(cells, recorded_samples(read_rows(folder))), results, JobQueue(results), Silent())
+    return run(plan(cells, recorded_samples(folder)), results, JobQueue(results), Silent())
 
 
 def timings(folder: Path) -> dict[tuple[str, int], Timing]:
@@ -287,12 +288,12 @@ def test_a_plan_says_what_is_to_be_read_and_how_long_it_may_take(
     folder: Path,
 ) -> None:
     more = [replace(cell, task=replace(cell.task, repeats=3)) for cell in cells[:2]]
-    (group,) = plan(more, recorded_samples(read_rows(folder))).groups
+    (group,) = plan(more, recorded_samples(folder)).groups
     rows = [row for row in read_rows(folder) if row.cell in {cell.id for cell in more}]
     alone = [row for row in rows if row.cell == more[0].id]
     expected = 2 * sum(row.prefill_seconds or 0 for row in rows) / 4
     expected += sum((row.evict_seconds or 0) + (row.decode_seconds or 0) for row in rows) / 2
-    sweep = plan(more, recorded_samples(read_rows(folder)))
+    sweep = plan(more, recorded_samples(folder))
     assert estimate(sweep, SimilarRuns(tuple(rows))) == {group.key: pytest.approx(expected)}
     assert estimate(sweep, SimilarRuns(tuple(alone))) == {group.key: None}
     assert estimate(Plan((replace(group, jobs=()),)), SimilarRuns(tuple(rows))) == {}

@@ -22,9 +22,11 @@ from PIL import Image
 
 from kvbench.config.overrides import parse
 from kvbench.config.sweep import cells_of
-from kvbench.records import COLUMNS, Row, read_rows, recorded_samples
+from kvbench.records import COLUMNS, Row, read_rows
+from kvbench.records.parquet_rows import write_parquet
+from kvbench.records.reading import rows_of
 from kvbench.report.compare.compare import Difference
-from kvbench.report.rows import describer, load_table, rows_of, write_parquet
+from kvbench.report.rows import describer, load_table
 from kvbench.report.stats.paired_tests import holm
 from kvbench.run.plan import plan
 from kvbench.support.errors import UserError
@@ -333,7 +335,8 @@ def test_a_run_goes_on_from_packed_rows(scripts: SimpleNamespace, tmp_path: Path
     (packed.folder / "environments.json").write_text(json.dumps({name: environments[name] for name in named}))
     run = tmp_path / "run"
     scripts.unpack.unpack_all(packed, run)
-    assert recorded_samples(read_rows(run)) == set(zip(few["cell"].to_pylist(), few["sample"].to_pylist(), strict=True))
+    made = {(row.cell, row.sample) for row in read_rows(run)}
+    assert made == set(zip(few["cell"].to_pylist(), few["sample"].to_pylist(), strict=True))
     assert {path.stem for path in (run / "environments").iterdir()} == named
     again = tmp_path / "again.parquet"
     scripts.pack.pack(run, again, scripts.workers.read_parts(run)["main"], 100)

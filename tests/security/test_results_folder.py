@@ -15,10 +15,10 @@ import pyarrow.parquet
 import pytest
 
 from kvbench.records import ResultsFolder, Row, check_writable
+from kvbench.records import parquet_rows as row_reader
 from kvbench.records.parquet import to_parquet
+from kvbench.records.parquet_rows import metadata_of
 from kvbench.records.row import with_checksum
-from kvbench.report import rows as row_reader
-from kvbench.report.rows import metadata_of
 from tests.cli.conftest import Command
 from tests.cli.test_status import write_process
 

@@ -12,12 +12,13 @@ from statistics import fmean
 from typing import Any
 
 from kvbench.records import Row
+from kvbench.records.lines import Warn
 from kvbench.report.compare.compare import ALPHA, RELEVANT, Difference, figures, judged
 from kvbench.report.compare.paired_rows import Match, Side, pair
 from kvbench.report.experiments import Experiments
 from kvbench.report.formats.table import Figure, Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
-from kvbench.report.rows import Warn, describer, load
+from kvbench.report.rows import describer, load
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.intervals import RESAMPLES
 from kvbench.report.stats.verdicts import TONES

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvbench.records.reading import Describe
 from kvbench.report.board.submissions import LABELS
 from kvbench.report.experiments import METHOD as METHOD_AXES
 from kvbench.report.experiments import Experiments
-from kvbench.report.selection import Describe
 from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of

@@ -17,11 +17,12 @@ from kvbench.records.environment import content_hash
 from kvbench.records.lines import Warn, check_name, listed
 from kvbench.records.manifest import citation
 from kvbench.records.parquet import checked_bytes
+from kvbench.records.reading import Describe
 from kvbench.report.compare.gate import FAILED, PASSED, Gate, check
 from kvbench.report.compare.paired_rows import side
 from kvbench.report.held import NEEDED, held_bytes
 from kvbench.report.rows import describer, load_table
-from kvbench.report.selection import Describe, Where
+from kvbench.report.selection import Where
 from kvbench.report.stats.verdicts import INCONCLUSIVE
 from kvbench.support.errors import MissingFile, NothingSelected, UserError
 from kvbench.support.quantity import shortened

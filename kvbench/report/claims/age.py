@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from kvbench.records import NO_SOURCE, Row
+from kvbench.records.moments import Span, spans_of
 from kvbench.report.claims.answers import Answers
 from kvbench.report.claims.cells import cells_of
 from kvbench.report.claims.file import Claims, ClaimsFile
-from kvbench.report.moments import Span, spans_of
 from kvbench.support.git import Change, last_change
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, shortened

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from kvbench.records import Row
+from kvbench.records.reading import Describe, rows_of
 from kvbench.report.claims.file import Cell, Claims
 from kvbench.report.compare.paired_rows import Side
-from kvbench.report.rows import describer, load_table, rows_of
-from kvbench.report.selection import Describe, NothingSelected, select
+from kvbench.report.rows import describer, load_table
+from kvbench.report.selection import NothingSelected, select
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
 

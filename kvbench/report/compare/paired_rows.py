@@ -16,9 +16,10 @@ from functools import cache
 from typing import Any
 
 from kvbench.records import Row
+from kvbench.records.lines import Warn
 from kvbench.report.experiments import CODE, Experiments, unlike
 from kvbench.report.frames import Source, place_of
-from kvbench.report.rows import Warn, describer, load
+from kvbench.report.rows import describer, load
 from kvbench.report.selection import (
     Describe,
     NothingSelected,

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from kvbench.records import Row
+from kvbench.records.reading import Describe
 from kvbench.report.experiments import METHOD, Experiments
-from kvbench.report.selection import Describe, as_typed
+from kvbench.report.selection import as_typed
 from kvbench.report.stats.paired import Paired
 from kvbench.report.stats.paired_tests import holm, sign_flip
 from kvbench.report.stats.verdicts import ALPHA

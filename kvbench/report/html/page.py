@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvbench.records import KeptSets, PromptRecord, ResultsFolder, read_sidecar
+from kvbench.records.reading import Describe
 from kvbench.report.beside import lines_beside
 from kvbench.report.colours import looks
 from kvbench.report.experiments import Experiments
@@ -21,7 +22,7 @@ from kvbench.report.html.rendered import rendered
 from kvbench.report.html.samples import ShownPrompt, sample_data
 from kvbench.report.output import text_to
 from kvbench.report.rows import describer, load
-from kvbench.report.selection import Describe, Where
+from kvbench.report.selection import Where
 from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.support.errors import UserError

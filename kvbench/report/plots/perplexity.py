@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from kvbench.records import Curve
+from kvbench.records.lines import Warn
 from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.frames import Source
 from kvbench.report.plots import tradeoff
 from kvbench.report.plots.canvas import REFERENCE, Point, n_of, titles
 from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request, cells_of, label_of, marks_of
-from kvbench.report.rows import Warn
 from kvbench.report.selection import NothingSelected
 from kvbench.report.stats.intervals import perplexity
 from kvbench.report.tables.pivot import Block, Key

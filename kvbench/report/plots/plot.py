@@ -7,10 +7,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from kvbench.records.lines import Warn
 from kvbench.report.frames import Source
 from kvbench.report.plots.canvas import check_file, save, styled
 from kvbench.report.plots.request import Request
-from kvbench.report.rows import Warn
 from kvbench.report.selection import check_where
 from kvbench.support.errors import UserError
 from kvbench.support.named import Named, member, named

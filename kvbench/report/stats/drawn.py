@@ -11,7 +11,8 @@ from math import comb
 from typing import Any
 
 from kvbench.records import Row
-from kvbench.report.selection import Describe, task_settings
+from kvbench.records.reading import Describe
+from kvbench.report.selection import task_settings
 from kvbench.support.errors import UserError
 
 

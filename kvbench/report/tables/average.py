@@ -11,8 +11,9 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from kvbench.records.reading import Describe
 from kvbench.report.experiments import Experiments
-from kvbench.report.selection import Describe, common
+from kvbench.report.selection import common
 from kvbench.report.stats.intervals import weighted_interval
 from kvbench.report.tables.summary import MEANS, Summary, sort_key
 from kvbench.support.errors import UserError

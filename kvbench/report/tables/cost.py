@@ -12,9 +12,10 @@ from functools import cache
 from typing import Any
 
 from kvbench.records import read_processes
+from kvbench.records.lines import Warn
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
-from kvbench.report.rows import Warn, describer, load_table
+from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import Where, task_settings
 from kvbench.support.grouped import grouped
 

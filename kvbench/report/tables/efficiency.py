@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvbench.records import ResultsFolder, Timing
+from kvbench.records.lines import Warn
 from kvbench.report.beside import has_lines, lines_beside, no_lines
 from kvbench.report.experiments import Experiments
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source, place_of
-from kvbench.report.rows import Warn, describer, load_table
+from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where, task_settings
 from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.summary import budget_key

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from kvbench.records.labels import policy_of
+from kvbench.records.lines import Warn
 from kvbench.report.experiments import METHOD, Experiments
 from kvbench.report.formats.table import Report, Table, TableRow
 from kvbench.report.frames import Source
 from kvbench.report.held import copies, steps_of, tokens_read
-from kvbench.report.rows import Warn, describer, load_table
+from kvbench.report.rows import describer, load_table
 from kvbench.report.selection import NothingSelected, Where
 from kvbench.report.stats.extremes import extreme
 from kvbench.report.stats.paired import scale_of

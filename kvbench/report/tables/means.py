@@ -7,11 +7,11 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from kvbench.records.reading import Describe
 from kvbench.report.acted import CONTROL
 from kvbench.report.compare.survivors import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow
-from kvbench.report.selection import Describe
 from kvbench.report.tables.observation_note import windows
 from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from kvbench.records.reading import Describe
 from kvbench.report.experiments import Experiments
-from kvbench.report.selection import Describe, is_setting, setting
+from kvbench.report.selection import is_setting, setting
 from kvbench.report.tables.summary import Summary, budget_key
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from kvbench.records import Row
+from kvbench.records.columns import table_of
 from kvbench.records.row import CUT, LIMIT
 from kvbench.report.acted import FULL, acted
 from kvbench.report.acted import NEEDED as ACTED_FROM
-from kvbench.report.columns import table_of
 from kvbench.report.held import NEEDED as HELD_FROM
 from kvbench.report.held import held_bytes
 from kvbench.report.stats.intervals import mean_interval, perplexity

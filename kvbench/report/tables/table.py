@@ -15,14 +15,16 @@ from typing import TextIO, get_args
 
 import pyarrow as pa
 
+from kvbench.records.lines import Warn
+from kvbench.records.reading import Describe
 from kvbench.report.compare.survivors import Mark, survivors
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
 from kvbench.report.frames import Source
 from kvbench.report.output import FORMATS as ALL_FORMATS
 from kvbench.report.output import check_format, check_parquet, file_to
-from kvbench.report.rows import Warn, describer, load, load_table
-from kvbench.report.selection import Describe, NothingSelected, Where, conditions
+from kvbench.report.rows import describer, load, load_table
+from kvbench.report.selection import NothingSelected, Where, conditions
 from kvbench.report.stats.drawn import pass_at
 from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.average import averaged

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from kvbench.records.columns import empty_table
 from kvbench.records.lines import listed
-from kvbench.report.columns import empty_table
 from kvbench.report.html.page import cells_data
 from kvbench.report.rows import describer, load_table
 from kvbench.report.tables.summary import NEEDED, summaries

@@ -21,13 +21,14 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.models.loading.spec import ModelSpec
-from kvbench.records import Curve, KeptSets, ResultsFolder, Row, file_sizes, read_rows, recorded_samples
+from kvbench.records import Curve, KeptSets, ResultsFolder, Row, file_sizes, read_rows
 from kvbench.run import answers, local, runner
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.plan import Cell, PrefillJob, Shard, plan
 from kvbench.run.rows import JobResult, error_row
 from kvbench.tasks.task import Sample
 from tests.questions import Questions
+from tests.run.already import recorded_samples
 
 SAMPLES = 12
 BUDGETS = ("0.1", "0.3", "0.5")
@@ -127,7 +128,7 @@ def go(
 ) -> runner.RunStats:
     """What `kvbench run` does between reading the command and printing the table."""
     since = file_sizes(folder)
-    todo = plan(cells, recorded_samples(read_rows(folder, lambda _: None), retry))
+    todo = plan(cells, recorded_samples(folder, retry))
     todo = todo if part is None else part.part_of(todo)
     results = ResultsFolder(folder)
     claims = JobQueue(results, RunContext(**{"seconds": SECONDS, "since": since, **run_context}))

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from kvbench.records import ResultsFolder, read_processes
-from kvbench.records.processes import Process
+from kvbench.records.folder import ResultsFolder
+from kvbench.records.processes import Process, read_processes
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 

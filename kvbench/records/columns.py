@@ -24,11 +24,10 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet
 
-from kvbench.records import COLUMNS, SCHEMA, Row
 from kvbench.records.folder import Finished, replacing
 from kvbench.records.lines import Block, Warn, read_blocks
 from kvbench.records.parquet import checked_bytes, to_parquet
-from kvbench.records.row import HIGHER, LARGEST_NUMBER, LOWER, SHARE
+from kvbench.records.row import COLUMNS, HIGHER, LARGEST_NUMBER, LOWER, SCHEMA, SHARE, Row
 from kvbench.records.rows_files import Damage, FileCheck
 from kvbench.support.errors import UserError
 from kvbench.support.paths import home
