@@ -3,13 +3,16 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from kvbench.cli.errors import ExitCode
 from kvbench.cli.parser import Parser, Words
 from kvbench.cli.terminal import say, screen, warner
-from kvbench.records.merge import Taken, merge, taken
 from kvbench.support.errors import UserError
 from kvbench.support.quantity import count_noun
+
+if TYPE_CHECKING:
+    from kvbench.records.merge import Taken
 
 
 def declare(parser: Parser) -> None:
@@ -34,6 +37,7 @@ Exit codes: 0 merged, 2 rows contradict each other or a file was changed, 3 a fo
 
 def main(flags: argparse.Namespace) -> int:
     """Merge folders. Raises UserError and MissingFile as `kvbench.records.merge.merge`."""
+    from kvbench.records.merge import merge, taken
     from kvbench.report.rows import load_table
 
     if len(flags.words) < 2:
@@ -50,7 +54,7 @@ def main(flags: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def described(files: Iterable[Taken]) -> Iterator[str]:
+def described(files: "Iterable[Taken]") -> Iterator[str]:
     """Yield a line for each file of rows and their details, and one for all other files of a kind and folder."""
     others = Counter[tuple[str, str]]()
     for each in files:

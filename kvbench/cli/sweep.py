@@ -11,11 +11,11 @@ from kvbench.cli.next_command import next_command
 from kvbench.cli.terminal import tell
 from kvbench.config.sweep import Sweep, plan_sweep
 from kvbench.records.reading import fetched
-from kvbench.report.loggers import Logger, NoLogger
 from kvbench.run.plan import Shard
 from kvbench.run.stale import Stale
 from kvbench.support.named import member
 from kvbench.support.quantity import count_noun
+from kvbench.work.logger import Logger, NoLogger
 from kvbench.work.progress import progress
 from kvbench.work.sweep import RunOutput, make, recorded_rows
 

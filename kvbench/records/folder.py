@@ -40,14 +40,12 @@ from kvbench.support.errors import JSON_KINDS, UserError, naming
 SIDECARS = ("kept", "prompts", "curves", "timings")
 _FOLDERS = (
     *("rows", *SIDECARS, "finished", "cells", "codes", "environments", "errors", "processes", "leases", "sweeps"),
-    *("jobs", "logs", "columns"),
+    *("jobs", "logs", "columns", "probes"),
 )
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 FILE_NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _NAMED_BY_CONTENT = ("cells", "codes", "environments", "sweeps")
 _AGAIN = "the same command writes it again"
-_OTHERS = ("probes", "wandb")
-"""Folders that probes and a logger write."""
 
 
 @dataclass(frozen=True)
@@ -297,8 +295,9 @@ def check_is_path(path: str | os.PathLike[str]) -> None:
 
 def _check_links(path: Path) -> None:
     """Refuse links in a results folder through which files would be written anywhere."""
-    for folder in (*_FOLDERS, *_OTHERS):
-        _check_link(path / folder)
+    is_readable = os.path.isdir(path) and os.access(path, os.R_OK)  # another is reported by the attempt to write
+    for name in os.listdir(path) if is_readable else ():
+        _check_link(path / name)
 
 
 def _check_link(link: Path) -> None:
@@ -369,7 +368,7 @@ def link(file: Path, path: Path) -> None:
 
 
 def _make_folder_of(path: Path) -> None:
-    if path.parent.name in (*_FOLDERS, *_OTHERS):
+    if path.parent.name in _FOLDERS:
         _check_link(path.parent)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ from kvbench.config.sweep import Sweep, Tell, around
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.manifest import NAME, Manifest, lacks_files, read_manifest, write_manifest
 from kvbench.records.reading import fetched, recorded
-from kvbench.report.loggers import Logger
 from kvbench.report.tables.summary import NEEDED
 from kvbench.run.job_queue import JobQueue, RunContext
 from kvbench.run.launch import Task, Work
@@ -26,6 +25,7 @@ from kvbench.run.runner import Opened, run
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
 from kvbench.work.failures import ExitCode, tracebacks_in
+from kvbench.work.logger import Logger
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from kvbench.models.loading.spec import ModelSpec
 from kvbench.papers.item import Item, item_of
 from kvbench.probes.probe import Probe
 from kvbench.probes.run import probing_of
-from kvbench.report.loggers import Logger
 from kvbench.run.launch import Launcher
 from kvbench.support import paths
 from kvbench.support.errors import UserError
@@ -33,6 +32,7 @@ from kvbench.support.noted import declared
 from kvbench.support.plugins import Source, groups, held_groups, items, own_sources
 from kvbench.support.settings_file import LOADER, MEMBERS, NO_SETTINGS, member_names
 from kvbench.tasks.task import Task, TaskSettings
+from kvbench.work.logger import Logger
 from tests.composed import composed, needed
 
 KINDS = {

@@ -1,6 +1,6 @@
-"""Where rows are mirrored to besides the results folder, which stays the record: nothing is read back from there.
+"""The rows of a command at Weights & Biases: one run per cell, named by the cell's hash, the same wherever it is made.
 
-Weights & Biases: one run per cell, named by the cell's hash, so that a cell is the same run wherever it is made.
+The results folder stays the record: nothing is read back from there.
 
 A run holds the cell's description as its config, value and new tokens by sample, a table of samples, and as its summary
 the means of the table; runs of one command are a group, with one more run for the table and the trade-off of the whole
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from kvbench.records import ResultsFolder, Row
 from kvbench.records.lines import read_json
@@ -34,40 +34,6 @@ Mode = Literal["offline", "online", "disabled"]
 MIRRORED, LOCK = "wandb/mirrored.json", "wandb/mirrored.lock"
 """A hash of the mirrored rows, by run; and the file whose lock the one process has that mirrors."""
 SAMPLE = ("sample", "value", "prediction", "error", "new_tokens", "kept_fraction", "cache_bytes", "prompt_sha256")
-
-
-@runtime_checkable
-class Logger(Protocol):
-    """Receives the rows of a command when all of them are there."""
-
-    @property
-    def name(self) -> str:
-        """The name in configs."""
-        ...
-
-    def check(self) -> None:
-        """Raise ValueError, with the command that fixes it, if it cannot work here; called before anything runs."""
-        ...
-
-    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> str | None:
-        """Mirror the rows of a sweep; rows that were mirrored before are not mirrored twice.
-
-        Returns what to tell the user, None for nothing.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class NoLogger:
-    """Mirrors nothing."""
-
-    name: str = "none"
-
-    def check(self) -> None:
-        """Do nothing: it always works."""
-
-    def mirror(self, results: ResultsFolder, rows: Sequence[Row]) -> str | None:
-        """Nothing to do."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install
 
 from kvbench.cli.main import main  # noqa: E402
 from kvbench.cli.sweep import PartOfSweep  # noqa: E402
+from kvbench.extras.wandb.logger import Wandb  # noqa: E402
 from kvbench.records import ResultsFolder, read_rows  # noqa: E402
-from kvbench.report.loggers import Logger, Wandb  # noqa: E402
 from kvbench.run.plan import Shard  # noqa: E402
 from kvbench.support.errors import UserError  # noqa: E402
+from kvbench.work.logger import Logger  # noqa: E402
 
 COMMAND = ["run", "policy=full,snapkv", "budget=0.2", "task.context_length=512", "task.samples=2"]
 SECRET = "planted-0123456789abcdef0123456789abcdef01234567"
@@ -171,7 +172,7 @@ def test_an_offline_command_says_where_its_files_are_and_what_sends_them(mirrore
 
 
 def test_nobody_goes_online_without_a_login(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("kvbench.report.loggers._is_logged_in", lambda: False)
+    monkeypatch.setattr("kvbench.extras.wandb.logger._is_logged_in", lambda: False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main([*COMMAND, "results.dir=out", "logger=wandb", "logger.mode=online"]) == 2

@@ -1,0 +1,1 @@
+"""Weights & Biases: rows are mirrored there, one run per cell."""
