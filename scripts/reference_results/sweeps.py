@@ -22,10 +22,10 @@ NAMES = ("reference", "smollm2", "confirm")
 class Part:
     """One part of the file: sweeps, crossed with tasks.
 
-    tasks: each with settings of its own. common: settings of all of them. samples: how many the finished part has of
-    each cell. book: the text that the part reads, if it reads one. needs: a file of others without which its tasks have
-    no prompts. data: whether its tasks look for files of others. kept: what is recorded of its kept sets. file: its
-    committed file, which parts may share.
+    tasks: each with settings of its own. common: settings of all of them. first samples: the numbers of its first
+    sample, and of the one after its last; none before is made. book: the text that the part reads, if it reads one.
+    needs: a file of others without which its tasks have no prompts. data: whether its tasks look for files of others.
+    kept: what is recorded of its kept sets. file: its committed file, which parts may share.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Part:
     tasks: dict[str, str]
     common: str
     samples: int
+    first: int = 0
     book: str | None = None
     needs: str | None = None
     long: bool = False
@@ -93,6 +94,7 @@ def row_set(name: str) -> RowSet:
             {task: settings or "" for task, settings in own.get("tasks", read.get("tasks", {})).items()},
             own.get("common", read["common"]),
             own["samples"],
+            own.get("first", 0),
             own.get("book"),
             own.get("needs", own.get("book")),
             own.get("long", False),

@@ -81,6 +81,9 @@ def make_all(
             for cell in (cells if chosen else ())
             for sample in set(range(cell.task.num_answers)) - set(chosen(cell) if chosen else ())
         }
+        left_out |= {
+            (cell.id, sample) for part in there for cell in cells_of[part.name] for sample in range(part.first)
+        }
         work = [(cells, results, kept, left_out, number == 0, stale, deadline) for number in range(processes)]
         workers = [spawn.Process(target=_work, args=each) for each in work]
         with _stopping(workers):
