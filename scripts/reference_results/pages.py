@@ -254,15 +254,21 @@ def _digits(tasks: str, full: str, block: str) -> str:
 
 
 def quoted(name: str, block: str) -> str:
-    """The lines of a page of claims that begin so. Raises ValueError where none or several do."""
+    """The lines of a page of claims that begin so, below the head of their table. Raises ValueError where none or
+    several begin so, and for lines of tables with other heads.
+    """
     lines = (DOCS / "reference" / f"{name}.md").read_text("utf-8").splitlines()
-    chosen = []
+    chosen, heads = list[str](), set[tuple[str, ...]]()
     for label in filter(None, map(str.strip, block.splitlines())):
-        found = [line for line in lines if line.startswith(f"| {label} | ")]
+        found = [place for place, line in enumerate(lines) if line.startswith(f"| {label} | ")]
         if len(found) != 1:
             raise ValueError(f"{name}.md has {len(found)} lines of {label!r}, allowed: one")
-        chosen += found
-    return HEAD + "".join(f"{line}\n" for line in chosen)
+        rule = max(place for place in range(found[0]) if lines[place].startswith("| :--"))
+        heads.add(tuple(lines[rule - 1 : rule + 1]))
+        chosen.append(lines[found[0]])
+    if len(heads) > 1:
+        raise ValueError(f"lines of {name}.md have {len(heads)} heads, allowed: one")
+    return "".join(f"{line}\n" for line in (*heads.pop(), *chosen))
 
 
 def _codes(folder: str) -> str:
