@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvbench.records import ResultsFolder, StopRequested
 from kvbench.support.errors import MissingFile, NothingSelected, OverLimit, UserError, is_panic
+from kvbench.support.plugins import LOOSE, plugin_packages
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TOO_LARGE = (errno.EFBIG,)
@@ -38,9 +39,9 @@ class InternalError(Exception):
 
     def __init__(self, error: BaseException, path: Path | None) -> None:
         kept = f"traceback in {path}" if path else "its traceback could not be written to any file"
-        super().__init__(
-            f"{type(error).__name__}: {error} (internal error: a bug of kvbench, or a fault of the machine; {kept})"
-        )
+        brought = _line_of_plugin(error)
+        cause = f"raised in {brought}" if brought else "internal error: a bug of kvbench, or a fault of the machine"
+        super().__init__(f"{type(error).__name__}: {error} ({cause}; {kept})")
 
 
 class FileRefused(Exception):
@@ -91,6 +92,16 @@ def tracebacks_in(results: ResultsFolder | None) -> Iterator[None]:
         ):
             raise FileRefused(error) from error
         raise InternalError(error, _keep(traceback.format_exc(), results)) from error
+
+
+def _line_of_plugin(error: BaseException) -> str | None:
+    """Return file and line of the innermost frame of a plugin or of a user's own file; None if an error passed none."""
+    packages = plugin_packages()
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith(LOOSE) or module.partition(".")[0] in packages:
+            return f"{frame.f_code.co_filename}:{line}"
+    return None
 
 
 def _keep(text: str, results: ResultsFolder | None) -> Path | None:

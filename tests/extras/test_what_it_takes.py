@@ -102,3 +102,18 @@ def test_a_part_takes_three_files_and_runs(
     rows = [row for row in read_rows(results) if row.policy != "full"]
     assert len(rows) == 2 and {getattr(row, column) for row in rows} == {value}
     assert all(row.error is None and 0 < (row.kept_fraction or 0) < 1 for row in rows)
+
+
+def test_an_error_of_a_plugin_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = TASK["__init__.py"].replace('words[index] = "apple"', "words[-1 - len(words)]")
+    line = code.splitlines().index("            words[-1 - len(words)]") + 1
+    settings = TASK["conf/task/echo.yaml"].replace("echo_task", "echo_fails")
+    site = made_up(tmp_path / "site", "echo-fails", {"__init__.py": code, "conf/task/echo.yaml": settings})
+    monkeypatch.syspath_prepend(str(site))
+    run = ("run", "policy=full", "task=echo", f"results.dir={tmp_path / 'results'}", "--quiet")
+    assert main(list(run)) == 1
+    assert f"IndexError: list index out of range (raised in {site}/echo_fails/__init__.py:{line}; traceback in" in (
+        capsys.readouterr().err
+    )
