@@ -33,7 +33,7 @@ MEANINGS = {
     "local_layers": "Layers with a sliding window of their own, which are not evicted from",
     "cache_bytes": (
         "Keys and values right after the eviction, as complete storages; a question that is read later is held too, "
-        "unquantised, and is added by tables, plots and the board"
+        "unquantised, and is added by reports"
     ),
     "full_cache_bytes": "Keys and values of the cache before the eviction",
     "allocated_bytes": (
