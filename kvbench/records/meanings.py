@@ -65,7 +65,7 @@ MEANINGS = {
         "queue included; blank: all other rows"
     ),
     "production_seconds": (
-        "`task=efficiency`: a step as in production, median; blank: all other rows, and methods without a graph"
+        "Of tasks that time steps: a step as in production, median; blank: all other rows, and methods without a graph"
     ),
     "new_tokens": "Tokens of the answer; of a text, tokens scored",
     "reasoning_tokens": (
