@@ -19,6 +19,7 @@ from kvbench.config.meaning import words_of
 from kvbench.conformance.golden.prompts import task_of
 from kvbench.extras.babilong.babilong import BABILong
 from kvbench.extras.dfs_state_query.dfs_state_query import DFSStateQuery
+from kvbench.extras.efficiency.efficiency import Efficiency
 from kvbench.extras.graphwalks.graphwalks import GraphWalks
 from kvbench.extras.helmet.helmet import Helmet
 from kvbench.extras.hub.hub import HubRows
@@ -32,7 +33,6 @@ from kvbench.extras.ruler_v2.ruler_v2 import RulerV2
 from kvbench.extras.scbench_official.scbench_official import OfficialSCBench
 from kvbench.extras.trajectories.trajectories import Trajectories
 from kvbench.support.plugins import items
-from kvbench.tasks.efficiency import Efficiency
 from kvbench.tasks.infinitebench import InfiniteBench, SyntheticInfiniteBench
 from kvbench.tasks.likelihood import PG19, BookSum
 from kvbench.tasks.longbench import LongBenchTask

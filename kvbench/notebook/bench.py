@@ -33,10 +33,10 @@ from kvbench.report.compare.paired_rows import Side, side
 from kvbench.report.html.page import write_page
 from kvbench.report.plots.plot import figure
 from kvbench.report.selection import Where
-from kvbench.report.stats.paired import TIMED
-from kvbench.report.tables import efficiency, table
+from kvbench.report.tables import table
 from kvbench.report.tables.recommendation import report_of as report_of_recommendation
 from kvbench.support.errors import UserError
+from kvbench.support.named import member
 from kvbench.work.recommend import need_of, recommend
 
 
@@ -95,7 +95,8 @@ class Bench:
         chosen = [words_of_method(f"methods[{i}]", method, policy) for i, method in enumerate(listed(methods))]
         sweep, frame = sweep_and_rows(base, data, chosen)
         common = sweep.arguments[: len(sweep.arguments) - sum(map(len, chosen))]
-        return BenchResult(frame, common, policy, self._temporary)
+        reports = {cell.task.report for cell in sweep.plan.cells}
+        return BenchResult(frame, common, policy, self._temporary, *(reports if len(reports) == 1 else ()))
 
     def recommend(
         self,
@@ -137,13 +138,14 @@ class BenchResult:
     _arguments: Sequence[str] = field(default=())
     _policy: str | Policy = "snapkv"
     _temporary: Any = None
+    _report: str = "table"
 
     def table(self, rows: str | None = None, cols: str | None = None, against: str | None = None) -> NotebookReport:
         """Return the table that `kvbench run` prints. rows, cols: keys of its lines and columns, with commas between.
         against: the policy, or the selection, from which cells that differ beyond chance are marked.
         """
-        if set(self.frame["metric"]) == {TIMED}:
-            return NotebookReport(efficiency.report_of(self.frame, _ignore))
+        if report := member("report", self._report):
+            return NotebookReport(report.load()(self.frame, _ignore))
         return NotebookReport(table.report_of(self.frame, table.View(rows, cols, against), _ignore))
 
     def tradeoff(self, **settings: str) -> Figure:

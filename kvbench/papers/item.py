@@ -26,7 +26,7 @@ ARMS = ("layout", "evict_after", "decode_every", "chat", "heads", "chunk", "prom
 """What a paper's protocol says in words and a cell by a setting; `kind`: of the task, `layer` of a probe, `part`
 what a column of a table of words is about.
 """
-Kind = Literal["table", "text", "probe", "costs", "efficiency"]
+Kind = Literal["table", "text", "probe", "costs", "times"]
 Picture = Literal["curves", "perplexity", "needle", "tradeoff", "latency", "wins"]
 Settings = tuple[str, ...]
 """Settings in the grammar of `kvbench run`, lists included; all of their combinations are cells."""
@@ -39,11 +39,10 @@ class Layout:
     average: plain, or the name of an average of LongBench: the last column, the mean of the line. If tasks are no key,
     every place is that average. against: `full` prints differences to the full cache (CAOTE's perplexities).
     x: the key on the horizontal axis of a figure. panels: keys with one panel per value; the other row keys have one
-    line per value. y: what a picture of times and bytes shows, see `kvbench.report.plots.latency`. wins: two policies
-    that are compared; a number is then the number of tasks on which one of them has the higher mean. mean: a key over
-    whose values there is a mean in addition. relative: a key; a number is then the relative difference between two of
-    its values. unit: of our numbers where the paper prints none. best: which of the numbers of several methods is
-    marked as the best.
+    line per value. y: what a picture of times and bytes shows. wins: two policies that are compared; a number is then
+    the number of tasks on which one of them has the higher mean. mean: a key over whose values there is a mean in
+    addition. relative: a key; a number is then the relative difference between two of its values. unit: of our numbers
+    where the paper prints none. best: which of the numbers of several methods is marked as the best.
     """
 
     rows: tuple[str, ...] = ("policy", "score")
@@ -71,7 +70,7 @@ class Item:
 
     settings: those that all runs share. prompts, methods: what is read and what evicts it; each of the one runs with
     each of the other. runs: what else runs. kind: text is rendered as published, probe is measured by `kvbench probe`,
-    costs come from formulas, efficiency from runs that measure time. mean_over: what our means are over, where
+    costs come from formulas, times from runs that measure time. mean_over: what our means are over, where
     questions share contexts. arms: the words of a paper's protocol that stand for each value of an arm. quantity: of
     the probe's numbers, the one that the paper prints. sources: where the paper or its code says a setting. labels:
     names as this item prints them, before its paper's. device: the planned one.
@@ -101,7 +100,7 @@ class Item:
     def __post_init__(self) -> None:
         if (self.probe is not None) != (self.kind == "probe"):
             raise UserError(f"paper item {self.name}: a field probe and kind: probe need each other")
-        if self.kind in ("table", "probe", "efficiency") and not self.all_runs:
+        if self.kind in ("table", "probe", "times") and not self.all_runs:
             raise UserError(f"paper item {self.name}: kind {self.kind} needs settings")
         if unknown := [arm for arm in self.arms if arm not in ARMS]:
             raise UserError(f"paper item {self.name} has arms {', '.join(unknown)}; allowed: {', '.join(ARMS)}")

@@ -296,7 +296,7 @@ def _ranked(item: Item, figures: Mapping[Place, Figure], values: Mapping[Place, 
     """
     ranked = dict(figures)
     is_counted = bool(item.layout.wins) or item.layout.relative is not None
-    if item.layout.best == "none" or is_counted or item.kind in ("text", "efficiency"):
+    if item.layout.best == "none" or is_counted or item.kind in ("text", "times"):
         return ranked
     shared = [i for i, key in enumerate(item.keys) if key not in ("policy", "score")]
     competing = grouped(

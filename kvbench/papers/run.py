@@ -38,7 +38,7 @@ from kvbench.report.plots.plot import kind_of
 from kvbench.report.plots.probe import draw_probed
 from kvbench.report.plots.request import Request as PlotRequest
 from kvbench.report.selection import NothingSelected
-from kvbench.report.tables import efficiency, probe
+from kvbench.report.tables import probe
 from kvbench.report.tables.observation_note import differing
 from kvbench.report.tables.summary import Summary, summaries
 from kvbench.run.estimate import estimate, measure, similar_runs, starting, submission
@@ -49,6 +49,7 @@ from kvbench.run.stale import SETTLED, Settled, Stale, settled
 from kvbench.support import paths
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.grouped import grouped
+from kvbench.support.named import member
 from kvbench.support.quantity import count_noun
 from kvbench.support.text import closest
 from kvbench.tasks.task import Task
@@ -330,12 +331,15 @@ class _ItemSweep(_PrintedNumbers):
         incomplete = [f"no data for {', '.join(cells.missing)}"] if cells.missing else []
         incomplete += [f"{failed} of {len(rows)} rows failed"] if failed else []
         ours = None
-        if self.item.kind == "efficiency":
+        if self.item.kind == "times":
             result_page = page(
                 self.item, self.printed, remarks=[*remarks, _protocol(cells.with_data, "repetitions"), OTHER_TIMES]
             )
             selection = {"cell": [cell.id for cell in sweep.plan.cells]}
-            ours = efficiency.report_of(sweep.results.path, self.warn, selection)
+            report = member("report", sweep.plan.cells[0].task.report)
+            if report is None:
+                raise UserError(f"paper item {self.item.name} takes tasks that measure times")
+            ours = report.load()(sweep.results.path, self.warn, selection)
         else:
             by_cell = {summary.cell: summary for summary in summaries(rows, over=self.item.mean_over)}
             placed_cells = [entry.placed(by_cell) for entry in cells.with_data]
@@ -380,7 +384,7 @@ class _ItemSweep(_PrintedNumbers):
             if kind in ("curves", "wins"):
                 save(draw_curves(shown) if kind == "curves" else draw_wins(shown), picture)
                 return
-            settings = {"y": self.item.layout.y} if kind == "latency" else {}
+            settings = {"y": self.item.layout.y} if self.item.kind == "times" else {}
             if kind == "needle" and any(number.unit == "rate" for number in self.printed):
                 settings = {"unit": "rate"}
             cells = {"cell": [cell.id for cell in sweep.plan.cells]}

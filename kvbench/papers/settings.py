@@ -39,13 +39,14 @@ SIZES = {
 """Numbers by rank: an item's smallest becomes the first; surplus values of an item are dropped."""
 LENGTHS = {
     "needle": ("400", "512", "640"),
-    "efficiency": ("128", "256", "512"),
     "pg19": ("256",),
     "ruler": ("384", "512", "640"),
     "ruler/cwe": ("1024",),
     "ruler/vt": ("1024",),
 }
 """Context lengths by rank per task or benchmark: the shortest that its prompts can have."""
+TIMED_LENGTHS = ("128", "256", "512")
+"""Context lengths by rank of tasks that time a prompt of any length."""
 SHORTENING = {
     "booksum": ("task.context_length=256",),
     "ruler_published": ("task.truncation=left", "task.max_prompt_tokens=320"),
@@ -165,13 +166,16 @@ class Merged:
                 yield from (f"without {text}" for text in dropped)
 
 
-def merged(settings: Sequence[str], words: Sequence[Override], small: bool) -> Merged:
+def merged(
+    settings: Sequence[str], words: Sequence[Override], small: bool, usual_lengths: Sequence[str] = ()
+) -> Merged:
     """Return an item's settings with settings of a command line in their place.
 
-    Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run.
+    Overriding a group (`model=reference`) drops all of the item's settings of that group. small: a smoke run, with
+    `usual_lengths` as of `smoke`.
     """
     overrides = parse(settings)
-    replacing = [*smoke(overrides, words), *words] if small else list(words)
+    replacing = [*smoke(overrides, words, usual_lengths), *words] if small else list(words)
     return Merged(overrides, unless_named(overrides, replacing), replacing)
 
 
@@ -197,7 +201,8 @@ def _cells_of_runs(item: Item, words: Sequence[Override], small: bool) -> ItemCe
     unused = {override.key for override in words}
     composed: set[tuple[str, ...]] = set()
     for run in item.all_runs:
-        settings = merged(("protocol=paper", "reference=none", *run), words, small)
+        usual_lengths = TIMED_LENGTHS if item.kind == "times" else ()
+        settings = merged(("protocol=paper", "reference=none", *run), words, small, usual_lengths)
         key = tuple(override.canonical for override in settings.overrides)
         if key in composed:
             continue
@@ -267,13 +272,16 @@ def _values(override: Override) -> set[str]:
     return {value.text.strip("\"'") for value in override.values}
 
 
-def smoke(settings: Sequence[Override], words: Sequence[Override]) -> list[Override]:
-    """Return the settings that make an item small, except those that `words` of the command line set."""
+def smoke(settings: Sequence[Override], words: Sequence[Override], usual_lengths: Sequence[str] = ()) -> list[Override]:
+    """Return the settings that make an item small, except those that `words` of the command line set.
+
+    usual_lengths: context lengths by rank where no task has its own.
+    """
     named = {override.key for override in words}
     chosen = [override for override in (words if "task" in named else settings) if override.key == "task"]
     tasks = [value.text for override in with_members(chosen) for value in override.values]
     lengths = [LENGTHS.get(task) or LENGTHS.get(task.partition("/")[0]) for task in tasks]
-    shortest = min((sizes for sizes in lengths if sizes is not None), key=len, default=())
+    shortest = min((sizes for sizes in lengths if sizes is not None), key=len, default=usual_lengths)
     small = [*SMALL, *(text for task in tasks for text in SHORTENING.get(task.partition("/")[0], ()))]
     small += [text for override in settings if (text := _smaller(override, shortest))]
     return [override for override in parse(small) if override.key not in named]

@@ -33,7 +33,7 @@ MEANINGS = {
     "local_layers": "Layers with a sliding window of their own, which are not evicted from",
     "cache_bytes": (
         "Keys and values right after the eviction, as complete storages; a question that is read later is held too, "
-        "unquantised, and is added by tables, plots and the board"
+        "unquantised, and is added by reports"
     ),
     "full_cache_bytes": "Keys and values of the cache before the eviction",
     "allocated_bytes": (
@@ -65,7 +65,7 @@ MEANINGS = {
         "queue included; blank: all other rows"
     ),
     "production_seconds": (
-        "`task=efficiency`: a step as in production, median; blank: all other rows, and methods without a graph"
+        "Of tasks that time steps: a step as in production, median; blank: all other rows, and methods without a graph"
     ),
     "new_tokens": "Tokens of the answer; of a text, tokens scored",
     "reasoning_tokens": (

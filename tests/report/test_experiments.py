@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvbench.config.sweep import plan_sweep
+from kvbench.extras.board.ranking import told_apart
+from kvbench.extras.board.submissions import LABELS, read_submissions
 from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.manifest import write_manifest
-from kvbench.report.board.ranking import told_apart
-from kvbench.report.board.submissions import LABELS, read_submissions
 from kvbench.report.compare.paired_rows import SETTING, Side, pair
 from kvbench.report.compare.survivors import survivors
 from kvbench.report.experiments import METHOD

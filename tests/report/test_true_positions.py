@@ -21,19 +21,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnnotationBbox, TextArea
 
+from kvbench.extras.efficiency import latency
 from kvbench.papers.figures import draw_curves, draw_wins
 from kvbench.papers.item import item_of
 from kvbench.papers.numbers import published
 from kvbench.papers.page import page
 from kvbench.records import ResultsFolder, read_rows
-from kvbench.report.plots import bars, canvas, kept_sets, latency, needle, perplexity, probe, tradeoff
+from kvbench.report.plots import bars, canvas, kept_sets, needle, perplexity, probe, tradeoff
 from kvbench.report.plots.covered import CLOSE, pieces_in_turn, ranks_at_points
 from kvbench.report.plots.request import Request
 from kvbench.support import paths
 from kvbench.support.grouped import grouped
 from kvbench.support.named import named
 from tests.cells import name_of
-from tests.report.test_efficiency import timed as timed  # a fixture
+from tests.extras.test_efficiency import timed as timed  # a fixture
 from tests.report.test_plot import HEADS, ROOT, curve, drawn
 from tests.report.test_plot import beside as beside  # a fixture
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from kvbench.extras.efficiency import timed
+from kvbench.extras.efficiency.timed import StepClock
 from kvbench.models.engine import Engine
 from kvbench.models.loading.load import choose_device
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import ResultsFolder
-from kvbench.run import timed
 from kvbench.run.launch import Local, Work
 from kvbench.run.memory import free_bytes
-from kvbench.run.timed import StepClock
 
 FIRST, SECOND, CPU = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 GIB = 2**30

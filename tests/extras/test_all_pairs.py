@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
+from kvbench.extras.board.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.paired_tests import sign_flip
 
 

@@ -16,13 +16,13 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from kvbench.extras.view import live_folder
+from kvbench.extras.view.line_index import LineIndex
+from kvbench.extras.view.live_folder import PATIENCE, LiveFolder
+from kvbench.extras.view.live_page import LivePage
+from kvbench.extras.view.query import Query
+from kvbench.extras.view.server import Access, Server
 from kvbench.records import KeptSets, PromptRecord, Recorder
-from kvbench.report.view import live_folder
-from kvbench.report.view.line_index import LineIndex
-from kvbench.report.view.live_folder import PATIENCE, LiveFolder
-from kvbench.report.view.live_page import LivePage
-from kvbench.report.view.query import Query
-from kvbench.report.view.server import Access, Server
 from kvbench.support.errors import MissingFile, UserError
 from tests.browser import browser, dom_of
 from tests.security.conftest import TEXT

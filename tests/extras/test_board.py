@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import main
+from kvbench.extras.board.board import Board, board, write_board
+from kvbench.extras.board.ranking import Place
 from kvbench.records import Recorder, ResultsFolder, Row
 from kvbench.records.manifest import write_manifest
-from kvbench.report.board.board import Board, board, write_board
-from kvbench.report.board.ranking import Place
 from kvbench.support.errors import NothingSelected, UserError
 
 Cells = Callable[..., list[Row]]

@@ -33,8 +33,8 @@ start, and the connection is not encrypted. Through SSH no --host is needed: ssh
 
 def main(flags: argparse.Namespace) -> int:
     """Serve until interrupted. Raises UserError for bad arguments and MissingFile for a folder that does not exist."""
-    from kvbench.report.view.live_page import LivePage
-    from kvbench.report.view.server import Access, Server
+    from kvbench.extras.view.live_page import LivePage
+    from kvbench.extras.view.server import Access, Server
 
     if not (flags.port.isascii() and flags.port.isdecimal() and int(flags.port[:6]) < 2**16):
         raise UserError(f"--port {flags.port}: allowed: 0 to {2**16 - 1}")

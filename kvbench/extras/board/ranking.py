@@ -11,7 +11,7 @@ not measured. Nothing is extrapolated either: a method without cells on both sid
 Methods are compared on common prompts. A task takes part if more than half of the methods that reach the size answer
 it; a method takes part if it answers, of each of these tasks, at least half of the prompts that most methods answer.
 Every prompt counts once. The difference to the full cache has the interval of `kvbench.report.stats.intervals`, and all
-pairs of methods, the full cache among them, are tested together: `kvbench.report.stats.all_pairs`.
+pairs of methods, the full cache among them, are tested together: `kvbench.extras.board.all_pairs`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvbench.extras.board.all_pairs import all_pairs, letters, pairs_told_apart
+from kvbench.extras.board.submissions import LABELS
 from kvbench.records.reading import Describe
-from kvbench.report.board.submissions import LABELS
 from kvbench.report.experiments import METHOD as METHOD_AXES
 from kvbench.report.experiments import Experiments
-from kvbench.report.stats.all_pairs import all_pairs, letters, pairs_told_apart
 from kvbench.report.stats.intervals import interval
 from kvbench.report.stats.paired import NO_CONTEXT, Paired, scale_of
 from kvbench.report.stats.verdicts import ALPHA
@@ -103,7 +103,7 @@ def rankings(
 ) -> list[Ranking]:
     """Return every league at every size at which at least two methods can be compared, by model.
 
-    ``rows describe``: of `kvbench.report.board.submissions.read_submissions`. Rows without measured bytes, or
+    ``rows describe``: of `kvbench.extras.board.submissions.read_submissions`. Rows without measured bytes, or
     whose metric is no share of which more is better, go to ``warn``. Raises NothingSelected if nothing can be ranked,
     UserError if two cells of a submission have the same labels and budget on one prompt.
     """

@@ -39,7 +39,7 @@ class Efficiency(Task):
     warmup: int = 1
     seed: int = 42
     chat: bool = False
-    procedure = "kvbench.run.timed:Timings"
+    procedure = "kvbench.extras.efficiency.timed:Timings"
     report = "efficiency"
     has_prompts = False
     version = "efficiency.1"

@@ -10,13 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvbench.cli.main import main
-from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
-from kvbench.records.row import with_checksum
-from kvbench.report.formats.emit import write_report
-from kvbench.report.selection import NothingSelected
-from kvbench.report.tables import cost, efficiency
-from kvbench.report.tables.cost import costs
-from kvbench.report.tables.efficiency import (
+from kvbench.extras.efficiency import report as efficiency
+from kvbench.extras.efficiency.report import (
     PRODUCTION,
     STEP,
     Spread,
@@ -25,6 +20,12 @@ from kvbench.report.tables.efficiency import (
     share_of_full,
     timed_cells,
 )
+from kvbench.records import Process, Recorder, ResultsFolder, Row, Timing
+from kvbench.records.row import with_checksum
+from kvbench.report.formats.emit import write_report
+from kvbench.report.selection import NothingSelected
+from kvbench.report.tables import cost
+from kvbench.report.tables.cost import costs
 from tests.cells import name_of
 
 CELLS = {"full": "1.0", "snapkv": "0.1"}

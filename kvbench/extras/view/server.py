@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from kvbench.extras.view.live_page import LivePage
+from kvbench.extras.view.query import Query
 from kvbench.report.html.rendered import PLOTLY, script_of, text_of
-from kvbench.report.view.live_page import LivePage
-from kvbench.report.view.query import Query
 from kvbench.support.errors import MissingFile, UserError
 
 IDLE_SECONDS = 30

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
+from kvbench.extras.efficiency.report import STEP, Timed, timed_cells
 from kvbench.report.experiments import Experiments
 from kvbench.report.plots.canvas import Marks, n_of, titles
 from kvbench.report.plots.curves import CurvePlot, Panel, Trace, draw_curves
 from kvbench.report.plots.request import Request
 from kvbench.report.rows import describer
 from kvbench.report.selection import NothingSelected
-from kvbench.report.tables.efficiency import STEP, Timed, timed_cells
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import duration, size
 

@@ -16,11 +16,13 @@ from kvbench.eviction.policy import Policy
 from kvbench.eviction.schedule import Schedule
 from kvbench.eviction.scores.attn import Attention
 from kvbench.eviction.scores.recency import Recency
+from kvbench.extras.efficiency import timed
+from kvbench.extras.efficiency.efficiency import Efficiency
+from kvbench.extras.efficiency.timed import Repetition, Timings
 from kvbench.models.loading.spec import ModelSpec
 from kvbench.records import Heartbeat, ResultsFolder, Timing, read_processes, read_rows
 from kvbench.records.lines import read_lines
 from kvbench.records.sidecars import QUANTITIES
-from kvbench.run import timed
 from kvbench.run.energy import energy_meter
 from kvbench.run.estimate import SimilarRuns, estimate
 from kvbench.run.job_queue import JobQueue
@@ -28,8 +30,6 @@ from kvbench.run.plan import Cell, Plan, plan
 from kvbench.run.progress import RunStats
 from kvbench.run.roofline import ceiling
 from kvbench.run.runner import run
-from kvbench.run.timed import Repetition, Timings
-from kvbench.tasks.efficiency import Efficiency
 from tests.pretended_gpu import PretendedGpu
 from tests.run.already import recorded_samples
 from tests.run.test_runner import Silent, model  # noqa: F401

@@ -6,8 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from kvbench.report.board.ranking import LABELS, SIZES, Place, Ranking, rankings
-from kvbench.report.board.submissions import Submission, read_submissions
+from kvbench.extras.board.ranking import LABELS, SIZES, Place, Ranking, rankings
+from kvbench.extras.board.submissions import Submission, read_submissions
 from kvbench.report.compare.gate import Gate
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.html import template
@@ -90,7 +90,7 @@ def write_board(board: Board, out: Path) -> None:
     leagues: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for ranking in board.rankings:
         leagues.setdefault((ranking.model, ranking.moment), []).append(_drawn(ranking))
-    page = template("kvbench.report.board", "board.html.j2")
+    page = template("kvbench.extras.board", "board.html.j2")
     with text_to(out / PAGE) as file:
         file.write(page.render(board=board, leagues=leagues, moments=MOMENTS, css=css, described=_described))
     write_report(report_of(board), "csv", out / LINES)

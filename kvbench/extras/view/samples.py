@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kvbench.extras.view.line_index import LineIndex
+from kvbench.extras.view.query import Query
 from kvbench.records import COLUMNS, KeptSets, PromptRecord, Row
 from kvbench.records.own_lines import are_of, sidecar_of
 from kvbench.report.html.samples import ShownPrompt, sample_data
-from kvbench.report.view.line_index import LineIndex
-from kvbench.report.view.query import Query
 from kvbench.support.errors import UserError
 from kvbench.support.grouped import grouped
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvbench.extras.view.live_folder import LiveFolder, Snapshot
+from kvbench.extras.view.query import Query
+from kvbench.extras.view.samples import FolderSidecars, Samples
 from kvbench.report.frames import place_of
 from kvbench.report.html.history import history_page
 from kvbench.report.html.page import environments_of, looks_of
 from kvbench.report.html.rendered import rendered
-from kvbench.report.view.live_folder import LiveFolder, Snapshot
-from kvbench.report.view.query import Query
-from kvbench.report.view.samples import FolderSidecars, Samples
 from kvbench.support.errors import MissingFile, UserError
 from kvbench.support.quantity import count_noun
 
@@ -66,6 +66,7 @@ class LivePage:
             self._data(state),
             served=True,
             live=True,
+            server="kvbench view",
             title=", ".join(self.names),
             environments=environments,
             has_history=len(self.sources) > 1,
@@ -77,7 +78,7 @@ class LivePage:
         return None if version == state.version else self._data(state)
 
     def samples(self, query: Query) -> dict[str, Any]:
-        """Return a page of samples, as `kvbench.report.view.samples.Samples.page`."""
+        """Return a page of samples, as `kvbench.extras.view.samples.Samples.page`."""
         return self._state().samples.page(query)
 
     def history(self) -> str:

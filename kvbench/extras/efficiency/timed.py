@@ -47,7 +47,7 @@ from kvbench.support.quantity import count_noun
 from kvbench.tasks.task import Sample
 
 if TYPE_CHECKING:
-    from kvbench.tasks.efficiency import Efficiency
+    from kvbench.extras.efficiency.efficiency import Efficiency
 
 FULL = "full"
 """The label of the full cache, as the model itself stores it."""

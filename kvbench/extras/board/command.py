@@ -39,8 +39,8 @@ Exit codes: 0 written, 2 a file was changed or a manifest is missing, 3 a folder
 
 def main(flags: argparse.Namespace) -> int:
     """Print or write a board. Raises UserError for bad arguments, MissingFile and NothingSelected as reading does."""
-    from kvbench.report.board.board import LINES, PAGE, board, report_of, write_board
-    from kvbench.report.board.ranking import ALPHA, SIZES
+    from kvbench.extras.board.board import LINES, PAGE, board, report_of, write_board
+    from kvbench.extras.board.ranking import ALPHA, SIZES
     from kvbench.report.compare.gate import FAILED
     from kvbench.report.formats.emit import write_report
     from kvbench.report.selection import conditions, is_selection
