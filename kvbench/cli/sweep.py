@@ -95,6 +95,6 @@ def print_sweep(sweep: Sweep, rows: pa.Table) -> None:
         where = {"cell": list(sweep.samples)}
         write_report(report.load()(sweep.results.path, lambda text: None, where), "text", sys.stdout)
     else:
-        from kvbench.report.tables.table import print_table_of
+        from kvbench.report.tables.run_table import print_table_of
 
         print_table_of(rows, sweep.results, sys.stdout)

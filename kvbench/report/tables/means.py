@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvbench.records.reading import Describe
 from kvbench.report.acted import CONTROL
-from kvbench.report.compare.survivors import Mark
 from kvbench.report.formats.latex import BETTER, BLANK, WORSE
 from kvbench.report.formats.table import Figure, Table, TableRow
 from kvbench.report.tables.observation_note import windows
@@ -17,6 +16,9 @@ from kvbench.report.tables.pivot import Block, Key
 from kvbench.report.tables.summary import Summary
 from kvbench.support.grouped import grouped
 from kvbench.support.quantity import count_noun, duration, numbered, percent, shortened, size
+
+if TYPE_CHECKING:
+    from kvbench.report.compare.survivors import Mark
 
 MANY_DIGITS = 1e9
 """Numbers from here on are written with a power of ten."""
@@ -32,7 +34,7 @@ _LISTED_EXTREMES = 2  # cells at the floor, and as many at the ceiling
 def means_table(
     block: Block,
     describe: Describe = lambda cell: None,
-    marks: Mapping[str, Mark] | None = None,
+    marks: "Mapping[str, Mark] | None" = None,
     against: str = "",
     triggered: bool = False,
 ) -> Table:
@@ -112,7 +114,7 @@ def _decimals(cells: Sequence[Summary]) -> dict[str | None, int]:
     return decimals
 
 
-def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], mark: Mark | None) -> Figure:
+def _figure(cell: Summary | None, common: int, decimals: dict[str | None, int], mark: "Mark | None") -> Figure:
     if cell is None:
         return Figure()
     blank = BLANK if cell.blanks else ""

@@ -6,17 +6,13 @@ per budget, or whatever a `View` names instead. Those for programs (``LONG``) ha
 share their steps.
 """
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO, get_args
 
-import pyarrow as pa
-
 from kvbench.records.lines import Warn
-from kvbench.records.reading import Describe
 from kvbench.report.compare.survivors import Mark, survivors
 from kvbench.report.formats.emit import write_report
 from kvbench.report.formats.table import Report
@@ -30,13 +26,13 @@ from kvbench.report.stats.paired import TIMED
 from kvbench.report.tables.average import averaged
 from kvbench.report.tables.means import means_table
 from kvbench.report.tables.pivot import COLUMNS, LINES, arrange, check_keys
+from kvbench.report.tables.run_table import WIDTH, warnings_of
 from kvbench.report.tables.summary import COLUMNS as SUMMARY_COLUMNS
 from kvbench.report.tables.summary import NEEDED, Summary, Unit, frame_of, summaries
 from kvbench.support.errors import UserError
 
 FORMATS = (*ALL_FORMATS, "parquet")
 LONG = ("csv", "json", "parquet")
-WIDTH = 100  # of text that does not go to a terminal
 OVER_CONTEXTS = "Means are over contexts, each with the mean of its questions; n counts questions."
 
 
@@ -160,7 +156,7 @@ def report_of(
     if view.mean_over == "contexts":
         tables = tuple(replace(table, notes=(*table.notes, OVER_CONTEXTS)) for table in tables)
     return Report(
-        warnings=_warnings(measured, describe),
+        warnings=warnings_of(measured, describe),
         tables=tables,
         records=[_record(cell) for cell in cells],
         columns=SUMMARY_COLUMNS,
@@ -176,22 +172,6 @@ def _measured(source: Source, view: View, warn: Warn, where: Where | None) -> li
             raise NothingSelected("--triggered: no row says that its method acted on the prompt")
         return cells
     return summaries(pass_at(load(source, warn, where), view.pass_at, describer(source)), view.by_question)
-
-
-def print_table_of(rows: pa.Table, folder: str | os.PathLike[str], out: TextIO) -> None:
-    """Write the text table of rows that were read from `folder` already."""
-    cells, describe = summaries(rows), describer(folder)
-    tables = tuple(means_table(block, describe) for block in arrange(cells, describe=describe))
-    write_report(Report(warnings=_warnings(cells, describe), tables=tables, width=WIDTH), "text", out)
-
-
-def _warnings(cells: Sequence[Summary], describe: Describe) -> tuple[str, ...]:
-    """Return a warning if anything but time was measured on random weights: their answers mean nothing."""
-    cell_of = {cell.model: cell.cell for cell in cells if cell.metric != TIMED}
-    parts = {model: (describe(cell) or {}).get("model") for model, cell in cell_of.items()}
-    models = ", ".join(model for model, part in parts.items() if isinstance(part, dict) and part.get("shape"))
-    text = f"warning: random weights ({models}): accuracy is meaningless here; time and memory are valid"
-    return (text,) if models else ()
 
 
 def _marks(source: Source, where: Where | None, against: str) -> dict[str, Mark]:
