@@ -1,5 +1,5 @@
 """Fixtures of tests of reports, for extras that report."""
 
-from tests.report.conftest import cell
+from tests.report.conftest import cell, results, small
 
-__all__ = ["cell"]
+__all__ = ["cell", "results", "small"]
